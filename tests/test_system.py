@@ -292,8 +292,7 @@ def test_speeds_are_measured_and_change_nothing():
 def test_commands_that_compute_settle_their_threads(monkeypatch, capsys):
     monkeypatch.setenv("LDT_THREADS", "many")
     arguments = {"bench": [], "predict": [], "convert": ["x", "y"], "export": ["x", "y"]}
-    arguments["perplexity"] = ["--model", "x"]
-    for name in cli.COMPUTING:
+    for name in (*cli.COMPUTING, "evaluate"):
         with pytest.raises(SystemExit) as ended:
             cli.main([name, *arguments.get(name, ["x"])])
         assert ended.value.code == 2

@@ -5,9 +5,10 @@ import sys
 import warnings
 from contextlib import suppress
 from pkgutil import resolve_name
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from ldt import __version__, errors
 from ldt.cli.console import say, settle
@@ -35,42 +36,44 @@ ENVIRONMENT = {
 
 # A command is a function, or a `typer.Typer` of several; the help has them in this order.
 COMMANDS = {
-    "init": "ldt.cli.init:init",
     "convert": "ldt.cli.convert:convert",
-    "check": "ldt.cli.check:check",
-    "finetune": "ldt.cli.finetune:finetune",
     "pretrain": "ldt.cli.pretrain:pretrain",
-    "thresholds": "ldt.cli.thresholds:thresholds",
+    "finetune": "ldt.cli.finetune:finetune",
     "predict": "ldt.cli.predict:predict",
+    "evaluate": "ldt.cli.evaluate:evaluate",
+    "report": "ldt.cli.report:report",
+    "init": "ldt.cli.init:init",
+    "check": "ldt.cli.check:check",
+    "recipes": "ldt.cli.recipes:recipes",
+    "labels": "ldt.cli.labels:labels",
     "export": "ldt.cli.export:export",
     "serve": "ldt.cli.serve:serve",
     "merge": "ldt.cli.merge:merge",
-    "evaluate": "ldt.cli.evaluate:evaluate",
-    "report": "ldt.cli.report:report",
-    "compare": "ldt.cli.compare:compare",
-    "perplexity": "ldt.cli.perplexity:perplexity",
-    "runs": "ldt.cli.runs:runs",
     "bench": "ldt.cli.bench:bench",
-    "labels": "ldt.cli.labels:labels",
-    "recipes": "ldt.cli.recipes:recipes",
     "doctor": "ldt.cli.doctor:doctor",
 }
+MAIN = tuple(COMMANDS)[:6]
 
-# Those that compute with torch.
-COMPUTING = (
-    "convert",
-    "check",
-    "finetune",
-    "pretrain",
-    "thresholds",
-    "predict",
-    "export",
-    "serve",
-    "perplexity",
-    "bench",
-)
+# Those that compute with torch, whatever their arguments are.
+COMPUTING = ("convert", "check", "finetune", "pretrain", "predict", "export", "serve", "bench")
+
+
+class Groups(TyperGroup):
+    """Commands whose help lists the main ones first, without boxes or colours."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        more = [name for name in COMMANDS if name not in MAIN]
+        width = formatter.width - 6 - max(map(len, COMMANDS))
+        for title, names in (("Main commands", MAIN), ("More commands", more)):
+            with formatter.section(title):
+                commands = {name: self.commands[name] for name in names}
+                formatter.write_dl(
+                    [(name, each.get_short_help_str(width)) for name, each in commands.items()]
+                )
+
 
 app = typer.Typer(
+    cls=Groups,
     rich_markup_mode=None,  # help that a narrow terminal and a pipe can show
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

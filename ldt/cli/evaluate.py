@@ -1,6 +1,7 @@
-"""ldt evaluate: the published metric of a file of predictions."""
+"""ldt evaluate: scores of a file of predictions, or of a model."""
 
 import logging
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,7 +12,9 @@ from rich.text import Text
 
 from ldt.cli import json_result
 from ldt.cli.console import say, stdout
-from ldt.errors import UserError, plain, plural
+from ldt.cli.options import files_and_keys, refuse
+from ldt.cli.threads import settle
+from ldt.errors import UserError, listed, plain, plural
 from ldt.metrics import METRICS, OWN
 
 if TYPE_CHECKING:
@@ -24,18 +27,33 @@ _OWN_UNITS = ("ece", "brier", "nll", "mse", "mae", "pearson", "spearman")
 _HEADS = {"average_precision": "AP", "roc_auc": "AUC"}  # shorter ones of columns
 MOST = 10  # rows of a table, but for one a class
 
-Format = Enum("Format", {name: name for name in (*OWN, *METRICS)})  # type: ignore[misc]
+PASSAGES = "passages"  # lines with spans in place of answers
+Format = Enum("Format", {name: name for name in (*OWN, *METRICS, PASSAGES)})  # type: ignore[misc]
 
+# Keys of the task that say how thresholds are chosen anew.
+CHOSEN = ("threshold_target", "positive", "calibration", "abstain")
+
+SubjectArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="MODEL|KEY=VALUE",
+        help="Folder of a run, or folder or hub id of a language model, that answers in place of "
+        "--pred; and keys of a recipe that say how the gold file is read, such as "
+        "data.label=class.",
+        show_default=False,
+    ),
+]
 GoldOption = Annotated[
-    list[str],
+    list[str] | None,
     typer.Option(
         metavar="FILE",
         help="Questions or documents with their answers, in the published layout or as data.eval "
-        "names them; a pattern in quotes, or repeated, where that has shards.",
+        "names them; a pattern in quotes, or repeated, where that has shards. For a language model "
+        "a text. By default what the training of MODEL was evaluated on.",
     ),
 ]
 PredOption = Annotated[
-    list[str],
+    list[str] | None,
     typer.Option(
         metavar="FILE",
         help="Predictions to score, in the published layout or as ldt predict writes them; - reads "
@@ -47,7 +65,8 @@ FormatOption = Annotated[
     typer.Option(
         help="Kind of answers, which decides the metric: a published layout of the gold file "
         "(XQuAD has squad), or for your own labels classification, regression, "
-        "token_classification or multiple_choice."
+        "token_classification or multiple_choice; passages scores those of ldt predict "
+        "--passages, where the gold file has lines with id and spans, a list of {start, end}."
     ),
 ]
 RecipeOption = Annotated[
@@ -58,30 +77,7 @@ RecipeOption = Annotated[
         "what is computed; by default the defaults of --format.",
     ),
 ]
-KeysArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="KEY=VALUE",
-        help="Keys of a recipe that say how the gold file is read, such as data.label=class.",
-        show_default=False,
-    ),
-]
-
 # Options of one format alone.
-DomainOption = Annotated[
-    Literal["wikipedia", "web"] | None,
-    typer.Option(
-        help="Domain of a triviaqa file: wikipedia scores by question, web by page; by default "
-        "the one in the gold file."
-    ),
-]
-EvidenceOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Folder of the documents of a triviaqa file, for scores by length of document.",
-    ),
-]
 NaProbOption = Annotated[
     str | None,
     typer.Option(
@@ -109,114 +105,252 @@ NoStemmerOption = Annotated[
 ]
 
 
+JsonOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="File for all scores at full precision, as JSON; - prints JSON instead of the table.",
+    ),
+]
+
+# Options of models.
+ChooseOption = Annotated[
+    bool,
+    typer.Option(
+        "--choose-thresholds",
+        help="Choose thresholds, calibration and abstention of MODEL on the gold file, and keep "
+        "them in its folder for ldt predict; task.threshold_target, task.positive, "
+        "task.calibration and task.abstain say what is chosen, and stay as they are where no key "
+        "names them.",
+    ),
+]
+UndoOption = Annotated[
+    bool,
+    typer.Option(
+        "--undo-thresholds",
+        help="Take the last choice back; the files of MODEL are then as before it.",
+    ),
+]
+LengthOption = Annotated[
+    list[int] | None,
+    typer.Option(
+        metavar="TOKENS",
+        help="Length of the inputs of a language model, in tokens; may be repeated; by default "
+        "the longest of the model.",
+    ),
+]
+StepOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="CHARACTERS",
+        help="Characters that are scored in a character model's window; by default half of it.",
+    ),
+]
+PartOption = Annotated[
+    Literal["eval", "test"] | None,
+    typer.Option(
+        help="Part of the text in a character model's recipe, where there is no gold file."
+    ),
+]
+
+
 def evaluate(
-    gold: GoldOption,
-    pred: PredOption,
-    keys: KeysArgument = None,
+    subject: SubjectArgument = None,
+    gold: GoldOption = None,
+    pred: PredOption = None,
     format: FormatOption = None,
     recipe: RecipeOption = None,
-    passages: Annotated[
-        bool,
-        typer.Option(
-            "--passages",
-            help="Score the passages of ldt predict --passages, where the gold file has spans: "
-            "lines with id and spans, a list of {start, end}.",
-        ),
-    ] = False,
-    domain: DomainOption = None,
-    evidence: EvidenceOption = None,
     na_prob: NaProbOption = None,
     task: TaskOption = None,
     text_evidence_only: TextEvidenceOption = False,
     no_stemmer: NoStemmerOption = False,
-    json: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="File for all scores at full precision, as JSON; - prints JSON instead of the "
-            "table.",
-        ),
-    ] = None,
+    choose_thresholds: ChooseOption = False,
+    undo_thresholds: UndoOption = False,
+    length: LengthOption = None,
+    step: StepOption = None,
+    part: PartOption = None,
+    json: JsonOption = None,
 ) -> None:
-    """Score a file of predictions.
+    """Score a file of predictions, or a model.
 
     Published layouts have their published metric; answers of ldt predict, the figures of the
-    training's evaluation, with confusions, calibration and the worst errors. No model is needed.
-    Each score has a bootstrap interval and, beside it, what a trivial answer
-    has, such as always the most frequent one; it is also given by length of the document and by
-    place of the answer.
+    training's evaluation, with confusions, calibration and the worst errors. Each score has a
+    bootstrap interval and, beside it, what a trivial answer has, such as always the most frequent
+    one; it is also given by length of the document and by place of the answer.
+
+    A fine-tuned MODEL answers first, or has its thresholds chosen. A language model is measured by
+    how well it predicts a text: a masked one at several lengths of input, with the same words
+    masked; a character model in overlapping windows, by bits per character.
 
     Example: ldt evaluate --format squad --gold dev.json --pred answers.json
     """
     from ldt.io import files
-    from ldt.metrics.result import as_json
 
+    models, keys = files_and_keys(subject or ())
     if json and json != "-":
-        files.check_result(Path(json), "--json", (*gold, *pred, na_prob, recipe))
-    options = {
-        **{"domain": domain, "evidence": evidence, "na_prob": na_prob},
-        **{"task": task, "text_evidence_only": text_evidence_only or None},
+        files.check_result(Path(json), "--json", (*(gold or ()), *(pred or ()), na_prob, recipe))
+    options: dict[str, Any] = {
+        **{"na_prob": na_prob, "task": task, "text_evidence_only": text_evidence_only or None},
         "no_stemmer": no_stemmer or None,
     }
-    own = {"recipe": recipe, "overrides": keys}
-    result = _result(gold, pred, format, passages, options, own)
-    json_result.tell(lambda: as_json(result), json, lambda: show(result))
+    of_answers = {"pred": pred, "format": format, "recipe": recipe, **options}
+    of_text = {"length": length, "step": step, "part": part}
+    of_runs = {"choose_thresholds": choose_thresholds, "undo_thresholds": undo_thresholds}
+    if not models:
+        refuse("a file of predictions; MODEL names a model", **of_runs, **of_text)
+        for name, value in (("gold", gold), ("pred", pred)):
+            if not value:
+                raise UserError(f"missing option '--{name}', or MODEL; see 'ldt evaluate --help'")
+        _tell(_of_predictions(gold or [], pred or [], format, recipe, keys, options), json)
+        return
+    model = _only(models)
+    settle()
+    if any(of_runs.values()):
+        refuse("a choice of thresholds", **of_answers, **of_text, json=json)
+        _choose(model, keys, gold, **of_runs)
+    elif _is_finetuned(model):
+        refuse("a fine-tuned model", **of_answers, **of_text)
+        _tell(_of_run(model, keys, gold or []), json)
+    else:
+        refuse("a language model", **of_answers)
+        _language_model(model, keys, gold or [], json, **of_text)
 
 
-def _result(
+def _only(models: list[str]) -> str:
+    """The one model that is named."""
+    for name in models:
+        if Path(name).is_file():
+            raise UserError(f"{name}: a file; --gold and --pred name files, MODEL is a folder")
+    if len(models) > 1:
+        raise UserError(f"{listed(models)}: one model is evaluated; ldt report compares several")
+    return models[0]
+
+
+def _is_finetuned(model: str) -> bool:
+    """True for a run of a task that has answers, False for a language model."""
+    from ldt.recipe.recipe import RECIPE, load
+
+    file = Path(model) / RECIPE
+    return file.is_file() and load(file, search=False).task.kind == "examples"
+
+
+def _of_predictions(
     gold: list[str],
     pred: list[str],
     format: Format | None,
-    passages: bool,
+    recipe: str | None,
+    keys: list[str],
     options: dict[str, Any],
-    own: dict[str, Any],
 ) -> "Result":
-    """The score of the predictions; what is odd about them is told."""
+    """The score of predictions; the decision of the run that is named as a recipe is told."""
     from ldt import metrics
+    from ldt.inference import evaluate
     from ldt.io.sources import only
 
-    if passages and (format or any(options.values()) or any(own.values())):
-        raise UserError(
-            "--passages: both files are lines, which have no --format and none of its options"
-        )
-    if passages:
-        result = metrics.evaluate_passages(only(gold, "gold spans"), only(pred, "passages"))
-    elif format and format.value in OWN or (own["recipe"] and not format):
-        from ldt.inference.evaluate import evaluate
-
-        name = next((name for name, value in options.items() if value), None)
-        if name:
-            what = f"--{name.replace('_', '-')}"
-            raise UserError(f"{what}: no option of answers in ldt's own layout")
-        kind = format.value if format else None
-        result = evaluate(
-            gold, pred, format=kind, recipe=own["recipe"], overrides=own["overrides"] or ()
-        )
-    elif format:
-        if own["recipe"]:
-            raise UserError(
-                f"--format {format.value}: its layout is published, so that no --recipe says how "
-                "it is read; without --format that of the recipe is taken"
-            )
-        if own["overrides"]:
-            from ldt.inference.evaluate import reading_of
-
-            options["data"] = reading_of(format.value, own["overrides"])
-        result = metrics.evaluate(gold, pred, format=format.value, **options)
+    name = format.value if format else None
+    if name == PASSAGES:
+        refuse("--format passages, whose files are lines", *keys, recipe=recipe, **options)
+        return metrics.evaluate_passages(only(gold, "gold spans"), only(pred, "passages"))
+    if name in OWN or (recipe and not name):
+        refuse("answers in ldt's own layout", **options)
+        result = evaluate.evaluate(gold, pred, format=name, recipe=recipe, overrides=keys)
+    elif name:
+        refuse(f"--format {name}, whose layout is published", recipe=recipe)
+        data = evaluate.reading_of(name, keys)
+        result = metrics.evaluate(gold, pred, format=name, data=data, **options)
     else:
-        raise UserError("missing option '--format' (or '--passages'); see 'ldt evaluate --help'")
+        raise UserError("missing option '--format', or '--recipe'; see 'ldt evaluate --help'")
+    if recipe and Path(recipe).is_dir():
+        _tell_decision(recipe, gold)
+    return result
+
+
+def _of_run(run: str, keys: list[str], gold: list[str]) -> "Result":
+    """The score of what the model of a run answers."""
+    from ldt.report.subject import subject
+
+    answered = subject(run, gold=gold, overrides=keys)
+    if answered.result is None:
+        raise UserError(f"{run}: nothing to evaluate: {answered.missing}")
+    _tell_decision(run, gold)
+    return answered.result
+
+
+def _tell_decision(run: str, gold: list[str]) -> None:
+    """Tell by which decision a run has answered, and warn where gold chose it."""
+    from ldt.recipe.run import Run
+    from ldt.tasks.decisions import chosen_on_these, in_words
+
+    decisions = Run(run).decisions()
+    if words := in_words(decisions):
+        log.info("%s: decision in force: %s", run, words)
+    for line in chosen_on_these(decisions, gold):
+        log.warning("%s", line)
+
+
+def _tell(result: "Result", json: str | None) -> None:
+    """Print a score, or write it as JSON; what is odd about it goes to the log."""
+    from ldt.metrics.result import as_json
+
     for line in result.warnings:
         log.warning("%s", line)
-    if own["recipe"] and Path(own["recipe"]).is_dir():
-        from ldt.recipe.run import Run
-        from ldt.tasks.decisions import chosen_on_these, in_words
+    json_result.tell(lambda: as_json(result), json, lambda: show(result))
 
-        decisions = Run(own["recipe"]).decisions()
-        if words := in_words(decisions):
-            log.info("%s: decision in force: %s", own["recipe"], words)
-        for line in chosen_on_these(decisions, gold):
-            log.warning("%s", line)
-    return result
+
+def _choose(
+    run: str,
+    keys: list[str],
+    gold: list[str] | None,
+    choose_thresholds: bool,
+    undo_thresholds: bool,
+) -> None:
+    """Choose thresholds, calibration and abstention of a run anew, or take the last choice back."""
+    from ldt.cli.training import show_metrics
+    from ldt.inference.run_model import read_recipe
+    from ldt.recipe.recipe import values_of
+    from ldt.recipe.run import Run
+    from ldt.training.deciding import decide_anew, take_back
+
+    folder = Run.find(run).folder
+    if undo_thresholds:
+        refuse("--undo-thresholds", *keys, gold=gold, choose_thresholds=choose_thresholds)
+        say(f"decision: {take_back(folder) or 'none of its own'}", console=stdout)
+        say(f"{folder}: as before the last change")
+        return
+    changes = values_of(keys, [f"task.{name}" for name in CHOSEN])[0].get("task", {})
+    recipe = read_recipe(folder)
+    if gold:
+        documents = gold[0] if len(gold) == 1 else gold
+        data = recipe.data.model_copy(update={"eval": documents, "eval_fraction": None})
+        recipe = replace(recipe, data=data)
+    decided = decide_anew(folder, recipe, **changes)
+    show_metrics(decided.metrics, decided.table, decided.baselines)
+    say(f"decision: {decided.decides or 'none of its own'}", console=stdout)
+    for line in decided.warnings:
+        log.warning("%s", line)
+    say(
+        f"{folder}: kept in config.json; --undo-thresholds takes it back; "
+        f"ldt predict FILE --model {folder}"
+    )
+
+
+def _language_model(
+    model: str, keys: list[str], gold: list[str], json: str | None, **options: Any
+) -> None:
+    """Measure how well a language model predicts a text."""
+    from ldt.inference.perplexity import perplexity
+    from ldt.recipe.recipe import reading
+
+    text = reading(keys, ["text"]).text or "text"
+    lengths = options.pop("length") or ()
+    measured = perplexity(model, gold, lengths=lengths, text=text, **options)
+
+    def show() -> None:
+        stdout.print(measured.table())
+        say(measured.note)
+
+    json_result.tell(measured.as_json, json, show)
 
 
 def show(result: "Result") -> None:

@@ -132,6 +132,8 @@ def _usage(error):
     name = re.sub(r"No such \w+:? '?([^' ]+).*", r"\1", text)
     if text.startswith("No such command") and name in habits.COMMANDS:
         text = f"no such command '{name}', did you mean '{habits.COMMANDS[name]}'?"
+    if text.startswith("No such command") and (now := habits.MOVED.get(name)):
+        return f"ldt {name}: now {now}; see '{' '.join(now.split()[:2])} --help'"
     if text.startswith("No such option") and command.split()[-1] in (*COMMANDS.values(), "check"):
         text += habits.unknown_option(name)
     return f"{text[:1].lower()}{text[1:]}; see '{command} --help'"

@@ -4,10 +4,11 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from ldt.errors import UserError
 from ldt.inference.runtimes import Runtime
 
 Recipe = Annotated[
@@ -72,3 +73,19 @@ def files_and_keys(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
         is_key = match and ("." in match[1] or match[1] in DataSection.model_fields)
         (keys if is_key and not os.path.exists(argument) else files).append(argument)
     return files, keys
+
+
+def refuse(what: str, *keys: str, **options: Any) -> None:
+    """Refuse options and KEY=VALUE arguments that a command has no use for.
+
+    Args:
+        what: thing that is asked for without them, for the message.
+        keys: the arguments.
+        options: values by name; None, False and empty ones are not given.
+
+    Raises:
+        UserError: one is given.
+    """
+    names = [*keys, *(f"--{name.replace('_', '-')}" for name, value in options.items() if value)]
+    if names:
+        raise UserError(f"{names[0]}: no option of {what}")

@@ -1,17 +1,49 @@
-"""ldt report: a page that shows a run, or answers, to people."""
+"""ldt report: a page that shows a run or answers, several side by side, or a list of runs."""
 
 import logging
+from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from string import ascii_uppercase
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ldt.cli import json_result
 from ldt.cli.console import say, stdout
-from ldt.cli.evaluate import KeysArgument, RecipeOption
-from ldt.errors import UserError
+from ldt.cli.evaluate import RecipeOption
+from ldt.cli.options import files_and_keys, refuse
+from ldt.errors import UserError, plain, plural
+
+if TYPE_CHECKING:
+    from ldt.report.compare import Beside, Change, Comparison, Difference
+    from ldt.report.runs import Summary
 
 log = logging.getLogger("ldt")
 
+PAGE = "report.html"
+RUNS = "runs"  # the folder whose runs are listed where none is named
+
+# Columns of the list of runs from left to right, and those that a narrow terminal has no room for,
+# the first ones first. Names longer than `NAME` go on a line of their own before one goes.
+COLUMNS = ("name", "date", "task", "model", "metric", "length", "time", "size", "state")
+SPARE = ("model", "size", "task", "length", "time")
+FIGURES = ("length", "time", "size")
+NAME, GAP = 16, 2
+
+MOST = 10  # documents that are listed on a screen
+LONGEST = 60  # characters of an answer
+LONGEST_FACT = 24
+
+SubjectsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="RUN|ANSWERS|KEY=VALUE",
+        help="Folders of runs, or answers of ldt predict, lines or a table; without any, or of "
+        "folders that hold runs, the runs are listed. Keys of a recipe say how the gold file is "
+        "read, such as data.label=class.",
+        show_default=False,
+    ),
+]
 GoldOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -27,18 +59,10 @@ FormatOption = Annotated[
         help="Kind of answers, as of ldt evaluate, where neither a run nor --recipe says it.",
     ),
 ]
-PAGE = "report.html"
 
 
 def report(
-    subject: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN|ANSWERS",
-            help="Folder of a run, or answers of ldt predict, lines or a table.",
-        ),
-    ],
-    keys: KeysArgument = None,
+    subjects: SubjectsArgument = None,
     gold: GoldOption = None,
     documents: Annotated[
         str | None,
@@ -65,48 +89,319 @@ def report(
             "the answers with .html.",
         ),
     ] = None,
+    sort: Annotated[
+        Literal[COLUMNS] | None,  # type: ignore[valid-type]
+        typer.Option(
+            help="Column to sort a list of runs by: names from a to z, else the newest or best "
+            "first; by default the date."
+        ),
+    ] = None,
+    json: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="File for a comparison, with all documents that changed, or a list of runs, as "
+            "JSON; - prints JSON instead of the tables.",
+        ),
+    ] = None,
 ) -> None:
-    """Show a run or answers as one page of HTML.
+    """Show a run or answers as a page, compare several, or list runs.
 
-    The page needs nothing else, no network either. Of a run it has the learning curves, its metrics
-    and the documents that it was evaluated on, with the answers of its model; of answers with a
-    gold file what is right and wrong and where; without one the answers and their passages.
+    Of one run, or file of answers, a page of HTML that needs nothing else, no network either: a
+    run's learning curves, its metrics and the documents that it was evaluated on, with the answers
+    of its model; of answers with a gold file what is right and wrong and where; without one the
+    answers and their passages.
+
+    Of several, what differs between the first and each of the others on the same documents: how
+    they were made, each metric with a bootstrap interval of the difference, and the documents that
+    are right in one and wrong in the other. The models of runs answer for the documents that they
+    were evaluated on, or for those of --gold.
+
+    Without any the runs of the folder runs: task, model, metric, length, time, size, state. One
+    that was stopped is told with the command that goes on with it.
 
     Example: ldt report runs/contracts --gold dev.jsonl
     """
+    names, keys = files_and_keys(subjects or ())
+    asked: dict[str, Any] = {"gold": gold, "format": format, "recipe": recipe}
+    of_one: dict[str, Any] = {"documents": documents, "answers": answers, "output": output}
+    if all(map(_holds_runs, names)):
+        why = f"; {names[0]} is no run" if names else ""
+        refuse(f"a list of runs{why}", *keys, **asked, **of_one)
+        _list(names or [RUNS], sort or "date", json)
+    elif len(names) == 1:
+        refuse("a page", sort=sort, json=json)
+        _page(names[0], keys, **asked, **of_one)
+    else:
+        refuse("a comparison", sort=sort, **of_one)
+        _compare(names, keys, json, **asked)
+
+
+def _holds_runs(name: str) -> bool:
+    """True for a folder that is no run itself."""
+    from ldt.recipe.recipe import RECIPE
+    from ldt.recipe.run import RUN
+
+    folder = Path(name).expanduser()
+    return folder.is_dir() and not any((folder / name).exists() for name in (RECIPE, RUN))
+
+
+def _page(
+    name: str,
+    keys: list[str],
+    gold: list[str] | None,
+    documents: str | None,
+    answers: str | None,
+    output: Path | None,
+    **asked: str | None,
+) -> None:
+    """Write the page of a run, or of answers."""
     from ldt.io import files
     from ldt.report import build, charts, page
-    from ldt.report.subject import PASSAGES
-    from ldt.report.subject import subject as read
+    from ldt.report.subject import PASSAGES, subject
 
     charts.check()
-    target = output or _beside(Path(subject))
-    read_files = [subject, *(gold or ()), documents, answers, recipe]
-    files.check_result(target, "--output", [name for name in read_files if name])
-    if Path(subject).is_dir() and target.parent == Path(subject) and target.name in _files(subject):
+    path = Path(name)
+    beside = path / PAGE if path.is_dir() else path.with_suffix(".html")
+    target = output or beside
+    inputs = (name, *(gold or ()), documents, answers, asked["recipe"])
+    files.check_result(target, "--output", inputs)
+    if path.is_dir() and target.parent == path and target != beside and target.exists():
         raise UserError(f"--output {target}: a file of the run; name another")
-    found = read(
-        subject,
-        gold=gold or (),
-        documents=documents,
-        format=format,
-        recipe=recipe,
-        answers=answers,
-        overrides=keys or (),
-        passages=PASSAGES,
+    content = build.report(
+        subject(
+            name,
+            gold=gold or (),
+            documents=documents,
+            answers=answers,
+            overrides=keys,
+            passages=PASSAGES,
+            **asked,
+        )
     )
-    made = build.report(found)
-    for line in made.warnings:
+    for line in content.warnings:
         log.warning("%s", line)
-    files.write_result(target, page.render(made))
+    files.write_result(target, page.render(content))
     say(str(target), console=stdout)
-    say(made.sentence, console=stdout)
+    say(content.sentence, console=stdout)
 
 
-def _beside(subject: Path) -> Path:
-    return subject / PAGE if subject.is_dir() else subject.with_suffix(".html")
+def _compare(
+    names: list[str],
+    keys: list[str],
+    json: str | None,
+    gold: list[str] | None,
+    recipe: str | None,
+    format: str | None,
+) -> None:
+    """Print several runs or answers beside the first."""
+    from ldt.io import files
+    from ldt.report.compare import as_json, compare
+    from ldt.report.subject import subject
+
+    if len(names) > len(ascii_uppercase):
+        raise UserError(f"{len(names)} runs or files of answers: at most 26 are compared")
+    if json and json != "-":
+        files.check_result(Path(json), "--json", (*names, *(gold or ()), recipe))
+    for name in names:  # before any model answers
+        _check(name, gold, keys)
+    subjects = []
+    for name in names:
+        is_run = Path(name).is_dir()
+        how: dict[str, Any] = {} if is_run else {"format": format, "recipe": recipe}
+        subjects.append(subject(name, gold=gold or (), overrides=keys, **how))
+        for line in subjects[-1].warnings:
+            log.warning("%s: %s", name, line)
+    comparison = compare(subjects)
+    for line in comparison.warnings:
+        log.warning("%s", line)
+    json_result.tell(lambda: as_json(comparison), json, lambda: _show_comparison(comparison))
 
 
-def _files(run: str) -> set[str]:
-    """Names of the files that a run folder consists of."""
-    return {path.name for path in Path(run).iterdir()} - {PAGE}
+def _check(name: str, gold: list[str] | None, keys: list[str]) -> None:
+    """Refuse what cannot be compared.
+
+    Raises:
+        UserError: answers without a gold file, a run whose model has nothing to answer for.
+    """
+    from ldt.recipe.run import Run
+    from ldt.report.subject import evaluation_set
+
+    missing = "" if gold else "--gold names the file of the right answers"
+    if Path(name).is_dir():
+        missing = evaluation_set(Run(name).describe(keys), gold or ())[1]
+    if missing:
+        raise UserError(f"{name}: nothing to compare: {missing}")
+
+
+def _show_comparison(made: "Comparison") -> None:
+    """Print what differs, the metrics and the first documents that changed, on standard output."""
+    from ldt.cli.tables import table
+    from ldt.metrics.result import LEVEL, RESAMPLES, SEED
+
+    letters = list(ascii_uppercase[: len(made.names)])
+    for letter, name, decision in zip(letters, made.names, made.decisions, strict=True):
+        say(f"{letter}: {name}{f'; decision: {decision}' if decision else ''}", console=stdout)
+    if made.facts:
+        say("what differs:", console=stdout)
+        facts = made.facts.items()
+        stdout.print(table([_fact(key, letters, row) for key, row in facts]))
+    if made.only_decisions:
+        say("only the decisions differ: this compares thresholds, not models", console=stdout)
+    for letter, other in zip(letters[1:], made.others, strict=True):
+        say(f"{letter} beside A, {plural(made.documents, made.noun)}:", console=stdout)
+        stdout.print(table([_row(each, letter) for each in other.differences]))
+        _changes(other, letter, made.noun)
+    if any(each.interval for other in made.others for each in other.differences):
+        say(
+            f"intervals of the difference: {LEVEL:.0%}, {RESAMPLES:,} resamples of the "
+            f"{made.units}, the same for all, seed {SEED}; above 0: the share of them in which the "
+            "difference is",
+            console=stdout,
+        )
+    else:
+        say(f"no intervals: they take two different {made.units} at least", console=stdout)
+
+
+def _fact(key: str, letters: list[str], values: list[str]) -> dict[str, str]:
+    cells = [_short(value, LONGEST_FACT) for value in values]
+    return {"key": key} | dict(zip(letters, cells, strict=True))
+
+
+def _row(each: "Difference", letter: str) -> dict[str, Any]:
+    """A metric as cells of text."""
+    from ldt.metrics.numbers import metric_text
+
+    def text(value: float | None, sign: str = "") -> str:
+        if value is None:
+            return "-"
+        shown = metric_text(each.metric, value)
+        return f"+{shown}" if sign and value > 0 else shown
+
+    interval = each.interval and f"{text(each.interval[0], '+')} to {text(each.interval[1], '+')}"
+    return {
+        "metric": each.metric,
+        "A": text(each.first),
+        letter: text(each.value),
+        f"{letter} - A": text(each.difference, "+"),
+        "interval": interval or "-",
+        "above 0": "-" if each.above is None else f"{each.above:.1%}",
+    }
+
+
+def _changes(other: "Beside", letter: str, noun: str) -> None:
+    """The first documents that changed."""
+    from ldt.cli.tables import table
+
+    if not other.changes:
+        others = f"; {plural(other.other_answers, noun)} with another answer" * bool(
+            other.other_answers
+        )
+        say(f"no {noun} is right in one and wrong in the other{others}", console=stdout)
+        return
+    kinds = Counter(each.change for each in other.changes)
+    order = sorted(kinds, key=lambda kind: (kind == "score", not kind.endswith("to right"), kind))
+    counts = [f"{kinds[kind]:,} {'by their score' if kind == 'score' else kind}" for kind in order]
+    more = f", {MOST} of {len(other.changes):,}" if len(other.changes) > MOST else ""
+    say(f"changed from A to {letter}: {', '.join(counts)}{more}:", console=stdout)
+    shown = [
+        {"where": each.where, "id": each.id, "change": _told(each)}
+        | {"gold": _short(each.gold), "A": _short(each.before), letter: _short(each.after)}
+        for each in other.changes[:MOST]
+    ]
+    stdout.print(table(shown))
+
+
+def _short(text: str | None, most: int = LONGEST) -> str:
+    from ldt.report.escaping import cut
+
+    return cut(" ".join((text or "").split()), most)
+
+
+def _told(change: "Change") -> str:
+    if change.change == "score":
+        return f"{change.metric} {change.difference:+.2f}"
+    return change.change
+
+
+def _list(folders: list[str], sort: str, json: str | None) -> None:
+    """Print the runs of folders."""
+    from ldt.io import files
+    from ldt.report.runs import listed
+
+    if json and json != "-":
+        files.check_result(Path(json), "--json")
+    runs = listed(folders, sort)
+    json_result.tell(lambda: [run.facts() for run in runs], json, lambda: _show_runs(runs, folders))
+
+
+def _show_runs(runs: "list[Summary]", places: list[str]) -> None:
+    """A line a run on standard output; what there is to say about one on standard error."""
+    if not runs:
+        say(f"no runs in {', '.join(places)}; ldt finetune RECIPE makes one")
+        return
+    rows = [_cells(run) for run in runs]
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in COLUMNS}
+    shown = list(COLUMNS)
+    if stdout.is_terminal:
+        shown, widths["name"] = _fitting(widths)
+    for row in ({name: name for name in shown}, *rows):
+        cells = [
+            row[name].rjust(widths[name]) if name in FIGURES else row[name].ljust(widths[name])
+            for name in shown[1:]
+        ]
+        name = row["name"]
+        if len(name) > widths["name"]:  # it has a line of its own, and can be copied
+            say(name, console=stdout)
+            name = ""
+        line = (" " * GAP).join([name.ljust(widths["name"]), *cells])
+        say(line.rstrip(), console=stdout)
+    hidden = [name for name in COLUMNS if name not in shown]
+    if hidden:
+        say(f"a wider terminal or --json shows {', '.join(hidden)} too")
+    for run in runs:
+        if run.note:
+            say(f"{run.name}: {run.note}")
+
+
+def _fitting(widths: dict[str, int]) -> tuple[list[str], int]:
+    """The columns that the terminal has room for, and the width of the names."""
+    shown = list(COLUMNS)
+    for spare in ("", *SPARE):
+        shown = [name for name in shown if name != spare]
+        rest = stdout.width - sum(widths[name] + GAP for name in shown[1:])
+        if rest >= min(widths["name"], NAME):
+            break
+    return shown, max(len("name"), min(widths["name"], rest))
+
+
+def _cells(run: "Summary") -> dict[str, str]:
+    """A run as text, a dash where something is not known."""
+    from ldt.io.progress import duration
+    from ldt.metrics.numbers import metric_text
+
+    value = "-" if run.value is None else metric_text(run.metric or "", run.value)
+    cells = {
+        "name": run.name,
+        "date": run.date.astimezone().strftime("%Y-%m-%d %H:%M") if run.date else "-",
+        "task": run.task or "-",
+        "model": run.model or "-",
+        "metric": f"{run.metric} {value}" if run.metric else "-",
+        "length": "-" if run.length is None else f"{run.length:,}",
+        "time": "-" if run.time is None else duration(run.time),
+        "size": _bytes(run.size),
+        "state": run.state,
+    }
+    return {name: " ".join(plain(cell).split()) for name, cell in cells.items()}
+
+
+def _bytes(size: int) -> str:
+    """``812 kB``, ``107 MB``, ``1.3 GB``."""
+    for unit, scale in (("GB", 10**9), ("MB", 10**6)):
+        if size >= scale:
+            return (
+                f"{size / scale:,.1f} {unit}"
+                if size < 10 * scale
+                else f"{size / scale:,.0f} {unit}"
+            )
+    return f"{-(-size // 1000)} kB"

@@ -261,7 +261,7 @@ class CharacterSection(DataOptions):
         train: a file such as the original text8 or enwik8, or a list of files; gzip, bz2, xz and
             zstd are decompressed.
         eval: text to evaluate on, named like `train`.
-        test: text for ``ldt perplexity --part test``, named like `train`.
+        test: text for ``ldt evaluate --part test``, named like `train`.
         eval_fraction: share of the text of `train` to evaluate on, where there is no `eval`; the
             text is divided in the order train, eval, test.
         test_fraction: share of the text of `train` for a test, where there is no `test`.

@@ -119,27 +119,26 @@ def _published(asked: Recipe, gold: Names, pred: Names) -> Result:
             examples = formats.read(golds, data)
             answered = all(task.gold(each, data, None)["answers"] for each in examples)
             format = "squad" if answered else "squad2"
-    return metrics.evaluate(gold, pred, format=format, data=data, **options_of(format, data))
+    return metrics.evaluate(gold, pred, format=format, data=data)
 
 
 def reading_of(format: str, overrides: Iterable[str]) -> DataSection:
     """The data section by which a gold file of a published layout is read.
 
     Args:
-        overrides: ``data.encoding=…``, of conll ``data.fields.tags=…`` too.
+        overrides: ``data.encoding=…``, of conll ``data.fields.tags=…`` and of triviaqa
+            ``data.domain=…`` and ``data.evidence=…`` too.
 
     Raises:
         RecipeError: another key.
     """
-    tags = ("fields.tokens", "fields.tags") if format == "conll" else ()
-    return recipes.reading(overrides, ("encoding", *tags))
-
-
-def options_of(format: str, data: DataSection) -> dict[str, Any]:
-    """The options of a published metric that a data section says."""
-    if format != "triviaqa":
-        return {}
-    return {"domain": data.domain, "evidence": data.evidence and Path(data.evidence)}
+    names: tuple[str, ...] = ("encoding",)
+    if format == "conll":
+        names += ("fields.tokens", "fields.tags")
+    if format == "triviaqa":
+        names += ("domain", "evidence", "format")
+        overrides = ["data.format=triviaqa", *overrides]
+    return recipes.reading(overrides, names)
 
 
 def recipe_of(format: str | None, name: str | None, overrides: Iterable[str]) -> Recipe:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -60,9 +59,9 @@ class Perplexity:
             table.add_row(*(f"{x:,}" if isinstance(x, int) else f"{x:.4f}" for x in values))
         return table
 
-    def json(self) -> str:
+    def as_json(self) -> dict[str, Any]:
         """Facts and rows at full precision."""
-        return json.dumps(self.facts | {"rows": self.rows}, indent=1) + "\n"
+        return self.facts | {"rows": self.rows}
 
 
 def perplexity(
@@ -99,7 +98,7 @@ def perplexity(
     if is_character_model(folder):
         return _of_characters(folder, names, part, lengths, step, device)
     if not names or step or part:
-        raise UserError("a masked LM takes --input; --step and --part are of characters")
+        raise UserError("a masked LM takes --gold, a text; --step and --part are of characters")
     return _of_masked_words(folder, names, lengths, text, seed, device)
 
 
@@ -151,18 +150,22 @@ def _of_masked_words(folder, names, lengths, text, seed, device):
 def _of_characters(folder, names, part, lengths, step, device):
     """All characters of a text but the first, scored in overlapping sequences of each length."""
     if bool(names) == (part is not None):
-        raise UserError("give --input with a text, or --part of the text of the model's recipe")
+        raise UserError("--gold with a text, or --part of the text of the model's recipe is needed")
     alphabet = Alphabet.of_tokenizer(read_tokenizer(folder), folder)
     recipe = recipe_file(Path(folder))
     data = recipes.load(recipe).data if recipe.is_file() else None
     if names:
         ids = alphabet.encode(read_text(list(names)), ", ".join(names))
     elif data is None:
-        raise UserError(f"{folder}: no {RECIPE} that says which text is its {part}; --input")
+        raise UserError(
+            f"{folder}: no {RECIPE} that says which text is its {part}; --gold names one"
+        )
     else:
         parts = part_texts(data, alphabet)[1]
         if part not in parts:
-            raise UserError(f"{recipe}: data has neither {part} nor {part}_fraction; --input")
+            raise UserError(
+                f"{recipe}: data has neither {part} nor {part}_fraction; --gold names a text"
+            )
         ids = parts[part]
     if len(ids) < 2:
         raise DataError(f"{', '.join(names)}: {len(ids)} {alphabet.unit}s, 2 are needed")

@@ -1,7 +1,6 @@
 """Prediction file and gold file to the published metric: no model, no torch."""
 
 from inspect import signature
-from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -42,8 +41,6 @@ def evaluate(
     pred: "Names",
     *,
     format: str,
-    domain: str | None = None,
-    evidence: Path | None = None,
     na_prob: str | None = None,
     task: str | None = None,
     text_evidence_only: bool | None = None,
@@ -59,11 +56,11 @@ def evaluate(
             of `ldt predict` too. "-", standard input, for at most one of them and of
         na_prob: a JSON file, see `ldt.metrics.squad.evaluate2`.
         format: a key of `METRICS`.
-        domain, evidence: see `ldt.metrics.triviaqa.evaluate`.
         task: see `ldt.metrics.lexglue.evaluate`.
         text_evidence_only: see `ldt.metrics.qasper.evaluate`.
         no_stemmer: see `ldt.metrics.summarization.evaluate`.
-        data: encoding of the gold file and what else says how it is read; None for the defaults.
+        data: encoding of the gold file and what else says how it is read, its domain and evidence
+            too; None for the defaults.
 
     Raises:
         UserError: an option that the format does not have, a file that is not there.
@@ -78,19 +75,22 @@ def evaluate(
     from ldt.metrics.result import unmatched
 
     options: dict[str, Any] = {
-        **{"domain": domain, "evidence": evidence, "na_prob": na_prob},
-        **{"task": task, "text_evidence_only": text_evidence_only, "no_stemmer": no_stemmer},
+        **{"na_prob": na_prob, "task": task},
+        **{"text_evidence_only": text_evidence_only, "no_stemmer": no_stemmer},
     }
     options = {name: value for name, value in options.items() if value is not None}
+    data = data or DEFAULTS
     module, function = _metric(format)
-    for name in options.keys() - signature(function).parameters.keys():
+    parameters = signature(function).parameters.keys()
+    for name in options.keys() - parameters:
         other = next(key for key in METRICS if name in signature(_metric(key)[1]).parameters)
         option = f"--{name.replace('_', '-')}"
         raise UserError(f"{option} is an option of --format {other}, not of {format}")
     golds, preds = each(gold), each(pred)
     if [*golds, *preds, na_prob].count("-") > 1:
         raise UserError("standard input can be one file only; name the other")
-    right = module.read_gold(golds, format, data or DEFAULTS)
+    options |= {name: getattr(data, name) for name in ("domain", "evidence") if name in parameters}
+    right = module.read_gold(golds, format, data)
     predictions = own_lines.read(preds, format, module) or module.read_predictions(preds)
     if na_prob:
         options["na_prob"] = strict_json.read(na_prob)

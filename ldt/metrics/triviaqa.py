@@ -87,7 +87,7 @@ def evaluate(
     predictions: JsonFile,
     *,
     domain: str | None = None,
-    evidence: Path | None = None,
+    evidence: str | None = None,
 ) -> Result:
     """Score predictions by the published rules.
 
@@ -99,12 +99,12 @@ def evaluate(
         DataError: a file that cannot be used, a page outside of ``evidence``.
         UserError: ``domain`` is not that of the file, or neither is given; no folder ``evidence``.
     """
-    domain = layout.domain_of(gold, domain, "--domain ")
+    domain = layout.domain_of(gold, domain)
     only = layout.only_verified(gold)
     questions = _questions(gold, domain)
     answers = prediction_files.answers_by_id(predictions)
     missing, extra = compare(list(questions), answers)
-    documents = _Documents(evidence) if evidence else None
+    documents = _Documents(Path(evidence)) if evidence else None
     items = {}
     for key, question in questions.items():
         scores = score(question.fields, {"answer": answers.get(key)})
@@ -133,13 +133,13 @@ def evaluate(
     if documents:
         result.warnings += documents.warnings()
     else:
-        result.no_length = result.no_place = "--evidence FOLDER would tell"
+        result.no_length = result.no_place = "data.evidence=FOLDER would tell"
     return result
 
 
 def baselines(gold: JsonFile, evaluate: Callable, domain: str | None = None) -> Baselines:
     """Scores of the most frequent answer."""
-    questions = _questions(gold, layout.domain_of(gold, domain, "--domain "))
+    questions = _questions(gold, layout.domain_of(gold, domain))
     usual = baseline.commonest(question.fields["answers"] for question in questions.values())
     predictions = {baseline.quoted(usual): dict.fromkeys(questions, usual)}
     return baseline.of_files(partial(evaluate, domain=domain), gold, predictions)
@@ -159,7 +159,9 @@ class _Documents:
 
     def __init__(self, folder: Path):
         if not folder.is_dir():
-            raise UserError(f"{folder}: no such folder; --evidence has wikipedia/ and web/ in it")
+            raise UserError(
+                f"{folder}: no such folder; data.evidence has wikipedia/ and web/ in it"
+            )
         self.folder = pages.real(folder)
         self.absent: list[str] = []
 

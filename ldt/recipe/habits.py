@@ -82,6 +82,15 @@ COMMANDS = {
     **dict.fromkeys(("env", "info"), "doctor"),
 }
 
+# Command that another one does the work of -> how that is called.
+MOVED = {
+    "compare": "ldt report A B",
+    "runs": "ldt report",
+    "thresholds": "ldt evaluate RUN --choose-thresholds",
+    "perplexity": "ldt evaluate MODEL --gold TEXT",
+    "merge": "ldt predict --merge TARGET",
+}
+
 
 def key_of(name: str) -> str:
     """The dotted key of a recipe that has another tool's name, or this name in a section; "" for

@@ -164,13 +164,11 @@ def of_keys(task: dict[str, Any], overrides: Iterable[str], label: str) -> Recip
     return Recipe(found, model, data, training, places=problems.places)
 
 
-def reading(overrides: Iterable[str], names: Sequence[str] = READING) -> DataSection:
-    """The data section that ``data.text=body`` and the like make, without a recipe.
+def values_of(overrides: Iterable[str], known: Sequence[str]) -> tuple[dict[str, Any], Problems]:
+    """Values of ``key=value`` arguments without a recipe, as of `load`, and their places.
 
     Args:
-        overrides: ``key=value`` as of `load`; what none of them names is not in the section's
-            ``model_fields_set``.
-        names: keys of the section that may be changed; ``fields`` allows all below it.
+        known: dotted keys that may be given, each with all below it.
 
     Raises:
         RecipeError: all that is wrong, one problem a line.
@@ -178,14 +176,29 @@ def reading(overrides: Iterable[str], names: Sequence[str] = READING) -> DataSec
     root: dict[str, Any] = {}
     problems = Problems({})
     _override(root, overrides, problems)
-    known = [f"data.{name}" for name in names]
-    expected = f", expected one of {listed(known, show=str)}"
     for keys in list(problems.places):
         key = ".".join(keys)
         if not any(f"{key}.".startswith(f"{name}.") for name in known):
-            near = did_you_mean(keys[-1], names, "data.{}".format)
+            dotted = {name.partition(".")[2]: name for name in known}
+            near = did_you_mean(keys[-1], dotted, dotted.__getitem__)
+            expected = f", expected one of {listed(known, show=str)}"
             problems.add(keys, f"not read here{near or expected}")
     problems.stop()
+    return root, problems
+
+
+def reading(overrides: Iterable[str], names: Sequence[str] = READING) -> DataSection:
+    """The data section that ``data.text=body`` and the like make, without a recipe.
+
+    Args:
+        overrides: ``key=value`` as of `load`; what none of them names is not in the section's
+            ``model_fields_set``.
+        names: keys of the section that may be given, each with all below it.
+
+    Raises:
+        RecipeError: all that is wrong, one problem a line.
+    """
+    root, problems = values_of(overrides, [f"data.{name}" for name in names])
     data = _section(DataSection, root.get("data", {}), "data", root, problems)
     _check_data(data, None, problems)
     problems.stop()

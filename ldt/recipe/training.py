@@ -55,8 +55,8 @@ REFUSED = {
     "answers in bf16",
     "do_eval": _EVALUATE,
     "do_predict": "ldt predict answers, with the model of a run",
-    "do_train": "ldt finetune and ldt pretrain train; without a training, ldt evaluate scores and "
-    "ldt thresholds sets thresholds",
+    "do_train": "ldt finetune and ldt pretrain train; without a training, ldt evaluate scores "
+    "answers and sets thresholds",
     "enable_jit_checkpoint": "SIGTERM saves a checkpoint in every training; --resume goes on",
     "eval_do_concat_batches": "metrics are made of whole evaluations; leave it out",
     "eval_use_gather_object": "answers of several processes are gathered as they are; leave it out",

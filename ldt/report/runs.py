@@ -84,7 +84,9 @@ def listed(folders: Iterable[str], sort: str = "date") -> list[Summary]:
         folder = Path(name).expanduser()
         if not folder.is_dir():
             what = "a file" if folder.exists() else "no such folder"
-            raise UserError(f"{name}: {what}; ldt runs takes folders of runs, by default runs")
+            raise UserError(
+                f"{name}: {what}; ldt report lists the runs of folders, by default runs"
+            )
         try:
             for run in Run.below(folder):
                 runs.setdefault(os.path.realpath(run.folder), run)

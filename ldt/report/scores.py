@@ -108,7 +108,7 @@ def result_of(
     """
     data, name = asked.data, asked.task.name
     if format in metrics.METRICS and name not in evaluate.SCORED:
-        return metrics.evaluate(gold, answers, format=format, **evaluate.options_of(format, data))
+        return metrics.evaluate(gold, answers, format=format, data=data)
     kind = format if format in OWN else name if recipe is None else None
     keys = [*([f"data.format={data.format}"] if format in _PUBLISHED else []), *overrides]
     return evaluate.evaluate(gold, answers, format=kind, recipe=recipe, overrides=keys)

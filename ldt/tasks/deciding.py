@@ -103,7 +103,7 @@ class Calibrated(Task):
             except (LookupError, TypeError, ValueError) as error:
                 raise ModelError(
                     f"config.json: decisions: not those of this model ({error!r}); "
-                    "ldt thresholds RUN sets them anew"
+                    "ldt evaluate RUN --choose-thresholds sets them anew"
                 ) from error
             self._policy = facts, policy
         return self._policy[1]
@@ -316,8 +316,8 @@ class Deciding(Abstaining):
         except ValueError:
             if not config.decisions.get("label_sets"):
                 raise UserError(
-                    "--label-sets: the model was not asked for any; ldt thresholds RUN "
-                    "--data FILE measures what they take"
+                    "--label-sets: the model was not asked for any; ldt evaluate RUN "
+                    "--choose-thresholds --gold FILE measures what they take"
                 ) from None
             raise UserError(
                 f"--label-sets {coverage:g}: up to {COVERAGES[-1]:g} there are sets"

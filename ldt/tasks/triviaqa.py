@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ldt.data.options import DataSection
 
 
-_NAMES = "; data.evidence, or --evidence of ldt predict, names the folder of the documents"
+_NAMES = "; data.evidence names the folder of the documents"
 
 
 class TriviaQA(SpanTask):

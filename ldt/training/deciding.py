@@ -6,7 +6,6 @@ Each change keeps the files that it replaces in `REPLACED`, from which `take_bac
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -59,14 +58,7 @@ class NewDecision:
     warnings: list[str]
 
 
-def refuse(nothing: str) -> bool:
-    """The answer to the question whether to keep a decision that leaves nothing: no."""
-    return False
-
-
-def decide_anew(
-    run: Path, recipe: Recipe, agreed: Callable[[str], bool] = refuse, **changes: Any
-) -> NewDecision:
+def decide_anew(run: Path, recipe: Recipe, **changes: Any) -> NewDecision:
     """Choose thresholds, calibration and abstention of a trained model; keep them in its config.
 
     The model answers as it does when its training evaluates it, so the same documents and settings
@@ -76,11 +68,11 @@ def decide_anew(
     Args:
         run: the folder of the model.
         recipe: that it was trained by; its ``data.eval`` are the documents.
-        agreed: asked where the decision leaves nothing, with the reason; False keeps all as it was.
         changes: keys of the task, in place of those in force: of the last change, else the recipe.
 
     Raises:
-        UserError: or a subclass: the folder, the documents or the settings are to blame.
+        UserError: or a subclass: the folder, the documents or the settings are to blame; or no
+            document would get an answer, then nothing is changed.
     """
     with Run(run).locked(), TemporaryDirectory(prefix="ldt-") as scratch:
         _complete(run)
@@ -99,8 +91,8 @@ def decide_anew(
         measured = metrics.last
         if not measured.changes:
             raise UserError(f"{run}: answers of {recipe.task.name} are decided by no threshold")
-        if (nothing := measured.decisions.get("nothing")) and not agreed(nothing):
-            raise UserError(f"{run}: {nothing}; nothing is changed, --yes keeps it all the same")
+        if nothing := measured.decisions.get("nothing"):
+            raise UserError(f"{run}: {nothing}; nothing is changed")
         settle(recipe, model.config, measured)
         decisions = measured.changes.get("decisions", {})
         values, before = task.model_dump(mode="json"), trained.model_dump(mode="json")
@@ -147,7 +139,8 @@ def _tuning(task: Deciding, config, changes: dict[str, Any]) -> Task:
     wanted = {"threshold_target", "positive"} & changes.keys()
     if config.problem_type == SINGLE and wanted and task.positive is None:
         raise UserError(
-            f"--target: which class is to be found? --positive names it: {listed(names_of(config))}"
+            "task.threshold_target: which class is to be found? task.positive names it: "
+            f"{listed(names_of(config))}"
         )
     default = config.problem_type == MULTI and (not changes or task.threshold == DEFAULT)
     return _changed(task, {"threshold": "auto"}) if wanted or default else task

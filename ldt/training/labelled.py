@@ -98,7 +98,7 @@ def held_out(recipe: Recipe, seed: int) -> Examples:
     if data.eval:
         return _read(data.eval, data)
     if not data.eval_fraction:
-        raise UserError("the run had no evaluation set; --data FILE names labelled documents")
+        raise UserError("the run had no evaluation set; --gold FILE names labelled documents")
     return documents(recipe, seed)[1]
 
 

@@ -150,7 +150,7 @@ def _closed(
     for line in no_better_than(job.recipe.task, outcome):
         log.warning("%s", line)
     if nothing := measured.decisions.get("nothing"):
-        log.warning("%s; ldt thresholds %s chooses anew", nothing, run)
+        log.warning("%s; ldt evaluate %s --choose-thresholds chooses anew", nothing, run)
     closing = f"{run}: {duration(trainer.seconds)}; {job.next_command(run.folder)}"
     decides = in_words(measured.changes.get("decisions", {}))
     baselines = prepared.baselines

@@ -1,4 +1,4 @@
-"""Files that predict, evaluate, perplexity and convert write, whatever comes in between."""
+"""Files that predict, evaluate and convert write, whatever comes in between."""
 
 import errno
 import json
@@ -15,7 +15,7 @@ COMMANDS = {
     "predict": "predict new.jsonl --model runs/done --output a.jsonl",
     "skip": "predict bad.jsonl --model runs/done --output a.jsonl --on-error skip",
     "evaluate": "evaluate --format squad --gold gold.json --pred pred.json --json e.json",
-    "perplexity": "perplexity --model characters --part eval --json p.json",
+    "perplexity": "evaluate characters --part eval --json p.json",
     "convert": "convert short other --max-length 512 --window 16",
 }
 CODES = {
@@ -170,10 +170,10 @@ def test_the_answers_before_a_planted_link_are_not_touched_on_resuming(ldt, home
     [
         ("predict new.jsonl --model runs/done --output loop", "loop: a link that leads back to"),
         ("evaluate --format squad --gold gold.json --pred pred.json --json loop", "loop: a link"),
-        ("perplexity --model characters --part eval --json loop", "loop: a link that leads back"),
+        ("evaluate characters --part eval --json loop", "loop: a link that leads back"),
         ("predict new.jsonl --model runs/done --output same", "same: this is the input"),
         ("predict pipe --model runs/done --output pipe", "pipe: this is the input"),
-        ("perplexity --model characters --input text.txt --json text.txt", "a file that is read"),
+        ("evaluate characters --gold text.txt --json text.txt", "a file that is read"),
     ],
 )
 def test_loops_of_files_are_one_line(ldt, home, command, line):

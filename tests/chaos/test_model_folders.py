@@ -261,8 +261,8 @@ RECIPES = {
 COMMANDS = {
     "predict": ("runs/done", "predict new.jsonl --model runs/done --output a.jsonl"),
     "finetune": ("long", "finetune ft.yaml"),
-    "perplexity": ("masked", "perplexity --model masked --input text.txt --length 32"),
-    "characters": ("characters", "perplexity --model characters --part eval"),
+    "perplexity": ("masked", "evaluate masked --gold text.txt --length 32"),
+    "characters": ("characters", "evaluate characters --part eval"),
     "generate": ("characters", "predict new.jsonl --model characters --output a.jsonl"),
     "convert": ("short", "convert short other --max-length 512 --window 16"),
 }

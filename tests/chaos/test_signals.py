@@ -15,7 +15,7 @@ COMMANDS = {
     "predict": "predict new.jsonl --output a.jsonl",
     "convert": "convert short other --max-length 512 --window 16",
     "finetune": "finetune ft.yaml",
-    "perplexity": "perplexity --model long --input text.txt --length 32 --json p.json",
+    "perplexity": "evaluate long --gold text.txt --length 32 --json p.json",
 }
 MOMENTS = [0.02 + 0.16 * number for number in range(25)]
 CASES = [

@@ -40,7 +40,8 @@ PLACES = {
     "tokenizer": "pretrain mlm.yaml model.tokenizer={}",
     "gold": "evaluate --format squad --gold {} --pred pred.json",
     "predictions": "evaluate --format squad --gold gold.json --pred {}",
-    "evidence": "evaluate --format triviaqa --gold questions.json --pred pred.json --evidence {}",
+    "evidence": "evaluate --format triviaqa --gold questions.json --pred pred.json "
+    "data.evidence={}",
     "source": "convert {} other --max-length 512 --window 16",
     "target": "convert short {} --max-length 512 --window 16",
     "run": "finetune ft.yaml training.output_dir={}",
@@ -89,7 +90,7 @@ def test_evidence_that_is_no_text_of_its_folder_is_not_read(kind, ldt, home):
     }
     (home / "gold.json").write_text(json.dumps({"Data": [question], "Domain": "Wikipedia"}))
     (home / "pred.json").write_text('{"q": "a"}')
-    command = "evaluate --format triviaqa --gold gold.json --pred pred.json --evidence evidence"
+    command = "evaluate --format triviaqa --gold gold.json --pred pred.json data.evidence=evidence"
     outcome = ldt(*command.split(), cwd=home, limit=30)
     assert not outcome.bug, (outcome.code, outcome.err)
     assert outcome.code in (0, 2, 4)

@@ -92,9 +92,12 @@ def test_the_help_of_a_command_ends_its_text_with_an_example_of_its_options(name
 
 @pytest.mark.parametrize("width", ["80", "120"])
 def test_no_line_of_the_list_of_commands_is_cut_short(width):
-    listed = ldt("--help", env={"COLUMNS": width}).stdout.decode().partition("Commands:")[2]
-    assert len(listed.split("\n")) == len(cli.COMMANDS) + 2
+    listed = ldt("--help", env={"COLUMNS": width}).stdout.decode().partition("Main commands:")[2]
     assert "..." not in listed
+    main, more = (part.splitlines() for part in listed.split("\n\nMore commands:"))
+    assert [line.split()[0] for line in main[1:]] == list(cli.MAIN)
+    assert {*cli.MAIN, *(line.split()[0] for line in more[1:])} == {*cli.COMMANDS}
+    assert len(main + more) == len(cli.COMMANDS) + 2
 
 
 def test_what_has_a_key_is_no_file_unless_it_is_there(tmp_path, monkeypatch):
@@ -122,7 +125,7 @@ def test_the_shell_completes_commands():
         (["convert", "a", "--window", "x"], "invalid value for '--window': "),
         (["convert", "a", "--max-length", "0"], "invalid value for '--max-length': "),
         (["predict", "--input", "a", "--on-error", "x"], "'x' is not one of 'stop', 'skip'"),
-        (["evaluate", "--gold", "a"], "missing option '--pred'; see 'ldt evaluate --help'"),
+        (["evaluate", "--gold", "a"], "missing option '--pred', or MODEL; see 'ldt evaluate "),
         (["finetune", "a", "--seed", "1"], "no such option: --seed, write training.seed=VALUE"),
         (["pretrain", "a", "--model_name_or_path", "b"], "write model.path=VALUE; see"),
         (["finetune", "a", "--max-seq-length", "1"], "write data.max_length=VALUE; see"),
@@ -132,6 +135,14 @@ def test_the_shell_completes_commands():
         (["predict", "a", "--learning_rate", "1"], "--learning_rate; see 'ldt predict --help'"),
         (["train"], "no such command 'train', did you mean 'finetune'?; see 'ldt --help'"),
         (["eval"], "no such command 'eval', did you mean 'evaluate'?; see 'ldt --help'"),
+        (["compare", "a", "b"], "ldt compare: now ldt report A B; see 'ldt report --help'"),
+        (["thresholds", "-h"], "ldt thresholds: now ldt evaluate RUN --choose-thresholds; "),
+        (["evaluate", "a", "b"], "'a', 'b': one model is evaluated; ldt report compares several"),
+        (["evaluate", "m", "--pred", "p"], "--pred: no option of a language model"),
+        (
+            ["evaluate", "m", "--choose-thresholds", "--length", "8"],
+            "--length: no option of a choice of thresh",
+        ),
         (["finetune", "missing.yaml"], "missing.yaml: No such file or directory"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`ldt compare`: what it prints, writes and refuses."""
+"""`ldt report` of several runs or answers: what it prints, writes and refuses."""
 
 import json
 from functools import partial
@@ -28,12 +28,12 @@ def answers(labels):
 
 @pytest.fixture
 def ldt(tmp_path, capsys, monkeypatch):
-    """Run ``ldt compare`` in a folder with ``gold`` and answers ``a.jsonl``, ``b.jsonl``."""
+    """Run ``ldt report`` in a folder with ``gold`` and answers ``a.jsonl``, ``b.jsonl``."""
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path / "gold", GOLD)
     write_lines(tmp_path / "a.jsonl", answers("xxxxxxxx"))
     write_lines(tmp_path / "b.jsonl", answers("xyyzxxxx"))
-    return partial(typed, capsys, "compare")
+    return partial(typed, capsys, "report")
 
 
 def test_metrics_stand_side_by_side_and_then_what_changed(ldt, monkeypatch):
@@ -116,7 +116,8 @@ def test_the_same_answers_are_said_to_be_the_same(ldt):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("a.jsonl", *OWN), "compare takes 2 to 26 runs or files of answers, got 1"),
+        (("a.jsonl",) * 27, "27 runs or files of answers: at most 26 are compared"),
+        (("a.jsonl", "b.jsonl", *OWN, "--output", "o"), "--output: no option of a comparison"),
         (("a.jsonl", "b.jsonl"), "a.jsonl: nothing to compare: --gold names the file of"),
         (("mlm", "a.jsonl"), "mlm: nothing to compare: models of mlm have no answers that"),
         (("a.jsonl", "c.jsonl", *OWN), "c.jsonl: no such file or folder; "),

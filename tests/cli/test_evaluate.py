@@ -88,14 +88,17 @@ def test_json_has_what_the_tables_show_and_the_curves(ldt):
     ("options", "line"),
     [
         (["--format", "classification"], "gold:1: no field 'label'; it has 'text', 'kind'"),
-        ([*OWN, "--na-prob", "x"], "--na-prob: no option of answers in ldt's own layout"),
+        ([*OWN, "--na-prob", "x"], "--na-prob: no option of answers in ldt's own"),
         (
             ["--format", "squad", "data.label=kind"],
             "data.label=kind: not read here",
         ),
-        (["--format", "squad", "--recipe", "r.yaml"], "--format squad: its layout is published"),
+        (
+            ["--format", "squad", "--recipe", "r.yaml"],
+            "--recipe: no option of --format squad, whose",
+        ),
         (["--recipe", "r.yaml"], "r.yaml: No such file or directory"),
-        (["--passages", "data.label=kind"], "--passages: both files are lines"),
+        (["--format", "passages", "data.label=kind"], "data.label=kind: no option of --format pas"),
         ([*OWN, "data.lable=x"], "data.lable=x: unknown key, did you mean 'label'?"),
         ([*OWN, "--recipe", "gold"], "gold:"),
     ],

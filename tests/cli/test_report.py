@@ -67,12 +67,17 @@ def test_answers_that_end_in_html_are_not_overwritten(ldt, tmp_path):
     assert err == "error: --output pred.html: a file that is read; name another\n"
 
 
-def test_a_folder_that_is_no_run_is_refused(ldt, tmp_path):
+def test_a_folder_that_is_no_run_has_no_page(ldt, tmp_path):
     (tmp_path / "empty").mkdir()
-    code, _, err = ldt("empty")
+    assert ldt("empty") == (0, "", "no runs in empty; ldt finetune RECIPE makes one\n")
+    code, _, err = ldt("empty", "pred.jsonl", *OWN)
     assert code == 5
     assert err.startswith("error: empty: no recipe.yaml, so this is no folder of a run;")
-    assert not (tmp_path / "empty" / "report.html").exists()
+
+
+@pytest.mark.parametrize("option", [("--sort", "name"), ("--json", "-")])
+def test_a_page_has_no_options_of_lists(ldt, option):
+    assert ldt("pred.jsonl", *OWN, *option)[2] == f"error: {option[0]}: no option of a page\n"
 
 
 @pytest.fixture

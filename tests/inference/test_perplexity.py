@@ -67,7 +67,7 @@ def test_a_text_shorter_than_an_input_is_scored_whole(text_place, tokenizer):
 
 def test_the_command_prints_a_row_a_length_and_writes_everything(text_place, masked_lm, capsys):
     file = Path("scores.json")
-    command = ["perplexity", "--model", str(masked_lm), "--input", "train.txt"]
+    command = ["evaluate", str(masked_lm), "--gold", "train.txt"]
     command += ["--length", "64", "--length", "16", "--json", str(file)]
     with pytest.raises(SystemExit) as left:
         cli.main(command)
@@ -88,7 +88,9 @@ def test_what_cannot_be_scored_is_told(text_place, masked_lm, tokenizer, tmp_pat
         with pytest.raises(UserError, match=f"--length {length}: .* reads 8 to 128 tokens"):
             perplexity(str(masked_lm), ["train.txt"], lengths=[length])
     for options in ({}, {"part": "eval"}, {"step": 4}):
-        with pytest.raises(UserError, match="a masked LM takes --input; --step and --part are"):
+        with pytest.raises(
+            UserError, match="a masked LM takes --gold, a text; --step and --part are"
+        ):
             perplexity(str(masked_lm), ["train.txt"] if options else (), **options)
     LdtModel(load(masked_lm, LdtModel).config).save_pretrained(tmp_path / "bare")
     tokenizer.save_pretrained(tmp_path / "bare")

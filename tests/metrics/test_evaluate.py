@@ -314,7 +314,7 @@ def test_what_is_not_known_is_told(ldt):
     assert "words of the document: 0 to 249: 1 question, accuracy 100.00" in out
     assert "where the answer stands: not known; a wikihop file does not tell" in out
     out = ldt("triviaqa")[1].splitlines()
-    assert "words of the document: not known; --evidence FOLDER would tell" in out
+    assert "words of the document: not known; data.evidence=FOLDER would tell" in out
     out = ldt("hotpotqa")[1].splitlines()
     assert "words of the document: not known; the gold file has no context" in out
 
@@ -377,8 +377,6 @@ def test_a_file_that_cannot_be_used_is_one_line_and_exit_code_4(ldt, format, fil
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--domain", "web"], "--domain is an option of --format triviaqa, not of squad"),
-        (["--evidence", "x"], "--evidence is an option of --format triviaqa, not of squad"),
         (["--na-prob", "x"], "--na-prob is an option of --format squad2, not of squad"),
         (["--task", "scotus"], "--task is an option of --format lexglue, not of squad"),
         (["--text-evidence-only"], "--text-evidence-only is an option of --format qasper, not"),

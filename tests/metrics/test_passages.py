@@ -57,13 +57,13 @@ def test_hits_are_counted_over_documents_with_a_gold_span(files):
 def test_the_command_prints_them(files, capsys):
     gold, pred = files
     with pytest.raises(SystemExit) as ended:
-        cli.main(["evaluate", "--passages", "--gold", gold, "--pred", pred])
+        cli.main(["evaluate", "--format", "passages", "--gold", gold, "--pred", pred])
     assert ended.value.code in (None, 0)
     assert "hit@3 75.00" in capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:
         cli.main(["evaluate", "--gold", gold, "--pred", pred])
     assert ended.value.code == 2
-    assert "missing option '--format' (or '--passages')" in capsys.readouterr().err
+    assert "missing option '--format', or '--recipe'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -50,11 +50,11 @@ def test_the_domain_is_what_the_file_says_or_the_option_never_the_file_name():
     gold = JsonFile("web-dev.json", {"Data": questions, "Domain": "Wikipedia"})
     assert triviaqa.evaluate(gold, JsonFile("p", {"q2": "baz"})).metrics["common"] == 1
     nameless = JsonFile("web-dev.json", {"Data": questions})
-    with pytest.raises(UserError, match=r"^web-dev.json: Domain is null; --domain web or"):
+    with pytest.raises(UserError, match=r"^web-dev.json: Domain is null; data.domain=web or"):
         triviaqa.evaluate(nameless, JsonFile("p", {}))
     found = triviaqa.evaluate(nameless, JsonFile("p", {"q1--a": "foo bar"}), domain="web")
     assert found.metrics["exact_match"] == 50
-    with pytest.raises(UserError, match=r"^--domain web: web-dev.json says Domain 'Wikipedia'"):
+    with pytest.raises(UserError, match=r"^data.domain=web: web-dev.json says Domain 'Wikipedia'"):
         triviaqa.evaluate(gold, JsonFile("p", {}), domain="web")
 
 
@@ -150,7 +150,7 @@ def test_no_page_outside_of_the_evidence_is_read(tmp_path):
     for name in ("../../secret", str(tmp_path / "secret"), "link"):
         with pytest.raises(DataError, match="a page outside of"):
             evaluate([question("q", "foo", pages=[name])], {}, evidence=tmp_path / "in")
-    with pytest.raises(UserError, match="no such folder; --evidence has wikipedia/ and web/"):
+    with pytest.raises(UserError, match="no such folder; data.evidence has wikipedia/ and web/"):
         evaluate(TWO, {}, evidence=tmp_path / "nowhere")
 
 

@@ -7,7 +7,7 @@ import pytest
 from processes import ldt as command
 from rich.console import Console
 
-from ldt.cli.runs import COLUMNS, runs
+from ldt.cli.report import COLUMNS, report
 from ldt.errors import UserError
 from ldt.io import files
 from ldt.recipe.run import Run
@@ -166,7 +166,7 @@ def test_runs_are_found_below_a_folder_once_and_links_are_not_followed(place):
     assert [run.name for run in listed(["runs/latest"], "name")][0] == "runs/latest"
     assert len(listed(["runs", "runs/latest", "runs/a"])) == 3
     for wrong in ("nowhere", "runs/a/run.json"):
-        with pytest.raises(UserError, match="ldt runs takes folders of runs"):
+        with pytest.raises(UserError, match="ldt report lists the runs of folders"):
             listed([wrong])
 
 
@@ -192,7 +192,7 @@ def test_a_pipe_gets_every_column_whole(place):
     long = "runs/a-name-that-no-narrow-column-holds"
     make(long)
     make("runs/b", None)
-    done = command("runs", env={"COLUMNS": "60", "TZ": "UTC"})
+    done = command("report", env={"COLUMNS": "60", "TZ": "UTC"})
     head, *lines = done.stdout.decode().splitlines()
     assert head.split() == "name date task model metric length time size state".split()
     row = next(line for line in lines if line.startswith(long))
@@ -208,22 +208,22 @@ def test_a_pipe_gets_every_column_whole(place):
 
 def test_json_has_the_runs_at_full_precision(place):
     make("runs/a", f1=80.123456)
-    (run,) = json.loads(command("runs", "--json", "-").stdout)
+    (run,) = json.loads(command("report", "--json", "-").stdout)
     assert (run["value"], run["time"], run["state"]) == (80.123456, 75.2, "finished")
     assert run["date"].startswith("2026-03-01T")
-    done = command("runs", "runs", "--json", "list.json")
+    done = command("report", "runs", "--json", "list.json")
     assert json.loads(Path("list.json").read_text()) == [run]
     assert done.stdout
 
 
 def test_no_runs_is_a_line(place):
     Path("runs").mkdir()
-    done = command("runs")
+    done = command("report")
     assert (done.returncode, done.stdout) == (0, b"")
     assert done.stderr == b"no runs in runs; ldt finetune RECIPE makes one\n"
-    done = command("runs", "none")
-    assert done.returncode == 2
-    assert done.stderr.startswith(b"error: none: no such folder; ")
+    done = command("report", "runs", "--gold", "x")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr == b"error: --gold: no option of a list of runs; runs is no run\n"
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 140])
@@ -232,8 +232,8 @@ def test_a_terminal_gets_the_columns_that_it_has_room_for(place, monkeypatch, ca
     make("runs/b", task="\x1b[31mred")
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=width, highlight=False)
-    monkeypatch.setattr("ldt.cli.runs.stdout", console)
-    runs()
+    monkeypatch.setattr("ldt.cli.report.stdout", console)
+    report()
     lines = file.getvalue().splitlines()
     head = lines[0].split()
     assert "runs/a-name-that-no-narrow-column-holds" in file.getvalue()

@@ -124,7 +124,7 @@ def test_label_sets():
     assert task.label_set(found, made, 0.9) == ["a", "b"]
     with pytest.raises(UserError, match="up to 0.99 there are sets"):
         task.label_set(found, made, 0.995)
-    with pytest.raises(UserError, match="ldt thresholds RUN"):
+    with pytest.raises(UserError, match="ldt evaluate RUN --choose-thresholds"):
         task.label_set(found, config(SINGLE), 0.9)
 
 

@@ -295,26 +295,26 @@ training: {{output_dir: run, max_steps: 2, learning_rate: 0.01}}
     assert f"Probabilities in `{key}` are calibrated. " in Path("run/README.md").read_text()
     assert predict("dev.jsonl", model="run", output="a.jsonl") == 0
     with pytest.raises(SystemExit) as ended:
-        cli.main(["thresholds", "run"])
+        cli.main(["evaluate", "run", "--choose-thresholds"])
     assert ended.value.code == 0
     assert Path("run/config.json").read_bytes() == before
     with pytest.raises(SystemExit) as ended:
-        cli.main(["thresholds", "run", "--calibration", "none"])
+        cli.main(["evaluate", "run", "--choose-thresholds", "task.calibration=none"])
     assert ended.value.code == 0
     assert read_config(Path("run")).decisions == {"settings": {"calibration": "none"}}
     if task == "squad":
         with pytest.raises(SystemExit) as ended:
-            cli.main(["thresholds", "run", "--coverage", "0.5"])
+            cli.main(["evaluate", "run", "--choose-thresholds", "task.abstain.coverage=0.5"])
         assert ended.value.code == 2
         return
     with pytest.raises(SystemExit) as ended:  # 24 questions never make it sure
-        cli.main(["thresholds", "run", "--risk", "0", "--yes"])
-    assert ended.value.code == 0
-    assert (
-        "decision: no answer at all: no confidence is high enough for a risk of 0"
-        in capsys.readouterr().out
-    )
-    assert "no answer at all: no confidence is high enough" in Path("run/README.md").read_text()
+        cli.main(["evaluate", "run", "--choose-thresholds", "task.abstain.risk=0"])
+    assert ended.value.code == 2
+    assert "no document would have an answer for a risk of 0" in capsys.readouterr().err
+    config = json.loads(Path("run/config.json").read_text())
+    never = {"abstain": {"confidence": None}, "measured": {"asked": {"risk": 0.0}}}
+    config["decisions"] |= never
+    Path("run/config.json").write_text(json.dumps(config))
     assert predict("dev.jsonl", model="run", output="b.jsonl") == 0
     for line in Path("b.jsonl").read_text().splitlines():
         answer = json.loads(line)

@@ -188,7 +188,7 @@ def test_no_file_outside_of_the_evidence_or_the_questions_folder_is_read(
     (folder / "page.txt").write_text("York")
     data = DataSection(evidence=str(folder) if named else None)
     item = replace(example(None, context_file=name), folder=str(folder))
-    with pytest.raises(DataError, match="f:d: .*: a page outside of .*; data.evidence, or"):
+    with pytest.raises(DataError, match="f:d: .*: a page outside of .*; data.evidence names"):
         encode(tiny, item, data=data)
     item.fields["context_file"] = "page.txt"
     assert encode(tiny, item, data=data)[0]["context"] == folder / "page.txt"
@@ -351,7 +351,8 @@ def test_16_questions_are_learnt_by_heart_and_scored_by_the_published_evaluator(
     keys = json.loads(output.read_text()).keys()
     assert ("q0" in keys) == (domain == "Wikipedia")
     assert ("q0--0 é/York.txt" in keys) == (domain == "Web")
-    result = evaluate(str(file), str(output), format="triviaqa", evidence=tmp_path / "evidence")
+    data = DataSection(evidence=str(tmp_path / "evidence"))
+    result = evaluate(str(file), str(output), format="triviaqa", data=data)
     assert result.metrics["exact_match"] == pytest.approx(metrics["eval_exact_match"])
     assert result.metrics["f1"] == pytest.approx(metrics["eval_f1"])
     assert result.metrics["common"] == 16

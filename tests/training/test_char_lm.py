@@ -290,7 +290,7 @@ def test_bits_of_what_is_not_there_are_refused(recipe, tiny_longformer):
     assert is_character_model("runs/r")
     assert not is_character_model(tiny_longformer)
     for options, words in (
-        ({}, "give --input"),
+        ({}, "--gold with a text, or --part"),
         ({"part": "test"}, "neither test nor test_fraction"),
         ({"part": "eval", "step": 32}, r"--step 32: sequences of 32; 1 to 31"),
     ):
@@ -301,7 +301,7 @@ def test_bits_of_what_is_not_there_are_refused(recipe, tiny_longformer):
 def test_the_command_measures_character_models_too(recipe, runs_of_a_step, capsys):
     shutil.copytree(runs_of_a_step, "runs")
     with pytest.raises(SystemExit) as left:
-        main(["perplexity", "--model", "runs/r", "--part", "test", "--json", "b.json"])
+        main(["evaluate", "runs/r", "--part", "test", "--json", "b.json"])
     assert left.value.code == 0
     (row,) = json.loads(Path("b.json").read_text("utf-8"))["rows"]
     assert (row["length"], row["step"]) == (32, 16)

@@ -1,4 +1,4 @@
-"""What a run decides by: the same from finetune, from ldt thresholds, and after saving."""
+"""What a run decides by: the same from finetune, from ldt evaluate, and after saving."""
 
 import json
 import random
@@ -18,6 +18,8 @@ from ldt.model.loading import read_config
 from ldt.tasks import WikiHop
 from ldt.training.deciding import decide_anew
 
+CHOOSE, UNDO = ["--choose-thresholds"], "--undo-thresholds"
+TARGET = "task.threshold_target=recall>=0.9"
 ALL = ("task.threshold=auto", "task.calibration=platt", "task.abstain={coverage: 0.8}")
 
 
@@ -67,7 +69,7 @@ def test_thresholds_are_the_same_from_finetune_and_from_ldt_thresholds(several, 
     config = json.loads(Path("runs/other/config.json").read_text())
     Path("runs/other/config.json").write_text(json.dumps(config | {"decisions": {}}))
     with pytest.raises(SystemExit) as ended:
-        cli.main(["thresholds", "runs/other"])
+        cli.main(["evaluate", "runs/other", "--choose-thresholds"])
     assert ended.value.code == 0
     again = Path("runs/other/config.json").read_bytes()
     assert again == Path("runs/r/config.json").read_bytes()
@@ -121,7 +123,7 @@ def test_other_documents_and_targets(several, capsys):
     before = answers("runs/r")
     labelled("more.jsonl", 40, 2)
     with pytest.raises(SystemExit) as ended:
-        cli.main(["thresholds", "runs/r", "--data", "more.jsonl", "--target", "recall>=0.9"])
+        cli.main(["evaluate", "runs/r", *CHOOSE, "--gold", "more.jsonl", TARGET])
     assert ended.value.code == 0
     told = capsys.readouterr()
     assert "decision: thresholds of 2 classes tuned for recall>=0.9 (" in told.out
@@ -207,7 +209,7 @@ def single(recipe):
 def thresholds(*options, code=0):
     """The files that say what a run decides by, after the command ended with this code."""
     with pytest.raises(SystemExit) as ended:
-        cli.main(["thresholds", "runs/r", *options])
+        cli.main(["evaluate", "runs/r", *(options if UNDO in options else [*CHOOSE, *options])])
     assert ended.value.code == code
     names = ("config.json", "metrics.json", "README.md")
     return {name: Path("runs/r", name).read_bytes() for name in names}
@@ -220,25 +222,25 @@ def test_a_class_of_two_has_a_threshold_from_recipe_and_command_alike(single, ca
     made = read_config(Path("runs/r")).decisions
     assert set(made["thresholds"]) == {"b"}
     train(single("task.abstain={coverage: 0.5}"), overwrite=True)
-    before = thresholds("--target", "recall>=0.9", code=2)
-    assert "--positive names it: 'a', 'b'" in capsys.readouterr().err
-    after = thresholds("--target", "recall>=0.9", "--positive", "b")
+    before = thresholds(TARGET, code=2)
+    assert "task.positive names it: 'a', 'b'" in capsys.readouterr().err
+    after = thresholds(TARGET, "task.positive=b")
     told = capsys.readouterr().out
     assert f"'b' from a probability of {made['thresholds']['b']:.4g} on, tuned for recall" in told
     decisions = read_config(Path("runs/r")).decisions
     assert decisions["thresholds"] == made["thresholds"]
-    assert decisions["abstain"]  # what no option names stays
+    assert decisions["abstain"]  # what no key names stays
     assert decisions["measured"]["asked"] == {"coverage": 0.5}
     for each in answers("runs/r"):
         if each["label"] is not None:
             assert each["label"] == "ab"[each["scores"]["b"] >= decisions["thresholds"]["b"]]
-    calibrated = thresholds("--calibration", "temperature")
+    calibrated = thresholds("task.calibration=temperature")
     assert read_config(Path("runs/r")).decisions["thresholds"].keys() == {"b"}
     # Each change is taken back to the last byte.
-    assert calibrated != thresholds("--undo") == after
-    assert thresholds("--undo") == before
+    assert calibrated != thresholds(UNDO) == after
+    assert thresholds(UNDO) == before
     assert not Path("runs/r/decisions.json").exists()
-    thresholds("--undo", code=2)
+    thresholds(UNDO, code=2)
     assert "there is nothing to undo" in capsys.readouterr().err
 
 
@@ -258,23 +260,24 @@ def test_a_change_that_is_killed_is_undone_by_the_next(last, single, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(deciding, "write_whole", killed)
-        thresholds("--calibration", "temperature", code=130)
+        thresholds("task.calibration=temperature", code=130)
     assert Path("runs/r/config.json").read_bytes() == before["config.json"]
     litter = Path("runs/r/config.json.tmp-1")
     litter.write_text("{")
-    thresholds("--undo", code=2)
+    thresholds(UNDO, code=2)
     assert not litter.exists()
     assert before == {name: Path("runs/r", name).read_bytes() for name in names}
 
 
-@pytest.mark.parametrize("options", [("--risk", "0"), ("--coverage", "0")])
-def test_a_decision_that_leaves_nothing_is_kept_only_where_that_is_meant(options, several, capsys):
+@pytest.mark.parametrize("key", ["task.abstain.risk=0", "task.abstain={coverage: 0}"])
+def test_a_decision_that_leaves_nothing_is_not_kept(key, several, capsys):
     train(several("training.max_steps=1"))
     files = ("config.json", "metrics.json", "README.md")
     before = {name: Path("runs/r", name).read_bytes() for name in files}
-    assert thresholds(*options, code=2) == before
-    assert "nothing is changed, --yes keeps it" in capsys.readouterr().err
-    assert thresholds(*options, "--yes") != before
+    thresholds("data.label=x", code=3)
+    assert "data.label=x: not read here, expected one of task.thres" in capsys.readouterr().err
+    assert thresholds(key, code=2) == before
+    assert capsys.readouterr().err.endswith("; nothing is changed\n")
 
 
 def test_each_target_is_reached_missed_or_not_known(several, capsys):
@@ -282,7 +285,7 @@ def test_each_target_is_reached_missed_or_not_known(several, capsys):
     rows = [{"id": n, "text": "the party ZZZ", "label": ["x"]} for n in range(40)]
     rows += [{"id": n, "text": "the party agree", "label": []} for n in range(40, 80)]
     Path("many.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    thresholds("--data", "many.jsonl", "--target", "recall>=0.9")
+    thresholds("--gold", "many.jsonl", TARGET)
     decisions = read_config(Path("runs/r")).decisions
     assert decisions["thresholds"]["y"] == 0.5
     x, y = results()["decisions"]["targets"].values()
@@ -308,17 +311,21 @@ def test_all_commands_tell_the_decision_in_force_and_where_gold_chose_it(single,
     shutil.copytree("runs/r", "runs/other")
     shutil.copy("dev.jsonl", "same.jsonl")
     labelled("new.jsonl", 12, 5, several=False)
-    command(capsys, "thresholds", "runs/r", "--target", "recall>=0.9", "--positive", "b")
+    command(capsys, "evaluate", "runs/r", *CHOOSE, TARGET, "task.positive=b")
     answers("runs/r")
     told = "decision in force: 'b' from a probability of 0."
     chosen = "the decision in force was chosen on these very documents"
     for gold, warned in (("same.jsonl", True), ("new.jsonl", False)):
         predict(gold, model="runs/r", output=f"of.{gold}")
         asked = ("--gold", gold, "--pred", f"of.{gold}", "--recipe", "runs/r")
-        err = command(capsys, "evaluate", *asked)[1]
+        scores, err = command(capsys, "evaluate", *asked)
         assert told in err
         assert (f"{gold}: {chosen}" in err) is warned
-        out, err = command(capsys, "compare", "runs/other", "runs/r", "--gold", gold)
+        scored, err = command(capsys, "evaluate", "runs/r", "--gold", gold)
+        assert scored == scores  # the model answers as ldt predict has
+        assert told in err
+        assert (f"{gold}: {chosen}" in err) is warned
+        out, err = command(capsys, "report", "runs/other", "runs/r", "--gold", gold)
         assert "B: runs/r; decision: 'b' from a probability of" in out
         assert "decision: thresholds" in out
         assert "only the decisions differ: this compares thresholds, not models" in out

@@ -195,7 +195,7 @@ def test_an_adapter_is_trained_and_merged(recipe, tiny_modernbert):
 
 @pytest.mark.slow
 def test_the_commands_of_a_new_user(place, tiny_modernbert):
-    """Convert, pretrain, finetune, predict, perplexity, from the shell."""
+    """Convert, pretrain, finetune, predict, evaluate, from the shell."""
     documents("lines.jsonl", 30, 2)
     lines = map(json.loads, Path("lines.jsonl").read_text().splitlines())
     Path("text.txt").write_text("\n".join(line["text"] for line in lines))
@@ -209,7 +209,7 @@ def test_the_commands_of_a_new_user(place, tiny_modernbert):
         ["pretrain", "p.yaml", "model.path=long", *SHORT],
         ["finetune", "c.yaml", "model.path=runs/p", *SHORT],
         ["predict", "dev.jsonl", "--model", "runs/c", "--output", "a.jsonl"],
-        ["perplexity", "--model", "runs/p", "--input", "text.txt", "--length", "64"],
+        ["evaluate", "runs/p", "--gold", "text.txt", "--length", "64"],
     ):
         run = CliRunner().invoke(app, command)
         assert run.exit_code == 0, (command, run.output)

@@ -66,7 +66,7 @@ def read(file: JsonFile, data) -> Iterator[Example]:
         raise DataError(
             f"{file.name}: {shown(file.value)}, expected an object with Data, a list of questions"
         )
-    domain = domain_of(file, data.domain, "data.domain=")
+    domain = domain_of(file, data.domain)
     folder = text_files.real(_evidence(file.name, data.evidence))
     without = 0
     for item, id, where, pages, verified in _questions(file):
@@ -116,11 +116,8 @@ def only_verified(file: JsonFile) -> bool:
     return file.value.get("VerifiedEval") is True
 
 
-def domain_of(file: JsonFile, asked: str | None, option: str) -> str:
+def domain_of(file: JsonFile, asked: str | None) -> str:
     """Return "wikipedia" or "web": what was asked for or the file says, never by its name.
-
-    Args:
-        option: what it is asked for with, as "--domain ", for messages.
 
     Raises:
         UserError: neither is given, or they differ.
@@ -130,12 +127,12 @@ def domain_of(file: JsonFile, asked: str | None, option: str) -> str:
     domain = asked or stated
     if domain is None:
         raise UserError(
-            f"{file.name}: Domain is {shown(says)}; {option}web or {option}wikipedia "
-            "says how the predictions are keyed"
+            f"{file.name}: Domain is {shown(says)}; data.domain=web or data.domain=wikipedia says "
+            "how the predictions are keyed"
         )
     if asked and stated and asked != stated:
         raise UserError(
-            f"{option}{asked}: {file.name} says Domain {says!r}; leave the option out, or give "
+            f"data.domain={asked}: {file.name} says Domain {says!r}; leave the key out, or give "
             f"the file of the {asked} domain"
         )
     return domain
@@ -178,7 +175,4 @@ def _evidence(name: str, asked: str | None) -> Path:
         if place.is_dir():
             return place
     what = f"{asked}: no such folder" if asked else f"{name}: no folder evidence beside it"
-    raise UserError(
-        f"{what}; data.evidence, or --evidence of ldt predict, names the one with wikipedia/ and "
-        "web/ in it"
-    )
+    raise UserError(f"{what}; data.evidence names the one with wikipedia/ and web/ in it")
