@@ -6,9 +6,9 @@
 Which of 18 clauses a contract of CUAD has, by real MiniLM weights made long. Each seed draws anew
 which contracts are trained on (3/5), decided on (1/5) and tested on (1/5). A model is trained as it
 is and one with class_weights: balanced, both by `ldt finetune` and evaluated on the contracts that
-are decided on; `ldt thresholds` then decides, without training. Coverage is measured by splitting
-the contracts that the plain model was not trained on, of all seeds, in halves: one decides, one
-tests, `SPLITS` times. Writes results/decisions.json.
+are decided on; `ldt evaluate --choose-thresholds` then decides, without training. Coverage is
+measured by splitting the contracts that the plain model was not trained on, of all seeds, in
+halves: one decides, one tests, `SPLITS` times. Writes results/decisions.json.
 """
 
 import argparse

@@ -93,7 +93,7 @@ CASES = list(chain(classification(), others()))
 COMMANDS = {
     "evaluate": ("evaluate", "--gold", "gold", "--pred", "a.jsonl"),
     "json": ("evaluate", "--gold", "gold", "--pred", "a.jsonl", "--json", "-"),
-    "compare": ("compare", "a.jsonl", "b.jsonl", "--gold", "gold"),
+    "compare": ("report", "a.jsonl", "b.jsonl", "--gold", "gold"),
     "report": ("report", "a.jsonl", "--gold", "gold"),
 }
 # Of so many cases one is tried; of a prime number, so that all gaps come.
