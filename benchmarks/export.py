@@ -78,7 +78,7 @@ def loaded(name, place):
 
         model = load(place, LdtForSequenceClassification).eval()
     else:
-        from ldt.inference.sessions import session
+        from ldt.inference.runtimes import session
 
         model = session(FORMATS[name], place, torch.get_num_threads())
 

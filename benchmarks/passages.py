@@ -50,9 +50,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from ldt.inference.passages import Explaining, Wanted, gradients, hiding, occlusions
+from ldt.inference.engine import read_recipe
+from ldt.inference.options import PredictOptions
+from ldt.inference.passages import Explaining, gradients, hiding, occlusions
 from ldt.inference.predictor import EncoderPredictor
-from ldt.inference.run_model import read_recipe
 from ldt.io.files import write_whole
 from ldt.io.records import Example
 from ldt.metrics.passages import hit
@@ -443,7 +444,7 @@ def one(folder, text, length, by):
     made = ready(folder, text, length)
     Path("/proc/self/clear_refs").write_text("5")  # the peak of what is loaded is forgotten
     before = peak()
-    wanted = None if by == "plain" else Wanted(2, by, batch_tokens=BATCH, of=("label 0",))
+    wanted = None if by == "plain" else wanted_by(by)
     answer(*made, wanted)
     return (peak() - before) / 2**20
 
@@ -460,7 +461,7 @@ def cost(folder, text, rounds):
     for length in COSTS:
         made = ready(folder, text, length)
         passages = len(made[0].task.reading(made[1], made[0].tokenizer, made[0].data).passages)
-        ways = {"plain": None, "gradient": Wanted(2, "gradient", of=("label 0",))}
+        ways = {"plain": None, "gradient": wanted_by("gradient")}
         seconds = {way: [] for way in ways}
         for number in range(rounds + 1):
             for way, wanted in ways.items():
@@ -469,7 +470,7 @@ def cost(folder, text, rounds):
                     seconds[way].append(taken)
         middle = {way: statistics.median(each) for way, each in seconds.items()}
         if length == OCCLUDED:
-            middle["occlusion"] = timed(made, Wanted(2, "occlusion", of=("label 0",)))
+            middle["occlusion"] = timed(made, wanted_by("occlusion"))
         row = {"tokens": length, "sentences": passages, "seconds": middle, "gib": {}}
         for way in ways:
             command = [sys.executable, __file__, folder, "--one", f"{length},{way}"]
@@ -477,6 +478,12 @@ def cost(folder, text, rounds):
             row["gib"][way] = float(done.stdout.splitlines()[-1])
         rows.append(row)
     return rows
+
+
+def wanted_by(method):
+    """Options of two passages of the first label."""
+    options = {"passages": 2, "passages_by": method, "passages_of": ["label 0"]}
+    return PredictOptions.of(options | {"batch_tokens": BATCH})
 
 
 def timed(made, wanted):

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from ldt import __version__, errors
 from ldt.cli.console import say, settle
 from ldt.cli.failures import explain
+from ldt.cli.options import Command
 from ldt.cli.threads import settled
 from ldt.system import RaisedSignals
 
@@ -48,7 +49,6 @@ COMMANDS = {
     "labels": "ldt.cli.labels:labels",
     "export": "ldt.cli.export:export",
     "serve": "ldt.cli.serve:serve",
-    "merge": "ldt.cli.merge:merge",
     "bench": "ldt.cli.bench:bench",
     "doctor": "ldt.cli.doctor:doctor",
 }
@@ -98,7 +98,7 @@ for _name, _place in COMMANDS.items():
     if isinstance(_command, typer.Typer):
         app.add_typer(_command, name=_name)
     else:
-        app.command(_name)(settled(_command) if _name in COMPUTING else _command)
+        app.command(_name, cls=Command)(settled(_command) if _name in COMPUTING else _command)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -113,7 +113,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         with signals.handled():
             code = _run(arguments)
     except BaseException as error:
-        code, prefix, text = explain(error)
+        code, prefix, text = explain(error, sys.argv[1:] if arguments is None else arguments)
         if text and not signals.number:
             with suppress(OSError, SystemExit):  # whoever read standard error has left
                 say(text, prefix, "bold red")

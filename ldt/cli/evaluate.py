@@ -307,7 +307,7 @@ def _choose(
 ) -> None:
     """Choose thresholds, calibration and abstention of a run anew, or take the last choice back."""
     from ldt.cli.training import show_metrics
-    from ldt.inference.run_model import read_recipe
+    from ldt.inference.engine import read_recipe
     from ldt.recipe.recipe import values_of
     from ldt.recipe.run import Run
     from ldt.training.deciding import decide_anew, take_back

@@ -9,11 +9,12 @@ import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import typer
 
 from ldt import __version__, errors
+from ldt.cli.options import instead
 from ldt.errors import plain, refusal
 
 EXIT_SIGPIPE = 141
@@ -38,8 +39,14 @@ _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE,
 _REFUSED |= {errno.EAGAIN, errno.EIO, errno.ESTALE, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
-def explain(error: BaseException) -> tuple[str | int | None, str, str]:
-    """(exit code for `sys.exit`, prefix of each line, lines to print or nothing)."""
+def explain(
+    error: BaseException, arguments: Sequence[str] = ()
+) -> tuple[str | int | None, str, str]:
+    """(exit code for `sys.exit`, prefix of each line, lines to print or nothing).
+
+    Args:
+        arguments: of the command line.
+    """
     if isinstance(error, SystemExit | typer.Abort):  # typer and rich wrap some of what they catch
         inner = error.__cause__ or error.__context__
         if not isinstance(inner, BrokenPipeError | EOFError):
@@ -55,7 +62,7 @@ def explain(error: BaseException) -> tuple[str | int | None, str, str]:
         told = _told(error)
         return told.exit_code, "error: ", str(told)
     if hasattr(error, "format_message"):  # a usage error of typer
-        return errors.EXIT_USAGE, "error: ", _usage(error)
+        return errors.EXIT_USAGE, "error: ", _usage(error, arguments)
     if isinstance(error, RuntimeError) and any(name in str(error) for name in _BETWEEN_PROCESSES):
         return errors.EXIT_RESOURCES, "error: ", OTHER_PROCESS
     for each in _chain(error):
@@ -120,7 +127,7 @@ def _refused(error: BaseException) -> errors.UserError | None:
     return None
 
 
-def _usage(error):
+def _usage(error, arguments):
     """``no such option: --max-leng ...; see 'ldt convert --help'``."""
     from ldt.recipe import habits
     from ldt.recipe.recipe import COMMANDS
@@ -136,6 +143,9 @@ def _usage(error):
         return f"ldt {name}: now {now}; see '{' '.join(now.split()[:2])} --help'"
     if text.startswith("No such option") and command.split()[-1] in (*COMMANDS.values(), "check"):
         text += habits.unknown_option(name)
+    keys = getattr(context.command.callback, "keys", ()) if context else ()
+    if text.startswith("No such option") and (key := instead(name, keys, arguments)):
+        text = text.partition(" (")[0] + key
     return f"{text[:1].lower()}{text[1:]}; see '{command} --help'"
 
 

@@ -76,7 +76,7 @@ def export(
     data = reading(keys or ())
     filed = data.text_files is not None or data.format == "triviaqa"
     named = data.model_dump(include={"format", "text", "id", "encoding", "text_files", "evidence"})
-    check_reading(documents or answers, filed=filed, **named)
+    check_reading(documents or answers, named, filed)
     for path in label_tools.targets(output, to):
         new_file(path, overwrite)
     names = None if offered is None else offered.split(",")

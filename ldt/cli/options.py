@@ -1,15 +1,20 @@
-"""Types of arguments and options that several commands share."""
+"""Arguments, options and keys that several commands share."""
 
+import inspect
 import os
 import re
-from collections.abc import Iterable
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from ldt.errors import UserError
-from ldt.inference.runtimes import Runtime
+from ldt.inference import runtimes
+from ldt.inference.options import PredictOptions, bounds, parsed
 
 Recipe = Annotated[
     Path,
@@ -44,17 +49,6 @@ KeepCheckpoints = Annotated[
     bool,
     typer.Option("--keep-checkpoints", help="Keep the checkpoints when the run is finished."),
 ]
-Device = Annotated[
-    Literal["auto", "cpu", "cuda"],
-    typer.Option(help="Device to compute on; auto takes the GPU if there is one."),
-]
-Library = Annotated[
-    Runtime,
-    typer.Option(
-        help="What runs the model: torch, for a folder that ldt export wrote onnx, openvino or pt2."
-    ),
-]
-
 _KEY = re.compile(r"(\w+(?:\.\w+)*)=")
 
 
@@ -89,3 +83,77 @@ def refuse(what: str, *keys: str, **options: Any) -> None:
     names = [*keys, *(f"--{name.replace('_', '-')}" for name, value in options.items() if value)]
     if names:
         raise UserError(f"{names[0]}: no option of {what}")
+
+
+def option(name: str, metavar: str | None = None, **settings: Any) -> Any:
+    """An option of `ldt.inference.options.PredictOptions`, with its meaning and bounds."""
+    field = PredictOptions.model_fields[name]
+    if field.annotation is bool:
+        return typer.Option(f"--{name.replace('_', '-')}", help=field.description, **settings)
+    least, most = bounds(name)
+    return typer.Option(min=least, max=most, metavar=metavar, help=field.description, **settings)
+
+
+Device = Annotated[Literal["auto", "cpu", "cuda"], option("device")]
+Precision = Annotated[Literal["auto", "fp32", "bf16", "int8"], option("precision")]
+Runtime = Annotated[runtimes.Runtime, option("runtime")]
+Workers = Annotated[str, option("workers", "NUMBER")]
+
+_PAIR = re.compile(r"[a-z][a-z0-9_]*(\.[\w-]+)*=")
+
+
+def keyed(words: Iterable[str], keys: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
+    """The files among some arguments, and the values of those that are KEY=VALUE.
+
+    Args:
+        keys: names that there are.
+
+    Raises:
+        UserError: there is no such key, or its value cannot be read.
+    """
+    pairs = [word for word in words if _PAIR.match(word) and not os.path.exists(word)]
+    return [word for word in words if word not in pairs], parsed(pairs, keys)
+
+
+def number(workers: str) -> int | str:
+    """The number of ``--workers``, or the word in its place."""
+    return int(workers) if re.fullmatch("[0-9]{1,9}", workers) else workers
+
+
+def takes(command: Callable[..., Any], keys: Mapping[str, str]) -> frozenset[str]:
+    """Note what a command takes as KEY=VALUE, for its help; the options of prediction that it has
+    as --name."""
+    flags = frozenset(inspect.signature(command).parameters) & PredictOptions.model_fields.keys()
+    left = {name: meaning for name, meaning in keys.items() if name not in flags}
+    command.keys = left  # type: ignore[attr-defined]
+    return flags
+
+
+class Command(TyperCommand):
+    """A command whose help also lists what it takes as KEY=VALUE."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        super().format_options(ctx, formatter)
+        if keys := getattr(self.callback, "keys", None):
+            with formatter.section("Keys"):
+                formatter.write_dl([(f"{name}=VALUE", text) for name, text in keys.items()])
+
+
+def instead(option: str, keys: Collection[str], arguments: Sequence[str]) -> str:
+    """The end of a message about an unknown option: the key that does its job, with its value.
+
+    Args:
+        keys: that the command takes.
+        arguments: of the command line.
+    """
+    name = option.lstrip("-").replace("-", "_")
+    key = next((key for key in keys if key in (name, f"data.{name}")), None)
+    if key is None:
+        return ""
+    value = "VALUE"
+    for word, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+        if word.startswith(f"{option}="):
+            value = word.partition("=")[2]
+        elif word == option:
+            value = following if following and not following.startswith("-") else "true"
+    return f", write {key}={shlex.quote(value)}"

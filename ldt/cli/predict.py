@@ -6,17 +6,22 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ldt import errors
-from ldt.cli.options import Device, Library
-from ldt.io.sources import is_remote
+from ldt.cli.options import Device, Precision, Runtime, Workers, keyed, number, option, takes
+from ldt.inference import options
+
+ADDRESS = (
+    "Address of the Ray cluster, as ray://host:10001; by default RAY_ADDRESS, or this machine."
+)
 
 
 def predict(
     file: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="FILE",
+            metavar="FILE [KEY=VALUE]",
             help="Documents to answer for: lines, a table, a text file or a folder of text files; "
-            "several of them, or a pattern in quotes; - reads standard input.",
+            "several of them, or a pattern in quotes; - reads standard input. Then further "
+            "options, such as data.text=body.",
         ),
     ] = None,
     source: Annotated[
@@ -47,13 +52,7 @@ def predict(
             "default that of the task where the output ends in .json.",
         ),
     ] = None,
-    on_error: Annotated[
-        Literal["stop", "skip"],
-        typer.Option(
-            help="Action at a record that cannot be used: stop, or skip it and put it into a file "
-            "of rejects."
-        ),
-    ] = "stop",
+    on_error: Annotated[Literal["stop", "skip"], option("on_error")] = "stop",
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an output file that is unfinished.")
     ] = False,
@@ -67,167 +66,38 @@ def predict(
             help="Fields of a record to copy into its answer; NAME=FIELD gives one another name.",
         ),
     ] = None,
-    batch_tokens: Annotated[
-        int,
-        typer.Option(
-            min=1, metavar="TOKENS", help="Size of the largest batch, in tokens with padding."
-        ),
-    ] = 16384,
-    max_line_bytes: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            metavar="BYTES",
-            show_default="256 MiB",
-            help="Length of the longest line that is accepted, in bytes.",
-        ),
-    ] = 256 << 20,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Layout of FILE: jsonl, csv, tsv, parquet, text, or a published one such as squad "
-            "or triviaqa; by default that of the training if FILE begins like it, else one of the "
-            "first five, by content and suffix.",
-        ),
-    ] = None,
-    evidence: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Folder of the documents that a triviaqa file names; by default the one of the "
-            "training.",
-        ),
-    ] = None,
-    text: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FIELD",
-            help="Field of a record that holds its text, or 'Title + Body' for several that are "
-            "joined; by default as in the training.",
-        ),
-    ] = None,
-    id: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FIELD",
-            help="Field of a record that holds its id; by default the one of the training.",
-        ),
-    ] = None,
-    encoding: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Encoding of FILE, such as latin-1 or cp1252; by default that of the training, or "
-            "UTF-8 where FILE shows it.",
-        ),
-    ] = None,
-    n_best: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="NUMBER", help="Number of answers to give to a question, best first."
-        ),
-    ] = None,
+    batch_tokens: Annotated[int, option("batch_tokens", "TOKENS")] = 16384,
+    n_best: Annotated[int | None, option("n_best", "NUMBER")] = None,
     device: Device = "auto",
-    precision: Annotated[
-        Literal["auto", "fp32", "bf16", "int8"],
-        typer.Option(
-            help="Number format to compute in; bf16 and int8 (CPU only) are faster and less exact, "
-            "and the first documents show by how much. By default bf16 on a GPU that has it, else "
-            "fp32."
-        ),
-    ] = "auto",
-    int8_bound: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            max=1,
-            metavar="SHARE",
-            help="Share of the first 200 answers that int8 may change against fp32 without being "
-            "refused; 1 goes on all the same.",
-        ),
-    ] = 0.01,
-    raw_scores: Annotated[
-        bool,
-        typer.Option(
-            "--raw-scores",
-            help="Give the logits of a classification as scores, in place of probabilities.",
-        ),
-    ] = False,
-    label_sets: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Add the set of classes that, with this probability, holds all the right ones; "
-            "such as 0.9.",
-        ),
-    ] = None,
-    passages: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="NUMBER",
-            show_default=False,
-            help="Number of passages to name with each answer as what it rests on, best first.",
-        ),
-    ] = 0,
-    passages_by: Annotated[
-        Literal["gradient", "occlusion", "chunks"],
-        typer.Option(
-            help="What makes a passage count: its gradient times input, the fall of the logit "
-            "without it (slow), or the logit of a whole chunk."
-        ),
-    ] = "gradient",
-    passages_of: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="LABEL",
-            help="Class to name passages of, in place of those of the answer; may be repeated.",
-        ),
-    ] = None,
-    passages_unit: Annotated[
-        Literal["sentence", "paragraph"],
-        typer.Option(
-            help="What a passage is: a sentence, or a paragraph between blank lines, bullets and "
-            "numbers of clauses, of up to 2,000 characters."
-        ),
-    ] = "sentence",
-    chunks: Annotated[
-        bool,
-        typer.Option("--chunks", help="List the chunks of each document, with the scores of each."),
-    ] = False,
+    precision: Precision = "auto",
+    passages: Annotated[int, option("passages", "NUMBER", show_default=False)] = 0,
+    chunks: Annotated[bool, option("chunks")] = False,
     shard: Annotated[
         str | None,
         typer.Option(
             metavar="I/N",
             help="Share of the records to answer, as 1/4 to 4/4 on four machines; each makes a "
-            "part of the output, and ldt merge the output of all parts.",
+            "part of the output, and --merge the output of all parts.",
         ),
     ] = None,
-    runtime: Library = "torch",
-    workers: Annotated[
-        str,
+    merge: Annotated[
+        str | None,
         typer.Option(
-            metavar="NUMBER",
-            help="Number of processes that answer, each with its share of the processors, or a GPU "
-            "each; auto is one for each GPU, or for every four cores.",
+            metavar="OUTPUT",
+            help="Output whose parts stand beside it, as --shard made them all; they become the "
+            "one file, and nothing is answered.",
         ),
-    ] = "1",
+    ] = None,
+    runtime: Runtime = "torch",
+    workers: Workers = "1",
     engine: Annotated[
         Literal["local", "ray"],
         typer.Option(
-            help="What reads, answers and writes: this command, or a cluster with Ray Data, which "
-            "reads Parquet, JSON lines and CSV and writes a folder of Parquet files."
+            help="Place where documents are read, answered and written: this machine, or a cluster "
+            "with Ray Data, which reads Parquet, JSON lines and CSV and writes a folder of Parquet "
+            "files."
         ),
     ] = "local",
-    address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Address of the Ray cluster, as ray://host:10001; by default RAY_ADDRESS, or this "
-            "machine alone.",
-        ),
-    ] = None,
 ) -> int:
     """Answer for every document of a file.
 
@@ -237,66 +107,64 @@ def predict(
 
     Example: ldt predict documents.jsonl --output answers.jsonl
     """
-    documents = file or source
-    if not documents:
-        raise errors.UserError(
-            "missing argument 'FILE' (or option '--input'); see 'ldt predict --help'"
-        )
-    if file and source:
-        raise errors.UserError(
-            f"FILE {file[0]!r} and --input {source[0]!r} both name the documents; give one of them"
-        )
-    options: dict[str, Any] = {
-        "model": model,
-        "text": text,
-        "id": id,
-        "n_best": n_best,
-        "device": device,
-        "precision": precision,
-        "batch_tokens": batch_tokens,
-        "raw_scores": raw_scores,
-        "label_sets": label_sets,
-        "passages": passages,
-        "passages_by": passages_by,
-        "passages_of": passages_of,
-        "passages_unit": passages_unit,
-        "chunks": chunks,
-        "runtime": runtime,
-        "resume": resume,
-        "overwrite": overwrite,
-    }
-    if engine == "ray":
-        from ldt.inference import cluster
+    with options.flags(FLAGS):
+        files, keys = keyed(file or (), KEYS)
+        if merge is not None:
+            _check_unused("--merge", {"FILE": next(iter(files or source or ()), None)})
+            from ldt.inference.merge import merge as merged
 
-        _check_alone(shard=shard, layout=layout, keep=keep, format=format, evidence=evidence)
-        return cluster.predict(documents, output, address=address, **options)
-    gc.set_threshold(50_000)  # what is made until the first answer are modules, which stay
-    from ldt.cli.workers import seats
-    from ldt.inference.predict import predict
-    from ldt.inference.sending import sending
+            return merged(merge, overwrite=overwrite)
+        documents = files or source
+        if not documents:
+            raise errors.UserError(
+                "missing argument 'FILE' (or option '--input'); see 'ldt predict --help'"
+            )
+        if files and source:
+            raise errors.UserError(
+                f"FILE {files[0]!r} and --input {source[0]!r} both name the documents; give one"
+            )
+        address = keys.pop("address", None)
+        given = {
+            **{"on_error": on_error, "batch_tokens": batch_tokens, "n_best": n_best},
+            **{"device": device, "precision": precision, "passages": passages, "chunks": chunks},
+            **{"runtime": runtime, "workers": number(workers)},
+        }
+        asked = options.PredictOptions.of(given | keys)
+        if engine == "ray":
+            from ldt.inference import ray
 
-    if shard and output and is_remote(output):
-        raise errors.UserError(f"--shard {shard}: parts are merged here; name a local --output")
-    with sending(output, overwrite=overwrite, resume=resume) as target:
+            _check_unused("--engine ray", {"--shard": shard, "--layout": layout, "--keep": keep})
+            return ray.predict(
+                documents,
+                output,
+                address=address,
+                resume=resume,
+                overwrite=overwrite,
+                model=model,
+                options=asked,
+            )
+        gc.set_threshold(50_000)  # what is made until the first answer are modules, which stay
+        from ldt.inference.predict import predict
+
         return predict(
             documents,
-            output=target,
+            model=model,
+            output=output,
             layout=layout,
-            on_error=on_error,
+            resume=resume,
+            overwrite=overwrite,
             keep=keep.split(",") if keep is not None else (),
-            max_line_bytes=max_line_bytes,
-            format=format,
-            evidence=evidence,
-            encoding=encoding,
-            int8_bound=int8_bound,
             shard=shard,
-            workers=seats(workers, device),
-            **options,
+            options=asked,
         )
 
 
-def _check_alone(**given: str | None) -> None:
-    """Raise UserError for an option that a cluster has no use for."""
+KEYS = options.meanings() | {"address": ADDRESS}
+FLAGS = takes(predict, KEYS)
+
+
+def _check_unused(where: str, given: dict[str, Any]) -> None:
+    """Raise UserError for an option that has no use there."""
     for name, value in given.items():
         if value is not None:
-            raise errors.UserError(f"--{name} {value}: not with --engine ray, which writes rows")
+            raise errors.UserError(f"{name} {value}: not with {where}")

@@ -5,21 +5,23 @@ import signal
 import tempfile
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 
 from ldt import errors
-from ldt.cli.options import Device, Library
+from ldt.cli.options import Device, Precision, Runtime, Workers, keyed, number, option, takes
+from ldt.inference.options import flags, meanings
 
 KEY = "LDT_API_KEY"
 
 
 Run = Annotated[
-    str | None,
+    list[str] | None,
     typer.Argument(
-        metavar="RUN",
-        help="Folder of the finished run whose model answers; by default runs/latest.",
+        metavar="[RUN] [KEY=VALUE]",
+        help="Folder of the finished run whose model answers, by default runs/latest. Then keys "
+        "that say how documents are read, such as data.text=body.",
         show_default=False,
     ),
 ]
@@ -41,27 +43,12 @@ KeyFile = Annotated[
         help=f"File with the key that callers must have; by default that in {KEY}, if any.",
     ),
 ]
-Precision = Annotated[
-    Literal["auto", "fp32", "bf16", "int8"],
-    typer.Option(
-        help="Number format to compute in, as for ldt predict; int8 is not compared with fp32."
-    ),
-]
-Workers = Annotated[
-    str,
-    typer.Option(
-        metavar="NUMBER",
-        help="Number of processes with the model, each with its share of the processors, or a GPU "
-        "each; auto is one for each GPU, or for every four cores.",
-    ),
-]
 BatchTokens = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        metavar="TOKENS",
+    option(
+        "batch_tokens",
+        "TOKENS",
         show_default="2,048, on a GPU or of a small model up to 16,384",
-        help="Size of the largest batch, in tokens with padding.",
     ),
 ]
 Places = Annotated[
@@ -100,7 +87,7 @@ def serve(
     api_key_file: KeyFile = None,
     device: Device = "auto",
     precision: Precision = "auto",
-    runtime: Library = "torch",
+    runtime: Runtime = "torch",
     workers: Workers = "1",
     batch_tokens: BatchTokens = None,
     max_concurrent_requests: Places = 512,
@@ -123,16 +110,23 @@ def serve(
         raise errors.UserError(
             f"{error.name} is not installed; pip install 'ldt-toolkit[serve]' has it"
         ) from None
-    from ldt.cli.workers import seats
     from ldt.serve.app import App
     from ldt.serve.limits import Limits
     from ldt.serve.model import Served
 
-    _need_no_temporary_files()
-    key = _key(api_key_file)
-    server.check_key(host, key)
-    place = server.bound(host, port)
-    served = Served(run, device, precision, batch_tokens, runtime, seats(workers, device))
+    with flags(FLAGS):
+        folders, keys = keyed(run or (), KEYS)
+        if len(folders) > 1:
+            raise errors.UserError(f"{folders[1]}: a server has one run, {folders[0]}")
+        _need_no_temporary_files()
+        key = _key(api_key_file)
+        server.check_key(host, key)
+        place = server.bound(host, port)
+        options: dict[str, Any] = {"device": device, "precision": precision, "runtime": runtime}
+        options |= {"workers": number(workers)} | keys
+        if batch_tokens is not None:
+            options["batch_tokens"] = batch_tokens
+        served = Served(folders[0] if folders else None, **options)
     limits = Limits(
         places=max_concurrent_requests,
         documents=max_client_batch_size,
@@ -142,8 +136,17 @@ def serve(
         reading=min(request_timeout, Limits.reading),
     )
     with closing(served):
-        number = server.run(App(served, limits, key), place, drain_timeout)
-    return errors.EXIT_SIGINT if number == signal.SIGINT else errors.EXIT_OK
+        status = server.run(App(served, limits, key), place, drain_timeout)
+    return errors.EXIT_SIGINT if status == signal.SIGINT else errors.EXIT_OK
+
+
+# Keys of reading that fields of a request have use for.
+KEYS = {
+    name: meaning
+    for name, meaning in meanings().items()
+    if name in ("data.text", "data.id", "data.fields", "data.max_length")
+}
+FLAGS = takes(serve, KEYS)
 
 
 def _need_no_temporary_files() -> None:

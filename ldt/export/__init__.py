@@ -12,9 +12,8 @@ from ldt.export import folder as beside
 from ldt.export import graph
 from ldt.export.int8 import Int8Comparison, documents_of, quantise
 from ldt.export.proof import ExportCheck, batch, prove
-from ldt.inference.run_model import read_recipe
-from ldt.inference.runtimes import FORMATS, Exported
-from ldt.inference.sessions import session
+from ldt.inference.engine import read_recipe
+from ldt.inference.runtimes import FORMATS, Exported, session
 from ldt.io.files import check_new_folder, existing, new_folder, writing
 from ldt.io.sources import Names
 from ldt.model import load, load_tokenizer, usable_length

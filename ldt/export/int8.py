@@ -11,11 +11,11 @@ from typing import Any
 
 from ldt.data.formats import read
 from ldt.errors import PrecisionError, UserError, plural
-from ldt.inference import options
 from ldt.inference.agreement import DOCUMENTS, same
-from ldt.inference.exported import ExportedPredictor
 from ldt.inference.group import Answering, Document
 from ldt.inference.inputs import layout_of_training
+from ldt.inference.options import PredictOptions
+from ldt.inference.predictor import ExportedPredictor
 from ldt.inference.runtimes import FORMATS
 from ldt.io.sources import Names, each
 from ldt.recipe.recipe import Recipe
@@ -68,7 +68,7 @@ def documents_of(recipe: Recipe, source: Names | None) -> tuple[str, list[Any]]:
         )
     files = each(named)
     format = layout_of_training(files, recipe.data.format)
-    changed = options.changed(recipe, None, format, None)
+    changed = PredictOptions.of({"data": {"format": format}}).applied(recipe)
     documents = list(islice(read(files, changed.data, document=recipe.task.document), DOCUMENTS))
     if not documents:
         raise UserError(f"{files[0]}: no documents to compare int8 on")

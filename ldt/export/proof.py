@@ -10,7 +10,7 @@ import torch
 
 from ldt.errors import ModelError
 from ldt.export.graph import GraphInterface
-from ldt.inference.sessions import Session
+from ldt.inference.runtimes import Session
 from ldt.model.config import layer_windows
 from ldt.model.loading import quiet
 

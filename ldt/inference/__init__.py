@@ -9,4 +9,4 @@ PREDICTORS = {
     "characters": "ldt.inference.generate:CharacterPredictor",
 }
 # The class that answers in place of those with a model of `ldt export`.
-EXPORTED = "ldt.inference.exported:ExportedPredictor"
+EXPORTED = "ldt.inference.predictor:ExportedPredictor"

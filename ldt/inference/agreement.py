@@ -10,6 +10,7 @@ from math import isclose
 from typing import Any, TypeVar
 
 from ldt.errors import PrecisionError, plural
+from ldt.inference.options import named
 
 log = logging.getLogger("ldt")
 
@@ -87,7 +88,7 @@ class Agreement:
             self._told = True
             log.info(
                 f"int8: answers wait until {DOCUMENTS} documents are compared with fp32, or the "
-                "input ends; with --int8-bound 1 they do not"
+                f"input ends; with {named('int8_bound', 1)} they do not"
             )
 
     def _decide(self) -> None:
@@ -101,9 +102,11 @@ class Agreement:
         )
         if share > Fraction(str(self.bound)):  # in decimals, so that 29 of 100 are 0.29
             raise PrecisionError(
-                f"--precision int8 changes {self.changed:,} of {plural(self.documents, 'answer')}, "
-                f"more than --int8-bound {self.bound:g} allows; nothing was written; --precision "
-                "fp32 keeps the answers, --int8-bound 1 goes on all the same"
+                f"{named('precision', 'int8')} changes {self.changed:,} of "
+                f"{plural(self.documents, 'answer')}, more than "
+                f"{named('int8_bound', f'{self.bound:g}')} allows; nothing was written; "
+                f"{named('precision', 'fp32')} keeps the answers, {named('int8_bound', 1)} goes on "
+                "all the same"
             )
         self.note({"documents": self.documents, "changed": self.changed})
 

@@ -2,7 +2,8 @@
 
 While a run lasts its answers are in ``FILE.partial``, and the settings that decide them in
 ``FILE.run.partial``; at the end the first is renamed to FILE, or written anew where FILE is no file
-of lines, and the second moves to where `ldt.inference.finished` finds it. Answers are added a group
+of lines, and the second becomes ``.FILE.run.json`` beside it, with the sha256 of the answers and
+of the documents, by which ``--resume`` knows that nothing is left. Answers are added a group
 at a time, each group in one write, so a killed run leaves whole groups.
 """
 
@@ -20,9 +21,9 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from ldt.errors import DataError, UserError, escaped, plural, refusal
-from ldt.inference import finished
 from ldt.io.files import (
     check_target,
+    digest,
     flush,
     remove,
     remove_abandoned,
@@ -35,16 +36,6 @@ from ldt.io.records import Example
 from ldt.io.strict_json import json_line
 
 BLOCK = 1 << 16
-DIGITS = 6
-
-
-def rounded(value: Any) -> Any:
-    """``value`` with every float in it rounded to 6 decimals."""
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [rounded(item) for item in value]
-    return round(value, DIGITS) if isinstance(value, float) else value
 
 
 class AnswerFile:
@@ -81,7 +72,7 @@ class AnswerFile:
         layout: Callable[[Path, Path], None] | None = None,
     ):
         self.layout = layout
-        self.finished: finished.Settings | None = None
+        self.finished: Settings | None = None
         self.target = resolved(target)
         check_target(self.target)
         self.partial = self.target.with_name(f"{self.target.name}.partial")
@@ -105,7 +96,7 @@ class AnswerFile:
                 self._made_by = self._check_run(made_by, resume)
                 self._made_by |= {"overwrite": True} if overwrite else {}
             elif resume and self.target.exists() and not overwrite:
-                self.finished = finished.settings_of(self.target, made_by)
+                self.finished = settings_of(self.target, made_by)
                 return
             self._require_free()
             if not self.count:
@@ -158,7 +149,7 @@ class AnswerFile:
                 before = json.loads(file.read())
         except (OSError, ValueError):  # lost, or cut short: as good as made by something else
             before = {}
-        if other := finished.different(before, made_by):
+        if other := different(before, made_by):
             raise UserError(
                 f"{self.partial}: made with another {other}; use the same to resume; --overwrite "
                 "without --resume starts again"
@@ -219,7 +210,7 @@ class AnswerFile:
         """Give the file its name, once its content is on the disk.
 
         Args:
-            facts: what else is to be known of the finished run (`ldt.inference.finished`).
+            facts: what else is to be known of the finished run (`noted`).
 
         Raises:
             UserError: there is a file of that name now, which the run was not to replace.
@@ -232,7 +223,7 @@ class AnswerFile:
                 remove(whole)  # of a killed process that had this one's number
                 self.layout(self.partial, whole)
             flush(whole)
-            finished.note(self.target, whole, self._made_by | facts)
+            note(self.target, whole, self._made_by | facts)
             os.replace(whole, self.target)
             self.partial.unlink(missing_ok=True)
             self.size = self.count = 0  # nothing is left to go on from
@@ -270,10 +261,6 @@ class AnswerStream:
     def remember(self, name: str, value: Callable[[], Any]) -> Any:
         """``value()``: no run before had the setting."""
         return value()
-
-    def done(self) -> Iterator[Any]:
-        """No ids: a stream is not resumed."""
-        return iter(())
 
     def write(self, answers: list[dict[str, Any]]) -> None:
         """Add a group of answers.
@@ -446,3 +433,53 @@ def _count_lines(path: Path, size: int) -> int:
             lines += block.count(b"\n")
             size -= len(block)
     return lines
+
+
+Settings = dict[str, Any]
+
+
+def note(target: Path, answers: Path, settings: Settings) -> None:
+    """Write down what made the answers that are about to become ``target``."""
+    text = json.dumps(settings | {"answers": digest(answers)}, indent=1)
+    remove_abandoned(_beside(target))
+    write_whole(_beside(target), f"{text}\n")
+
+
+def settings_of(target: Path, made_by: dict[str, str]) -> Settings:
+    """What made a finished file.
+
+    Raises:
+        UserError: it was not made by these settings, or is not as it was made.
+    """
+    settings = noted(target)
+    if settings is None:
+        raise UserError(
+            f"{target}: exists already, and nothing beside it says what made it; --overwrite "
+            "replaces it"
+        )
+    if other := different(settings, made_by):
+        raise UserError(f"{target}: finished, with another {other}; --overwrite replaces it")
+    if settings["answers"] != digest(target):
+        raise UserError(f"{target}: was changed after it was finished; --overwrite replaces it")
+    return settings
+
+
+def noted(target: Path) -> Settings | None:
+    """What `note` wrote down of a file; None where there is no such note."""
+    try:
+        if not _beside(target).is_file():  # a pipe in its place would be waited for
+            return None
+        settings = json.loads(_beside(target).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return settings if isinstance(settings, dict) and "answers" in settings else None
+
+
+def different(settings: Settings, made_by: dict[str, str]) -> str:
+    """Names of what two runs were not alike in, for a message; "" for none."""
+    names = [name for name in made_by if settings.get(name) != made_by[name]]
+    return " and another ".join(names)
+
+
+def _beside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.run.json")

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from ldt.errors import UserError, listed
 from ldt.inference.inputs import is_stream
+from ldt.inference.options import named
 from ldt.metrics import prediction_files
 from ldt.tasks.base import AnyTask, Writer
 
@@ -72,7 +73,7 @@ def published_layout(
     if task.layouts_of_own and name != read:
         raise UserError(
             f"--layout {name}: its offsets are those of its own documents, which are read as "
-            f"{read or 'lines'}; --format {name} reads them"
+            f"{read or 'lines'}; {named('data.format', name)} reads them"
         )
     return name
 

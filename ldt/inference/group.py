@@ -5,15 +5,18 @@ Windows of the documents are sorted by length and run in batches.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ldt.errors import ModelError, ResourceError
-from ldt.inference.answer_file import rounded
+from ldt.inference.options import named
 from ldt.io.records import Example
 
 log = logging.getLogger("ldt")
+
+DIGITS = 6  # of the floats in answers, behind the point
 
 Feature = dict[str, Any]
 Answer = dict[str, Any]
@@ -133,7 +136,7 @@ class Answering:
                 self.fitting = tried // 2
                 log.warning(
                     f"out of memory with a batch of {tried:,} tokens; going on with at most "
-                    f"{self.fitting:,}, as --batch-tokens {self.fitting} has it"
+                    f"{self.fitting:,}, as {named('batch_tokens', self.fitting)} has it"
                 )
                 continue
             yield part, outputs
@@ -154,6 +157,15 @@ def answer_of(
             "weights are damaged or its training diverged"
         )
     return rounded(model.decode(outputs, example, features))
+
+
+def rounded(value: Any) -> Any:
+    """``value`` with every float in it rounded to `DIGITS` decimals."""
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
+    return round(value, DIGITS) if isinstance(value, float) else value
 
 
 class Hands(Protocol):
@@ -180,15 +192,24 @@ class Hands(Protocol):
 
 
 class Here:
-    """`Hands` of this process, which answers a group as it is given."""
+    """`Hands` of this process, which answers a group as it is given.
 
-    def __init__(self, answering: Answering):
-        self.answering = answering
+    Args:
+        lock: is held while the model runs.
+    """
+
+    def __init__(
+        self,
+        answering: Answering,
+        lock: AbstractContextManager[Any] = nullcontext(),  # noqa: B008  # which keeps nothing
+    ):
+        self.answering, self.lock = answering, lock
         self.tell: Tell = untold
 
     def put(self, documents: Sequence[Document], compared: int) -> Iterable[Answered]:
         """Answer a group."""
-        return [self.answering(documents, compared, self.tell)]
+        with self.lock:
+            return [self.answering(documents, compared, self.tell)]
 
     def ready(self) -> Iterable[Answered]:
         """Nothing: whoever gave a group has its answers."""

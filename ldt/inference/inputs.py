@@ -1,21 +1,42 @@
-"""Documents to answer for, before a model is loaded: which files, and whether they can work."""
+"""The documents of a run: their files, checked before a model is loaded, and their records.
 
+Records are counted and hashed as they are read, may be a shard of all, and those of a pipe are read
+ahead by a thread; of each, fields can be copied into its answer.
+"""
+
+import hashlib
+import json
 import logging
+import math
 import os
+import queue
 import re
 import stat
 import sys
+import threading
 from codecs import getincrementaldecoder
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from ldt.data.formats import LINES
 from ldt.data.formats.recognition import MOST, recognised
 from ldt.errors import DataError, UserError
+from ldt.inference.options import named
+from ldt.inference.stream import Beside
+from ldt.io.records import Example, OnError, field
 from ldt.io.sources import is_hub_set, is_remote
 from ldt.io.streams import beginning, opened
+from ldt.tasks.base import ANSWER_KEYS, AnyTask
 
 log = logging.getLogger("ldt")
+
+PATIENCE = 0.05  # seconds that a pipe may pause before what waits is answered
+QUEUED = 4  # records that a thread reads ahead of a pipe's reader
+
+Records = Callable[..., Iterator[Example]]  # makes them anew; its argument is ``on_error``
 
 
 def rejects_path(input: str, output: str | None) -> Path:
@@ -104,7 +125,8 @@ def encoding_of_training(inputs: Sequence[str], trained: str | None) -> str | No
         if any(heads):  # of tables there are none
             log.info("%s: read as utf-8, which it is; the training read %s", inputs[0], trained)
         return "utf-8"
-    log.info("%s: read as %s, as the training was; --encoding names another", inputs[0], trained)
+    other = named("data.encoding", "NAME")
+    log.info("%s: read as %s, as the training was; %s reads another", inputs[0], trained, other)
     return trained
 
 
@@ -137,5 +159,211 @@ def layout_of_training(inputs: Sequence[str], trained: str | None) -> str | None
             f"{inputs[like.index(False)]}: does not begin as {trained}, as {inputs[0]} does; files "
             "that are read together have one layout"
         )
-    log.info("%s: read as %s, as the training was; --format names another", inputs[0], trained)
+    other = named("data.format", "NAME")
+    log.info("%s: read as %s, as the training was; %s reads another", inputs[0], trained, other)
     return trained
+
+
+class Shard(NamedTuple):
+    """Every ``of``-th record of an input, from the one with that ``number`` on.
+
+    Args:
+        number: from 1 to ``of``.
+        of: how many shards there are.
+    """
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        """The shard that "2/7" names.
+
+        Raises:
+            UserError: it names none.
+        """
+        found = re.fullmatch("([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
+        if found is None or int(found[1]) > int(found[2]):
+            raise UserError(
+                f"--shard {text}: expected i/n with i from 1 to n, as 1/4, 2/4, 3/4 and 4/4"
+            )
+        return cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def has(self, record: int) -> bool:
+        """Whether the record of a number, from 1, is one of the shard."""
+        return (record - self.number) % self.of == 0
+
+    def part(self, target: str) -> str:
+        """The file with the answers of the shard: "answers.jsonl.2-of-7"."""
+        return f"{target}.{self.number}-of-{self.of}"
+
+
+def never() -> bool:
+    """Nobody works on what the pipe gave before."""
+    return False
+
+
+def prefetch(
+    records: Records,
+    on_error: OnError | None,
+    patience: float = PATIENCE,
+    busy: Callable[[], bool] = never,
+) -> Iterator[Example | None]:
+    """The records of a pipe, read by a thread, and None where the next is not there in time.
+
+    One None for each pause and, while somebody is busy, one after the other.
+
+    Args:
+        on_error: is called here, in the reader's thread, in the order of the records.
+        patience: seconds to wait before a None.
+        busy: whether somebody works on what came before, and is to be looked after.
+
+    Raises:
+        Exception: what ``records`` raises.
+    """
+    waiting: queue.Queue = queue.Queue(QUEUED)
+    stopped = threading.Event()
+
+    def put(*item):
+        while not stopped.is_set():
+            try:
+                return waiting.put(item, timeout=1)
+            except queue.Full:
+                pass
+        raise _StoppedError
+
+    def work():
+        bad = None if on_error is None else lambda error, raw: put("bad", error, raw)
+        with suppress(_StoppedError):
+            try:
+                for record in records(on_error=bad):
+                    put("record", record)
+                put("end")
+            except Exception as error:
+                put("error", error)
+
+    threading.Thread(target=work, daemon=True, name="input").start()
+    paused = True  # and a None has been given for it
+    try:
+        while True:
+            try:
+                kind, *item = waiting.get(timeout=patience if busy() or not paused else None)
+            except queue.Empty:
+                paused = True
+                yield None
+                continue
+            if kind == "end":
+                return
+            if kind == "error":
+                raise item[0]
+            if kind == "bad":
+                assert on_error is not None  # without it the records raise
+                on_error(*item)
+            else:
+                paused = False
+                yield item[0]
+    finally:
+        stopped.set()
+
+
+class _StoppedError(BaseException):
+    """Nobody wants more records."""
+
+
+class InputDocuments:
+    """`Records`, which are counted and of which a hash is taken while they are read.
+
+    Args:
+        shard: whose records are given alone; hash and count are of all.
+
+    Attributes:
+        count: number of records that were read, the broken ones among them.
+    """
+
+    def __init__(self, records: Records, shard: Shard | None = None):
+        self.records, self.shard = records, shard
+        self.count = 0
+        self._total = hashlib.sha256()
+
+    def __call__(self, *, on_error: OnError | None) -> Generator[Example, None, None]:
+        """Yield the records; a broken one goes to ``on_error``, or is raised where that is None."""
+        self.count, self._total = 0, hashlib.sha256()
+
+        def broken(error, raw):
+            if not self._counted(raw):
+                return
+            if self.shard:
+                error.record = self.count
+            if on_error is None:
+                raise error
+            on_error(error, raw)
+
+        return self._hashed(self.records(on_error=broken if on_error or self.shard else None))
+
+    def _hashed(self, examples: Iterator[Example]) -> Generator[Example, None, None]:
+        for example in examples:
+            value = [example.id, example.fields]
+            if self._counted(json.dumps(value, default=str).encode()):
+                if self.shard:
+                    example.record = self.count
+                yield example
+
+    def _counted(self, raw: bytes) -> bool:
+        """Count a record; True if it is one of the shard."""
+        self.count += 1
+        self._total.update(raw)
+        return self.shard is None or self.shard.has(self.count)
+
+    def sha256(self) -> str:
+        """The hash of what was read last, once it was read to its end."""
+        return self._total.hexdigest()
+
+
+def copier(keep: Sequence[str], task: AnyTask, more: Sequence[str] = ()) -> Beside | None:
+    """What copies fields of a record for its answer; None for no fields.
+
+    Args:
+        keep: FIELD, or NAME=FIELD for another name than that of the field.
+        more: keys that answers have besides those of the task.
+
+    Raises:
+        UserError: a name that the answers of the task use themselves, or one that comes twice.
+    """
+    found: dict[str, str] = {}
+    for option in keep:
+        name, _, path = option.rpartition("=")
+        name = name or path
+        if not path:
+            raise UserError(f"--keep {','.join(keep)!r}: a name is empty; FIELD,FIELD names fields")
+        if name.partition(".")[0] in (*ANSWER_KEYS, *task.answer_keys, *more):
+            raise UserError(
+                f"--keep {option}: answers of {task.name} have {name!r} themselves; "
+                f"--keep my_{name}={path} gives it another name"
+            )
+        if name in found:
+            raise UserError(f"--keep {option}: {name!r} stands twice; each name once")
+        found[name] = path
+    return partial(_copied, fields=found) if found else None
+
+
+def _copied(example: Example, fields: dict[str, str]) -> dict[str, Any]:
+    """The fields of a record by their names in the answer.
+
+    Raises:
+        DataError: the record lacks one.
+    """
+    return {name: _json(field(example, path)) for name, path in fields.items()}
+
+
+def _json(value: Any) -> Any:
+    """A value as JSON has it: dates and the like of Parquet as text, NaN and infinity as null."""
+    if isinstance(value, dict):
+        return {str(key): _json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_json(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)

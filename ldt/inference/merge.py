@@ -2,7 +2,7 @@
 
 Each line of a part, and of its rejects, has the number of its ``record`` in the whole input, by
 which they are put in order and which the merged lines lack. What made a part stands beside it
-(`ldt.inference.finished`), so that parts of two models or of two inputs are told apart.
+(`ldt.inference.answer_file.noted`), so that parts of two models or of two inputs are told apart.
 """
 
 import heapq
@@ -19,12 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from ldt.errors import EXIT_OK, EXIT_REJECTS, DataError, UserError, listed, plural, refusal
-from ldt.inference import finished
-from ldt.inference.answer_file import AnswerFile
+from ldt.inference.answer_file import AnswerFile, Settings, noted
 from ldt.inference.answer_table import layout_of
 from ldt.inference.executor import THREADS
-from ldt.inference.inputs import rejects_path
-from ldt.inference.shards import Shard
+from ldt.inference.inputs import Shard, rejects_path
 from ldt.inference.stream import SeenIds
 from ldt.io.files import digest, flush, remove, remove_abandoned, resolved, temporary
 from ldt.io.strict_json import json_line
@@ -116,7 +114,7 @@ def _parts(target: str) -> list[Path]:
     return [Path(shard.part(str(path))) for shard in shards]
 
 
-def _about(parts: list[Path]) -> list[finished.Settings]:
+def _about(parts: list[Path]) -> list[Settings]:
     """What made each part.
 
     Raises:
@@ -124,7 +122,7 @@ def _about(parts: list[Path]) -> list[finished.Settings]:
     """
     about = []
     for part in parts:
-        settings = finished.noted(part)
+        settings = noted(part)
         if settings is None or "--shard" not in settings:
             raise UserError(
                 f"{part}: nothing beside it says what made it; ldt predict with --shard makes it "
@@ -146,7 +144,7 @@ def _about(parts: list[Path]) -> list[finished.Settings]:
     return about
 
 
-def _common(settings: finished.Settings) -> set[str]:
+def _common(settings: Settings) -> set[str]:
     return settings.keys() - {*_OF_A_PART, *_OF_A_MACHINE}
 
 
@@ -186,7 +184,7 @@ def _lines(file: Path) -> Iterator[Line]:
         raise refusal(error, file) from None
 
 
-def _write_rejects(target: str, parts: list[Path], about: list[finished.Settings]) -> None:
+def _write_rejects(target: str, parts: list[Path], about: list[Settings]) -> None:
     """Write the rejects of all parts, if they have any, in the order of their records.
 
     Raises:

@@ -1,128 +1,396 @@
-"""Options of ``ldt predict``: what cannot be asked for, and what they change of a recipe."""
+"""Options of prediction: one name, meaning and bound each, for the command, Python and the server.
 
+`PredictOptions` says what a model answers and how it computes; the texts in its fields are the
+command's help, the docs' reference and the docstring of `ldt.load`. No torch in here.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from ldt.data.formats import FORMATS, TEXT, unread
-from ldt.data.options import check_encoding
-from ldt.errors import UserError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ldt.errors import UserError, did_you_mean
 from ldt.inference.runtimes import RUNTIMES, Runtime
-from ldt.io.text_files import is_text
-from ldt.recipe.recipe import Recipe
-from ldt.tasks.base import AnyTask
+
+if TYPE_CHECKING:
+    from ldt.recipe.recipe import Recipe
+    from ldt.tasks.base import AnyTask
+
+By = Literal["gradient", "occlusion", "chunks"]
+
+_flags: frozenset[str] = frozenset()  # options that this process's command has as --name
 
 
-def check(
-    on_error: str,
-    batch_tokens: int,
-    format: str | None,
-    encoding: str | None,
-    int8_bound: float,
-) -> None:
-    """Refuse values that no model and no input can have.
-
-    Raises:
-        UserError: it is one of them.
-    """
-    if on_error not in ("stop", "skip"):
-        raise ValueError(f"on_error must be stop or skip, got {on_error!r}")
-    if batch_tokens < 1:
-        raise UserError(f"--batch-tokens must be at least 1, got {batch_tokens}")
-    if not 0 <= int8_bound <= 1:
-        raise UserError(f"--int8-bound {int8_bound:g}: expected a share from 0 to 1")
-    if format is not None and format not in FORMATS:
-        raise UserError(f"--format must be one of {', '.join(FORMATS)}, got {format!r}")
-    if encoding is not None:
-        require_encoding(encoding)
-
-
-def require_encoding(name: str) -> None:
-    """Raise a UserError unless lines can be read in the encoding that ``--encoding`` names."""
+@contextmanager
+def flags(names: Collection[str]) -> Iterator[None]:
+    """Let messages name these options as the command line has them, ``--batch-tokens 512``."""
+    global _flags
+    before, _flags = _flags, frozenset(names)
     try:
-        check_encoding(name)
-    except ValueError as error:
-        raise UserError(f"--encoding: {error}") from None
+        yield
+    finally:
+        _flags = before
 
 
-def check_reading(source: str, format: str | None, filed: bool, **named: str | None) -> None:
-    """Refuse keys of the data section that files of a format have no use for.
+def named(name: str, value: object = None) -> str:
+    """An option as a person gives it: ``--n-best 3`` on the command line, else ``n_best=3``.
 
     Args:
-        source: the first of them.
-        format: as it was asked for or seen.
-        filed: whether records name files that hold the documents.
-        named: the values by their keys.
+        name: of a field, dotted where it is one of `ReadingOptions`.
+        value: None for the name alone.
+    """
+    if name in _flags:
+        name, between = f"--{name.replace('_', '-')}", " "
+    else:
+        between = "="
+    return name if value is None else f"{name}{between}{value}"
+
+
+class _Options(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """The options of these values.
+
+        Raises:
+            UserError: a name or a value is wrong.
+        """
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise _refused(error, dict(values)) from None
+
+
+class ReadingOptions(_Options):
+    """Keys of the data section that say how the documents are read; those of the training else."""
+
+    text: str | tuple[str, ...] | None = Field(
+        None,
+        description="Field of a record that holds its text, or 'Title + Body' for several that are "
+        "joined; by default as in the training.",
+    )
+    id: str | None = Field(
+        None,
+        description="Field of a record that holds its id; by default the one of the training.",
+    )
+    fields: dict[str, str | int] = Field(
+        {},
+        description="Names in the files of the task's other fields, such as {question: query}; by "
+        "default those of the training.",
+    )
+    format: str | None = Field(
+        None,
+        description="Layout of the documents: jsonl, csv, tsv, parquet, text, or a published one "
+        "such as squad or triviaqa; by default that of the training if they begin like it, else "
+        "one of the first five, by content and suffix.",
+    )
+    encoding: str | None = Field(
+        None,
+        description="Encoding of the documents, such as latin-1 or cp1252; by default that of the "
+        "training, or UTF-8 where they show it.",
+    )
+    text_files: str | None = Field(
+        None,
+        description="Field of a record that holds the name of its text file; by default the one "
+        "of the training.",
+    )
+    evidence: str | None = Field(
+        None,
+        description="Folder of the documents that a triviaqa file or the fields of text_files "
+        "name; by default the one of the training.",
+    )
+    max_length: int | None = Field(
+        None,
+        ge=1,
+        description="Longest input, in tokens with the special ones; longer documents are read in "
+        "chunks; by default as in the training.",
+    )
+    max_line_bytes: int = Field(
+        256 << 20,
+        ge=1,
+        description="Length of the longest line that is accepted, in bytes; by default 256 MiB.",
+    )
+
+    def changes(self) -> dict[str, Any]:
+        """The keys of the data section that are given."""
+        keys = self.model_dump(exclude={"max_line_bytes"}, exclude_defaults=True)
+        return keys | ({"text": list(self.text)} if isinstance(self.text, tuple) else {})
+
+
+class PredictOptions(_Options):
+    """Options of a model's answers."""
+
+    data: ReadingOptions = Field(
+        ReadingOptions.of({}), description="Keys of the data section, by which documents are read."
+    )
+    on_error: Literal["stop", "skip", "answer"] = Field(
+        "stop",
+        description="Action at a record that cannot be used: stop, or skip it, which puts it into "
+        "a file of rejects; in Python also answer, which gives it {id, error} for an answer.",
+    )
+    n_best: int | None = Field(
+        None, ge=1, description="Number of answers to give to a question, best first."
+    )
+    device: str = Field(
+        "auto", description="Device to compute on; auto takes the GPU if there is one."
+    )
+    precision: Literal["auto", "fp32", "bf16", "int8"] = Field(
+        "auto",
+        description="Number format to compute in; bf16 and int8 (CPU only) are faster and less "
+        "exact, and the first documents show by how much. By default bf16 on a GPU that has it, "
+        "else fp32.",
+    )
+    int8_bound: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="Share of the first 200 answers that int8 may change against fp32 without "
+        "ldt predict refusing it; 1 goes on all the same.",
+    )
+    batch_tokens: int = Field(
+        16384, ge=1, description="Size of the largest batch, in tokens with padding."
+    )
+    raw_scores: bool = Field(
+        False,
+        description="Give the logits of a classification as scores, in place of probabilities.",
+    )
+    label_sets: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Add the set of classes that, with this probability, holds all the right ones; "
+        "such as 0.9.",
+    )
+    passages: int = Field(
+        0,
+        ge=0,
+        description="Number of passages to name with each answer as what it rests on, best first.",
+    )
+    passages_by: By = Field(
+        "gradient",
+        description="Method that scores passages: the gradient times input, the fall of the logit "
+        "without the passage (occlusion, slow), or the logit of a whole chunk (chunks).",
+    )
+    passages_of: tuple[str, ...] = Field(
+        (), description="Classes to name passages of, in place of those of the answer."
+    )
+    passages_unit: Literal["sentence", "paragraph"] = Field(
+        "sentence",
+        description="Unit of a passage: a sentence, or a paragraph between blank lines, bullets "
+        "and numbers of clauses, of up to 2,000 characters.",
+    )
+    chunks: bool = Field(
+        False, description="List the chunks of each document, with the scores of each."
+    )
+    runtime: Runtime = Field(
+        "torch",
+        description="Library that runs the model: torch, for a folder that ldt export wrote onnx, "
+        "openvino or pt2.",
+    )
+    workers: Annotated[int, Field(ge=1, le=9999)] | Literal["auto"] = Field(
+        1,
+        description="Number of processes that answer, each with its share of the processors, or a "
+        "GPU each; auto is one for each GPU, or for every four cores.",
+    )
+
+    def with_(self, **changes: Any) -> Self:
+        """A copy with other values, which are checked; raises as `of` does."""
+        return self.of({name: getattr(self, name) for name in self.model_fields_set} | changes)
+
+    @property
+    def explained(self) -> list[str]:
+        """Keys of an answer that say what it rests on."""
+        asked = {"passages": self.passages, "chunks": self.chunks}
+        return [key for key, value in asked.items() if value]
+
+    def explanation(self) -> str:
+        """The settings of explanations, which a resumed run must share; "" for none."""
+        parts = [str(self.passages), self.passages_by, *self.passages_of] if self.passages else []
+        parts += [f"unit={self.passages_unit}"] * (self.passages_unit != "sentence")
+        return ",".join(parts + ["chunks"] * self.chunks)
+
+    def shown(self) -> dict[str, Any]:
+        """Options of a decoder that differ from its defaults."""
+        options = {"raw_scores": self.raw_scores, "label_sets": self.label_sets}
+        return {name: value for name, value in options.items() if value}
+
+    def check(self, task: "AnyTask") -> None:
+        """Refuse what the answers of a task do not have, before a model is loaded.
+
+        Raises:
+            UserError: an option is for other tasks, or not for this precision or runtime.
+        """
+        if self.runtime in RUNTIMES and self.precision != "auto":
+            raise UserError(
+                f"{named('precision', self.precision)}: an exported model has its own; ldt export "
+                "--precision makes another"
+            )
+        if self.n_best is not None and "n_best" not in type(task).model_fields:
+            raise UserError(f"{named('n_best')}: {task.name} has one answer a document")
+        if name := next(iter(self.shown()), None):
+            if task.name != "classification":
+                raise UserError(f"{named(name)}: answers of {task.name} have no scores by class")
+            if self.label_sets and getattr(task, "problem", None) == "regression":
+                raise UserError(f"{named('label_sets')}: a regression has no classes")
+        self._check_explained(task)
+
+    def _check_explained(self, task: "AnyTask") -> None:
+        """Refuse passages and chunks that the answers of a task do not have."""
+        wanted = named("passages", "K")
+        if self.passages_of and not self.passages:
+            raise UserError(
+                f"{named('passages_of')} names labels to explain; {wanted} asks for passages"
+            )
+        if self.passages_unit != "sentence" and not self.passages:
+            raise UserError(
+                f"{named('passages_unit')} says what passages are; {wanted} asks for some"
+            )
+        if not self.explained:
+            return
+        rests_on = getattr(task, "rests_on", None)
+        if rests_on is None:
+            raise UserError(f"{named(self.explained[0])}: answers of {task.name} are not explained")
+        if self.chunks and task.name == "token_classification":
+            raise UserError(
+                f"{named('chunks')}: entities have places of their own, their chunks have none"
+            )
+        if self.passages_of and task.name != "classification":
+            raise UserError(
+                f"{named('passages_of')}: {task.name} has no classes; its answer is explained"
+            )
+        if not self.passages or rests_on != "logits":
+            return
+        if self.passages_unit != "sentence" and self.passages_by == "chunks":
+            raise UserError(f"{named('passages_unit')}: passages by chunks are whole chunks")
+        by, other = named("passages_by", "gradient"), named("passages_by", "occlusion")
+        if self.passages_by == "gradient" and self.runtime in RUNTIMES:
+            runtime = named("runtime", self.runtime)
+            raise UserError(f"{by}: {runtime} has no gradients; {other} needs none")
+        if self.passages_by == "gradient" and self.precision == "int8":
+            raise UserError(
+                f"{by}: there are no gradients in int8; {named('precision', 'fp32')} and bf16 have "
+                f"them, {other} needs none"
+            )
+
+    def applied(self, trained: "Recipe") -> "Recipe":
+        """The recipe of a training with what differs at prediction.
+
+        The format is that which is given, else that of lines, whatever the training read.
+
+        Raises:
+            UserError: a key of the data section has no such value, or the task no such key.
+        """
+        task, section = trained.task, trained.data
+        if self.n_best is not None:
+            task = task.model_copy(update={"n_best": self.n_best})
+        changes = {"format": None} | self.data.changes()
+        try:
+            data = type(section).model_validate(section.model_dump() | changes)
+        except ValidationError as error:
+            raise _refused(error, changes, "data") from None
+        return replace(trained, task=task, data=data)
+
+
+def _refused(error: ValidationError, values: Any, *above: str) -> UserError:
+    """What pydantic refused, as a line: the option as it was given, and what would do.
+
+    Args:
+        values: what was validated.
+        above: keys above the values.
+    """
+    from ldt.recipe.problems import explain
+
+    path, what = next(iter(explain(error, values)))
+    name = ".".join((*above, *map(str, path)))
+    if what is None and above:
+        what = "the documents of this model have no such key"
+    return unknown(name) if what is None else UserError(f"{named(name)}: {what}")
+
+
+def unknown(name: str, names: Iterable[str] | None = None) -> UserError:
+    """The error for an option that there is not, with the nearest of the names."""
+    known = {each.rpartition(".")[2]: each for each in names or meanings()}
+    last = name.rpartition(".")[2]
+    near = did_you_mean(last, known, lambda key: known[key])
+    return UserError(f"{name}: no such option{near or '; expected ' + ', '.join(known.values())}")
+
+
+def meanings() -> dict[str, str]:
+    """Option -> its meaning, those of reading as ``data.text``."""
+    options = {
+        name: str(field.description)
+        for name, field in PredictOptions.model_fields.items()
+        if name != "data"
+    }
+    reading = ReadingOptions.model_fields.items()
+    return options | {f"data.{name}": str(field.description) for name, field in reading}
+
+
+def bounds(name: str) -> tuple[float | None, float | None]:
+    """The least and the largest value of an option."""
+    marks: dict[str, Any] = {}
+    for each in PredictOptions.model_fields[name].metadata:
+        marks |= {key: getattr(each, key) for key in ("ge", "le") if hasattr(each, key)}
+    return marks.get("ge"), marks.get("le")
+
+
+def check_reading(source: str, data: Any, filed: bool) -> None:
+    """Refuse keys of reading that files of a format have no use for.
+
+    Args:
+        source: the first of the files.
+        data: keys by name, with the format as it was asked for or seen.
+        filed: True where records name files that hold the documents.
 
     Raises:
-        UserError: one is given.
+        UserError: there is no such format, or one of the keys is given.
     """
+    from ldt.data.formats import FORMATS, TEXT, unread
+    from ldt.io.text_files import is_text
+
+    format = data.get("format")
+    if format is not None and format not in FORMATS:
+        near = did_you_mean(format, FORMATS)
+        raise UserError(
+            f"{named('data.format')} must be one of {', '.join(FORMATS)}, got {format!r}{near}"
+        )
     format = format or (TEXT if is_text(source) else None)
     why = ({} if filed else {"evidence": "records name no files of documents"}) | unread(format)
-    for key, value in named.items():
+    for key, value in data.items():
         if value not in (None, "utf-8") and key in why:
-            raise UserError(f"data.{key}={value}: not read, {why[key]}; leave it out")
+            raise UserError(f"{named(f'data.{key}', value)}: not read, {why[key]}; leave it out")
 
 
-def check_runtime(runtime: str, precision: str) -> None:
-    """Refuse a precision that is not the file's to choose.
-
-    Raises:
-        UserError: one is asked of an exported model.
-    """
-    if runtime not in get_args(Runtime):
-        raise ValueError(f"runtime must be one of {', '.join(get_args(Runtime))}, got {runtime!r}")
-    if runtime in RUNTIMES and precision != "auto":
-        raise UserError(
-            f"--precision {precision}: an exported model has its own; ldt export --precision "
-            "makes another"
-        )
-
-
-def check_shown(task: AnyTask, raw_scores: bool, label_sets: float | None) -> None:
-    """Refuse options for classes.
-
-    Raises:
-        UserError: the answers of the task have none, or the share is none.
-    """
-    name = "--raw-scores" if raw_scores else "--label-sets"
-    if (raw_scores or label_sets is not None) and task.name != "classification":
-        raise UserError(f"{name}: answers of {task.name} have no scores by class")
-    if label_sets is not None and getattr(task, "problem", None) == "regression":
-        raise UserError("--label-sets: a regression has no classes")
-    if label_sets is not None and not 0 < label_sets < 1:
-        raise UserError(f"--label-sets {label_sets:g}: expected a share between 0 and 1")
-
-
-def changed(
-    recipe: Recipe,
-    n_best: int | None,
-    format: str | None,
-    encoding: str | None,
-    **fields: str | None,
-) -> Recipe:
-    """A copy of a recipe with what differs at prediction.
+def parsed(words: Iterable[str], keys: Iterable[str] | None = None) -> dict[str, Any]:
+    """The values of ``KEY=VALUE`` words, read as those of a recipe.
 
     Args:
-        n_best: of the task; None keeps that of the recipe, as it does for
-        fields: of the data section.
-        encoding: None keeps that of the training.
-        format: of the documents; None is that of lines, whatever the training read.
+        keys: names that there are; None for those of `meanings`.
 
     Raises:
-        UserError: the task has one answer only.
+        UserError: there is no such key, or its value cannot be read.
     """
-    changes: dict[str, Any] = {key: value for key, value in fields.items() if value is not None}
-    changes |= {"format": format} | ({"encoding": encoding} if encoding else {})
-    data = recipe.data.model_copy(update=changes)
-    task = recipe.task
-    if n_best is not None:
-        if "n_best" not in type(task).model_fields:
-            raise UserError(f"--n-best: {task.name} has one answer a document")
-        task = task.model_copy(update={"n_best": n_best})
-    return replace(recipe, task=task, data=data)
+    from ldt.recipe import yaml
 
-
-def with_options_of(layout: str | None, task: AnyTask, asked: dict[str, Any]) -> dict[str, Any]:
-    """Options of what answers hold, at least those that a published layout wants."""
-    wanted = task.layout_options.get(layout, {}) if layout else {}
-    return asked | {name: max(asked[name] or 0, least) for name, least in wanted.items()}
+    values: dict[str, Any] = {}
+    for word in words:
+        key, _, written = word.partition("=")
+        tree = yaml.parse(written)
+        if tree.problems:
+            raise UserError(f"{key}: {tree.problems[0][2]}")
+        if key not in (keys or meanings()) and not key.startswith("data.fields."):
+            raise unknown(key, keys)
+        inside = values
+        *above, last = key.split(".")
+        for step in above:
+            inside = inside.setdefault(step, {})
+        inside[last] = tree.value
+    if isinstance(values.get("passages_of"), str):
+        values["passages_of"] = [values["passages_of"]]
+    return values

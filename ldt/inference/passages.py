@@ -8,95 +8,24 @@ the logit falls where nobody attends to the passage. Torch is imported when a mo
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from ldt.data.features import Feature, by_input
-from ldt.data.sentences import Unit
 from ldt.errors import ModelError, UserError, listed, out_of_memory, plural
 from ldt.inference.group import batches
+from ldt.inference.options import PredictOptions, named
 from ldt.inference.predictor import Decoder, too_large
-from ldt.inference.runtimes import RUNTIMES, Runtime
 from ldt.io.progress import Heartbeat, reported
 from ldt.io.records import Example
-from ldt.tasks.base import AnyTask, Outputs, Task
+from ldt.tasks.base import Outputs, Task
 from ldt.tasks.explained import Reading, Target
 
 log = logging.getLogger("ldt")
 
 MANY = 5  # labels of an answer from which on it is told what explaining them takes
-By = Literal["gradient", "occlusion", "chunks"]
-METHODS: tuple[By, ...] = ("gradient", "occlusion", "chunks")
 _OF_CHUNK = ("label", "answer", "score", "scores")  # keys of an answer that a chunk has too
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What answers are to say beside what the task decides.
-
-    Args:
-        number: passages of each logit that is explained; 0 for none.
-        by: a name in `METHODS`.
-        of: labels to explain; none for those of the answer.
-        chunks: whether each chunk's places and scores are listed.
-        batch_tokens: most tokens of a batch, as for the answers themselves.
-        unit: what passages are: a name in `ldt.data.sentences.UNITS`.
-    """
-
-    number: int = 0
-    by: By = "gradient"
-    of: tuple[str, ...] = ()
-    chunks: bool = False
-    batch_tokens: int = 16384
-    unit: Unit = "sentence"
-
-    def keys(self) -> list[str]:
-        """Keys that answers get."""
-        asked = {"passages": self.number, "chunks": self.chunks}
-        return [key for key, value in asked.items() if value]
-
-    def check(self, task: AnyTask, precision: str, runtime: Runtime = "torch") -> None:
-        """Refuse what cannot be explained, before a model is loaded.
-
-        Raises:
-            UserError: the task's answers have no passages, or not by this method.
-        """
-        if self.by not in METHODS:
-            raise ValueError(f"by must be one of {', '.join(METHODS)}, got {self.by!r}")
-        if self.of and not self.number:
-            raise UserError("--passages-of names labels to explain; --passages K asks for passages")
-        if self.unit != "sentence" and not self.number:
-            raise UserError("--passages-unit says what passages are; --passages K asks for some")
-        if not self.keys():
-            return
-        rests_on = task.rests_on if isinstance(task, Task) else None
-        if rests_on is None:
-            raise UserError(f"--{self.keys()[0]}: answers of {task.name} are not explained")
-        if self.chunks and task.name == "token_classification":
-            raise UserError("--chunks: entities have places of their own, their chunks have none")
-        if self.of and task.name != "classification":
-            raise UserError(f"--passages-of: {task.name} has no classes; its answer is explained")
-        if self.unit != "sentence" and rests_on == "logits" and self.by == "chunks":
-            raise UserError("--passages-unit: passages by chunks are whole chunks")
-        by_gradient = self.number and rests_on == "logits" and self.by == "gradient"
-        if by_gradient and runtime in RUNTIMES:
-            raise UserError(
-                f"--passages-by gradient: --runtime {runtime} has no gradients; --passages-by "
-                "occlusion needs none"
-            )
-        if by_gradient and precision == "int8":
-            raise UserError(
-                "--passages-by gradient: there are no gradients in int8; --precision fp32 and bf16 "
-                "have them, --passages-by occlusion needs none"
-            )
-
-    def __str__(self) -> str:
-        """The settings, as a run is resumed with the same; "" for none."""
-        parts = [str(self.number), self.by, *self.of] if self.number else []
-        parts += [f"unit={self.unit}"] * (self.unit != "sentence")
-        return ",".join(parts + ["chunks"] * self.chunks)
 
 
 class Explaining:
@@ -106,8 +35,8 @@ class Explaining:
         UserError: a label that the model does not know.
     """
 
-    def __init__(self, predictor: Decoder, wanted: Wanted):
-        self.predictor, self.wanted = predictor, wanted
+    def __init__(self, predictor: Decoder, options: PredictOptions):
+        self.predictor, self.options = predictor, options
         self.encode, self.outputs = predictor.encode, predictor.outputs
         self.max_length = predictor.max_length
         self.task: Task = predictor.task
@@ -116,9 +45,9 @@ class Explaining:
         if predictor.model is not None:
             predictor.model.requires_grad_(False)  # of the weights no gradient is asked for
         known = list((getattr(predictor.config, "id2label", None) or {}).values())
-        for label in wanted.of:
+        for label in options.passages_of:
             if label not in known:
-                raise UserError(f"--passages-of {label}: the model knows {listed(known)}")
+                raise UserError(f"{named('passages_of', label)}: the model knows {listed(known)}")
 
     def decode(
         self, outputs: list[Outputs], example: Example, features: list[Feature]
@@ -126,14 +55,16 @@ class Explaining:
         """The answer with ``passages`` and ``chunks``, as far as they are wanted."""
         predictor = self.predictor
         answer = predictor.decode(outputs, example, features)
-        reading = self.task.reading(example, predictor.tokenizer, predictor.data, self.wanted.unit)
+        reading = self.task.reading(
+            example, predictor.tokenizer, predictor.data, self.options.passages_unit
+        )
         more: dict[str, Any] = {}
-        if self.wanted.number and self.task.rests_on == "places":
+        if self.options.passages and self.task.rests_on == "places":
             places = self.task.places(answer, example, predictor.data)
-            more["passages"] = _around(places, reading, self.wanted.number)
-        elif self.wanted.number:
+            more["passages"] = _around(places, reading, self.options.passages)
+        elif self.options.passages:
             more["passages"] = self._passages(answer, outputs, features, reading)
-        if self.wanted.chunks:
+        if self.options.chunks:
             more["chunks"] = self._chunks(answer, outputs, example, features, reading)
         self.documents += 1
         self.heartbeat(self.documents)
@@ -147,26 +78,32 @@ class Explaining:
         reading: Reading,
     ) -> list[dict[str, Any]]:
         """The best passages of each target, best first."""
-        targets = self.task.targets(answer, self.predictor.config, features, self.wanted.of)
+        targets = self.task.targets(
+            answer, self.predictor.config, features, self.options.passages_of
+        )
         found = []
-        if self.wanted.by == "chunks":
+        if self.options.passages_by == "chunks":
             for target in targets:
                 spans = [reading.span(*features[row]["read"][1:]) for row in target.rows]
-                found += _best(target, target.logits(outputs), spans, reading, self.wanted.number)
+                found += _best(
+                    target, target.logits(outputs), spans, reading, self.options.passages
+                )
             return found
-        if self.wanted.by == "gradient" and len(targets) >= MANY and not self.told:
+        if self.options.passages_by == "gradient" and len(targets) >= MANY and not self.told:
             self.told = True
             log.info(
                 "passages: %s in one answer, and a backward pass for each and every input; "
-                "--passages-of LABEL explains fewer, --passages-by chunks takes no pass",
+                "%s explains fewer, %s takes no pass",
                 plural(len(targets), "label"),
+                named("passages_of", "LABEL"),
+                named("passages_by", "chunks"),
             )
-        score = {"gradient": gradients, "occlusion": occlusions}[self.wanted.by]
+        score = {"gradient": gradients, "occlusion": occlusions}[self.options.passages_by]
         scores = score(
-            self.predictor, features, outputs, reading, targets, self.wanted.batch_tokens
+            self.predictor, features, outputs, reading, targets, self.options.batch_tokens
         )
         for target, values in zip(targets, scores, strict=True):
-            found += _best(target, values, reading.passages, reading, self.wanted.number)
+            found += _best(target, values, reading.passages, reading, self.options.passages)
         return found
 
     def _chunks(
@@ -272,7 +209,8 @@ def _gradient_by_input(
             raise
         raise too_large(features, predictor.device, error, 0) from error
     if not all(torch.isfinite(values).all() for values in found):
-        raise ModelError("the model's gradients are not finite; --passages-by occlusion needs none")
+        other = named("passages_by", "occlusion")
+        raise ModelError(f"the model's gradients are not finite; {other} needs none")
     rows = np.split(torch.stack(found).double().numpy(), np.cumsum(lengths)[:-1], axis=1)
     return list(rows)
 

@@ -11,6 +11,8 @@ import numpy as np
 
 from ldt.data.features import Collator, Feature, by_input
 from ldt.errors import ModelError, RecipeError, ResourceError, UserError, out_of_memory, plural
+from ldt.inference.options import named
+from ldt.inference.runtimes import RUNTIMES, Runtime, session
 from ldt.io.records import Example
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Outputs
@@ -164,15 +166,18 @@ class EncoderPredictor(Decoder):
         task = recipe.task
         self.device = find_device(device)
         if precision == "int8" and self.device.type != "cpu":
-            raise UserError(f"--precision int8 runs on the CPU, not on {self.device}; bf16 does")
+            raise UserError(
+                f"{named('precision', 'int8')} runs on the CPU, not on {self.device}; bf16 does"
+            )
         if precision == "int8" and task.generates:
             raise UserError(
-                f"--precision int8: answers of {task.name} are written; --precision bf16 does"
+                f"{named('precision', 'int8')}: answers of {task.name} are written; bf16 does"
             )
         if precision == "bf16" and self.device.type == "cpu" and not has_bfloat16():
             log.warning(
-                "--precision bf16: this CPU has no instructions for bfloat16 and takes longer than "
-                "in fp32; int8 is faster"
+                "%s: this CPU has no instructions for bfloat16 and takes longer than in fp32; int8 "
+                "is faster",
+                named("precision", "bf16"),
             )
         self._memory = memory
         # What to lower to after the first batch, which is run in fp32 as well.
@@ -304,7 +309,7 @@ def too_large(
     wanted = f", asked for {asked[1]}" if asked else ""
     advice = "a shorter data.max_length takes less"
     if len(features) > 1:
-        advice = f"--batch-tokens {longest * (len(features) // 2)} takes less"
+        advice = f"{named('batch_tokens', longest * (len(features) // 2))} takes less"
     elif fitted:
         advice += f", {fitted:,} tokens went in"
     return ResourceError(
@@ -328,5 +333,55 @@ def find_device(name: str):
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"--device {name}: cannot be used: {reason}") from None
+        raise UserError(f"{named('device', name)}: cannot be used: {reason}") from None
     return device
+
+
+class ExportedPredictor(Decoder):
+    """An exported model with its task and tokenizer: a `ldt.inference.group.Predictor`.
+
+    Args:
+        folder: that `ldt export` wrote.
+        recipe: recipe of its training.
+        device: "auto" or "cpu".
+        precision: "fp32", which stands for that of the file.
+        runtime: what runs it, one of `RUNTIMES`.
+        shown: as `Decoder` has them.
+
+    Raises:
+        ModelError: the folder cannot be used.
+        UserError: the library is not installed, or is asked for another device.
+    """
+
+    inputs = EncoderInputs
+    device, model = "cpu", None
+    exact = None
+
+    def __init__(
+        self,
+        folder: Path,
+        recipe: Recipe,
+        device: str = "auto",
+        precision: str = "fp32",
+        *,
+        runtime: Runtime = "onnx",
+        **shown: Any,
+    ):
+        if device not in ("auto", "cpu"):
+            raise UserError(
+                f"{named('device', device)}: {named('runtime', runtime)} runs on the cpu"
+            )
+        super().__init__(folder, recipe, **shown)
+        format = RUNTIMES[runtime]
+        self.session = session(format, folder / format.file)
+
+    @staticmethod
+    def automatic(device: str) -> str:
+        """The precision of "auto": the file has one of its own."""
+        return "fp32"
+
+    def run(self, batch: dict[str, Any]) -> Outputs:
+        return self.session(batch)
+
+    def logits(self, batch: dict[str, Any]) -> np.ndarray:
+        return self.session(batch)["logits"]

@@ -1,12 +1,34 @@
-"""Answers by Ray Data, which reads, maps and writes on a cluster of machines. No Ray in here."""
+"""Answers by Ray Data, which reads, maps and writes on a cluster of machines.
 
-from collections.abc import Mapping
+`Predictor` is for programs, `predict` is ``ldt predict --engine ray``; it alone imports Ray.
+"""
+
+import json
+import logging
+import os
+from array import array
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ldt.errors import DataError, listed
-from ldt.inference.answerer import Answerer
+from ldt.errors import EXIT_REJECTS, DataError, UserError, listed, plural
+from ldt.inference.engine import Engine
+from ldt.inference.options import PredictOptions
+from ldt.io import files
+from ldt.io.sources import each, is_remote
+
+log = logging.getLogger("ldt")
+
+READERS = {  # by the ending of a file
+    ".parquet": "read_parquet",
+    ".jsonl": "read_json",
+    ".json": "read_json",
+    ".csv": "read_csv",
+}
+_THREADS = 4  # processors of an actor without a GPU, where there are as many
+_READING = ("text", "id", "fields", "max_length")  # keys of the data section that rows have use for
 
 
 class Predictor:
@@ -19,7 +41,7 @@ class Predictor:
     Args:
         folder: folder of a finished run, which all machines have.
         ids: name of the column with the ids, each of which is there once.
-        options: of `ldt.load`, such as ``text``, ``precision`` and ``batch_tokens``.
+        options: of `ldt.load`, such as ``data={"text": …}``, ``precision`` and ``batch_tokens``.
 
     Raises:
         UserError: the folder or an option cannot be used.
@@ -27,7 +49,9 @@ class Predictor:
 
     def __init__(self, folder: str, ids: str = "id", **options: Any):
         self.ids = ids
-        self.model = Answerer(folder, id=ids, **{"on_error": "answer"} | options).load()
+        options = {"on_error": "answer"} | options
+        options["data"] = {**options.get("data", {}), "id": ids}
+        self.engine = Engine.open(folder, **options).load()
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The answers for a batch: {column: [rows]} both times.
@@ -39,5 +63,169 @@ class Predictor:
             raise DataError(f"no column {self.ids!r} of ids; there are {listed(list(batch))}")
         if any(id is None or id == "" or id != id for id in batch[self.ids]):  # NaN is not itself
             raise DataError(f"column {self.ids!r}: a row has no id; each needs one of its own")
-        answers = self.model.columns(batch)["answer"]
+        answers = self.engine.columns(batch)["answer"]
         return {self.ids: batch[self.ids], "answer": np.array(answers, dtype=object)}
+
+
+log = logging.getLogger("ldt")
+
+
+def predict(
+    input: Sequence[str],
+    output: str | None,
+    *,
+    address: str | None,
+    resume: bool,
+    overwrite: bool,
+    model: str | None,
+    options: PredictOptions,
+) -> int:
+    """Answer for the rows of files, into a folder of Parquet files.
+
+    Rows of the answers have the column of the ids and ``answer``, see `Predictor`. While it goes
+    on, a folder beside ``output`` says which ids are answered for, by Ray's checkpoints.
+
+    Args:
+        input: files or patterns, which all machines have under these names.
+        output: folder, which all machines have.
+        address: of a cluster; None is RAY_ADDRESS, or this machine.
+        resume: whether a run that was killed is gone on with.
+        overwrite: whether a folder that is there is removed.
+        model: folder of a finished run, which all machines have; None is runs/latest.
+        options: options of the answers; ``data.id`` is the column of the ids, each of which is
+            there once.
+
+    Returns:
+        The exit code: 0; 7 where a row has an error for an answer.
+
+    Raises:
+        UserError: Ray is not installed or the cluster is not there, or a file or folder cannot be
+            used.
+    """
+    try:
+        import ray
+        from ray import data
+        from ray.data.checkpoint import CheckpointConfig
+    except ImportError:
+        raise UserError("--engine ray needs Ray: pip install 'ldt-toolkit[ray]'") from None
+
+    for name in options.data.model_dump(exclude_defaults=True, exclude=set(_READING)):
+        raise UserError(f"data.{name}: not with --engine ray, which reads rows")
+    engine = Engine.open(model, options)
+    ids = engine.recipe.data.id or "id"
+    values = options.model_dump(exclude_defaults=True, exclude={"on_error"})
+    paths, reader = _documents(input)
+    target = _target(output, resume, overwrite)
+    checkpoint = f"{target}.answered"
+    _connect(ray, address)
+    context = data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.checkpoint_config = CheckpointConfig(
+        id_column=ids, checkpoint_path=checkpoint, delete_checkpoint_on_success=False
+    )
+    actors, resources = _pool(ray.cluster_resources())
+    log.info("%s, %s: answers go to %s", plural(actors, "actor"), reader, target)
+    answers = getattr(data, reader)(paths).map_batches(
+        Predictor,
+        fn_constructor_kwargs={"folder": str(engine.folder.resolve()), "ids": ids, **values},
+        batch_size=256,
+        compute=data.ActorPoolStrategy(size=actors),
+        **resources,
+    )
+    try:
+        answers.write_parquet(target)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, UserError):
+            raise error.cause from None
+        raise
+    context.checkpoint_config = None
+    return _closed(data.read_parquet(target), ids, target, checkpoint)
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    """Connect to a cluster, unless that is done.
+
+    Raises:
+        UserError: it is not there.
+    """
+    if ray.is_initialized():
+        return
+    try:
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise UserError(f"address={address}: no cluster there ({error})") from None
+
+
+def _documents(input: Sequence[str]) -> tuple[list[str], str]:
+    """The files, and the name of Ray's function that reads them.
+
+    Raises:
+        UserError: Ray does not read them, or they are of several kinds.
+    """
+    paths = [path if is_remote(path) else os.path.abspath(path) for path in each(input)]
+    kinds = {Path(path.removesuffix(".gz")).suffix.lower() for path in paths}
+    known = ", ".join(READERS)
+    for kind in sorted(kinds - READERS.keys()):
+        name = next(path for path in paths if Path(path.removesuffix(".gz")).suffix.lower() == kind)
+        raise UserError(f"{name}: --engine ray reads {known}")
+    readers = sorted({READERS[kind] for kind in kinds})
+    if len(readers) > 1:
+        found = " and ".join(sorted(kinds))
+        raise UserError(f"--engine ray reads files of one kind at a time, got {found}")
+    return paths, readers[0]
+
+
+def _target(output: str | None, resume: bool, overwrite: bool) -> str:
+    """The folder to write into, as far as it may be.
+
+    Raises:
+        UserError: there is none, or it holds something.
+    """
+    if output is None or Path(output).suffix:
+        raise UserError("--engine ray writes a folder of Parquet files: --output answers")
+    if is_remote(output):
+        return output
+    target = Path(output).absolute()
+    begun = Path(f"{target}.answered").exists()
+    if resume and not begun:
+        raise UserError(f"{output}: nothing to resume, no {target.name}.answered beside it")
+    if target.exists() and not resume:
+        if not overwrite:
+            instead = "--resume goes on with it, --overwrite" if begun else "--overwrite"
+            raise UserError(f"{output}: is there already; {instead} replaces it")
+        files.remove(target)
+    if not resume:
+        files.remove(Path(f"{target}.answered"))
+    return str(target)
+
+
+def _pool(cluster: dict[str, float]) -> tuple[int, dict[str, float]]:
+    """How many actors a cluster has room for, and what each of them takes."""
+    if gpus := int(cluster.get("GPU", 0)):
+        return gpus, {"num_gpus": 1}
+    processors = int(cluster.get("CPU", 1))
+    each_takes = min(_THREADS, max(1, processors - 1))
+    # Reading and writing take processors too.
+    return max(1, (processors - 1) // each_takes), {"num_cpus": each_takes}
+
+
+def _closed(answers: Any, ids: str, target: str, checkpoint: str) -> int:
+    """Count what was written; the record of what is answered goes, as all is.
+
+    Raises:
+        UserError: an id is there twice.
+    """
+    hashes, wrong = array("q"), 0
+    for batch in answers.iter_batches(batch_format="numpy"):
+        hashes.extend(map(hash, batch[ids].tolist()))
+        doubtful = (answer for answer in batch["answer"] if '"error"' in answer)
+        wrong += sum("error" in json.loads(answer) for answer in doubtful)
+    count = len(hashes)
+    if twice := count - len(np.unique(np.array(hashes))):
+        raise UserError(f"{target}: {plural(twice, 'row')} with an id that came before")
+    if not is_remote(checkpoint):
+        files.remove(Path(checkpoint))
+    log.info("%s: %s", target, plural(count, "answer"))
+    if wrong:
+        log.warning("%s: an error for an answer", plural(wrong, "row"))
+    return EXIT_REJECTS if wrong else 0

@@ -12,9 +12,7 @@ from spacy.tokens import Doc
 from spacy.util import filter_spans, minibatch
 
 from ldt.errors import UserError
-from ldt.inference.answerer import Answerer
-from ldt.inference.run_model import read_recipe
-from ldt.recipe.run import Run
+from ldt.inference.engine import Engine
 from ldt.tasks.classification import Classification
 from ldt.tasks.token_classification import TokenClassification
 
@@ -29,7 +27,7 @@ class Pipe(ABC):
     ``ldt predict``; the whole answer, with its flags, is in ``doc._.ldt``.
     """
 
-    def __init__(self, model: Answerer):
+    def __init__(self, model: Engine):
         self.model = model
         if not Doc.has_extension(EXTENSION):
             Doc.set_extension(EXTENSION, default=None)
@@ -92,21 +90,20 @@ def ldt_textcat(
     return Categories(_model(name, Classification, folder, options))
 
 
-def _model(name: str, task: type, folder: str | None, options: dict[str, Any]) -> Answerer:
+def _model(name: str, task: type, folder: str | None, options: dict[str, Any]) -> Engine:
     """The model of a run, which is not loaded yet.
 
     Args:
         name: of the component, for messages.
         task: class of the run's task.
         folder: of the run; None is runs/latest in the current directory.
-        options: of `Answerer`, such as ``device`` and ``precision``.
+        options: of `ldt.load`, such as ``device`` and ``precision``.
 
     Raises:
-        UserError: there is no run there, or it is one of another task.
-        TypeError: there is no such option.
+        UserError: there is no run there, or it is one of another task; there is no such option.
     """
-    model = Answerer(folder, **options)
-    found = read_recipe(Run.find(folder).folder, model.runtime).task
+    model = Engine.open(folder, **options)
+    found = model.trained.task
     if not isinstance(found, task):
         raise UserError(
             f"{name}: {folder} answers {found.name}; ldt_ner takes token_classification, "

@@ -7,35 +7,22 @@ documents alone (pauses aside), and a run is resumed at the start of a group, so
 batches and writes the same bytes.
 """
 
-import hashlib
-import json
 import time
 from array import array
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ldt.errors import DataError, UserError, plural
 from ldt.inference.agreement import Agreement
-from ldt.inference.ahead import Records
-from ldt.inference.group import (
-    Answer,
-    Answered,
-    Answering,
-    Document,
-    Encoder,
-    Feature,
-    Hands,
-    Here,
-    Predictor,
-)
-from ldt.inference.shards import Shard
-from ldt.io.records import Example, OnError
+from ldt.inference.group import Answer, Answered, Document, Encoder, Feature, Hands
+from ldt.io.records import Example
 
 LOOKAHEAD_BATCHES = 4
 LOOKAHEAD_DOCUMENTS = 256
@@ -43,16 +30,6 @@ LOOKAHEAD_DOCUMENTS = 256
 Refuse = Callable[[DataError, Example], None]
 Beside = Callable[[Example], dict[str, Any]]
 _NOTHING = object()
-
-
-class Sink(Protocol):
-    """Where answers go: `ldt.inference.answer_file.AnswerFile`, or the like."""
-
-    def done(self) -> Iterator[Any]:
-        """The ids that are answered already, in their order."""
-
-    def write(self, answers: list[Answer], /) -> None:
-        """Add a group of answers."""
 
 
 @dataclass
@@ -105,140 +82,6 @@ class Counts:
             self.labels["no answer"] += 1
 
 
-def answer_all(
-    records: Iterable[Example | None],
-    model: Encoder,
-    sink: Sink,
-    *,
-    batch_tokens: int,
-    hands: Hands | None = None,
-    refuse: Refuse | None = None,
-    beside: Beside | None = None,
-    progress: Callable[[Counts], None] = lambda counts: None,
-    agreement: Agreement | None = None,
-) -> Counts:
-    """Write the answer of every record to ``sink``.
-
-    Args:
-        records: examples, and None where the input pauses.
-        model: makes inputs of documents and, without ``hands``, is a `Predictor` that answers.
-        batch_tokens: most tokens of a batch, padding included; a longer window is run alone.
-        hands: what answers the groups.
-        refuse: is called with a record that cannot be used, and why; None raises.
-        beside: makes what an answer has of its record; a DataError where the record lacks it.
-        progress: is called after every batch.
-        agreement: with another predictor, whose answers for the first documents are to be the same.
-
-    Raises:
-        DataError: a record cannot be used. The answers before it are written.
-        PrecisionError: too many answers are not those of the other predictor; none is written.
-        UserError: the answers that ``sink`` has already are not those of these records.
-        ModelError: the model's numbers are not finite.
-    """
-    answers = hands or Here(
-        Answering(cast(Predictor, model), batch_tokens, agreement.exact if agreement else None)
-    )
-    counts = Counts()
-    answers.tell = partial(_tell, counts, progress)
-    group = _Collected(answers, sink, batch_tokens, agreement, counts)
-    seen = SeenIds()
-    done = sink.done()
-    expected = next(done, _NOTHING)
-    try:
-        for example in records:
-            if example is None:
-                group.flush()
-                if agreement:
-                    agreement.pause()
-                continue
-            try:
-                if not seen.add(example.id):
-                    raise DataError(f"{example.where}: id {example.id!r} came before")
-                if example.id == expected:
-                    counts.resumed += 1
-                    expected = next(done, _NOTHING)
-                    continue
-                features = model.encode(example)
-                copied = beside(example) if beside else {}
-            except DataError as error:
-                if refuse is None:
-                    raise
-                refuse(error, example)
-                continue
-            _require_no_more(sink, expected, f"{example.id!r} ({example.where})")
-            group.add(example, features, copied)
-    except DataError:
-        group.end()
-        raise
-    group.end()
-    _require_no_more(sink, expected, "its end")
-    return counts
-
-
-def _tell(counts, progress, windows, tokens):
-    counts.windows += windows
-    counts.tokens += tokens
-    progress(counts)
-
-
-def _require_no_more(sink, expected, got):
-    """Raise UserError where an id was to come that is answered already."""
-    if expected is not _NOTHING:
-        raise UserError(
-            f"{sink.partial}: after {expected!r} was answered the input has {got} in its place; "
-            "resume with the same input; --overwrite without --resume starts again"
-        )
-
-
-class Documents:
-    """`Records`, which are counted and of which a hash is taken while they are read.
-
-    Args:
-        shard: whose records are given alone; hash and count are of all.
-
-    Attributes:
-        count: number of records that were read, the broken ones among them.
-    """
-
-    def __init__(self, records: Records, shard: Shard | None = None):
-        self.records, self.shard = records, shard
-        self.count = 0
-        self._total = hashlib.sha256()
-
-    def __call__(self, *, on_error: OnError | None) -> Generator[Example, None, None]:
-        """Yield the records; a broken one goes to ``on_error``, or is raised where that is None."""
-        self.count, self._total = 0, hashlib.sha256()
-
-        def broken(error, raw):
-            if not self._counted(raw):
-                return
-            if self.shard:
-                error.record = self.count
-            if on_error is None:
-                raise error
-            on_error(error, raw)
-
-        return self._hashed(self.records(on_error=broken if on_error or self.shard else None))
-
-    def _hashed(self, examples: Iterator[Example]) -> Generator[Example, None, None]:
-        for example in examples:
-            value = [example.id, example.fields]
-            if self._counted(json.dumps(value, default=str).encode()):
-                if self.shard:
-                    example.record = self.count
-                yield example
-
-    def _counted(self, raw: bytes) -> bool:
-        """Count a record; whether it is to be given."""
-        self.count += 1
-        self._total.update(raw)
-        return self.shard is None or self.shard.has(self.count)
-
-    def sha256(self) -> str:
-        """The hash of what was read last, once it was read to its end."""
-        return self._total.hexdigest()
-
-
 class _Group(NamedTuple):
     """Documents in the order of the input, with what the answer of each has of its record."""
 
@@ -246,70 +89,149 @@ class _Group(NamedTuple):
     copied: list[dict[str, Any]]
 
 
-class _Collected:
-    """Documents that wait for their answers, the last of them for a full group."""
+class Resumed(Protocol):
+    """The answers of an earlier run: `ldt.inference.answer_file.AnswerFile`, or the like."""
 
-    def __init__(
-        self,
-        hands: Hands,
-        sink: Sink,
-        batch_tokens: int,
-        agreement: Agreement | None,
-        counts: Counts,
-    ) -> None:
-        self.hands = hands
-        self.sink = sink
-        self.batch_tokens = batch_tokens
-        self.agreement = agreement
-        self.counts = counts
-        self.given: deque[_Group] = deque()
-        self.group = _Group([], [])
-        self.tokens = 0
+    partial: Path
 
-    def add(self, example: Example, features: list[Feature], copied: dict[str, Any]) -> None:
-        self.group.documents.append((example, features))
-        self.group.copied.append(copied)
-        self.tokens += sum(len(feature["input_ids"]) for feature in features)
-        full = self.tokens >= LOOKAHEAD_BATCHES * self.batch_tokens
-        if full or len(self.group.documents) >= LOOKAHEAD_DOCUMENTS:
-            self.flush()
+    def done(self) -> Iterator[Any]:
+        """The ids that are answered already, in their order."""
 
-    def end(self) -> None:
-        """Wait for all answers; write them and those held back."""
-        self.flush()
-        self._take(self.hands.rest())
+
+@dataclass
+class Pipeline:
+    """Documents to groups of answers, in their order.
+
+    Args:
+        model: makes inputs of documents.
+        executor: answers groups of documents.
+        batch_tokens: most tokens of a batch, padding included; a longer window is run alone.
+        refuse: is called with a record that cannot be used, and why; None raises.
+        beside: makes what an answer has of its record; a DataError where the record lacks it.
+        progress: is called after every batch.
+        agreement: with another predictor, whose answers for the first documents are to be the same.
+        lock: is held while inputs are made.
+    """
+
+    model: Encoder
+    executor: Hands
+    batch_tokens: int
+    refuse: Refuse | None = None
+    beside: Beside | None = None
+    progress: Callable[[Counts], None] = lambda counts: None
+    agreement: Agreement | None = None
+    lock: AbstractContextManager[Any] = field(default_factory=nullcontext)
+    counts: Counts = field(default_factory=Counts)
+
+    def __post_init__(self) -> None:
+        self.executor.tell = self._tell
+        self._waiting: deque[_Group] = deque()  # given to the executor, in order
+        self._group = _Group([], [])
+        self._tokens = 0
+
+    def answer(
+        self, records: Iterable[Example | None], resumed: Resumed | None = None
+    ) -> Iterator[list[Answer]]:
+        """Yield the answers of every record, a group at a time.
+
+        Args:
+            records: examples, and None where the input pauses.
+            resumed: answers that are there already, for the first of the records.
+
+        Raises:
+            DataError: a record cannot be used. The answers before it were yielded.
+            PrecisionError: too many answers are not those of the other predictor; none was yielded.
+            UserError: the answers that are there are not those of these records.
+            ModelError: the model's numbers are not finite.
+        """
+        seen = SeenIds()
+        done = resumed.done() if resumed else iter(())
+        expected = next(done, _NOTHING)
+        try:
+            for example in records:
+                if example is None:
+                    yield from self._flush()
+                    if self.agreement:
+                        self.agreement.pause()
+                    continue
+                try:
+                    if not seen.add(example.id):
+                        raise DataError(f"{example.where}: id {example.id!r} came before")
+                    if example.id == expected:
+                        self.counts.resumed += 1
+                        expected = next(done, _NOTHING)
+                        continue
+                    with self.lock:
+                        features = self.model.encode(example)
+                    copied = self.beside(example) if self.beside else {}
+                except DataError as error:
+                    if self.refuse is None:
+                        raise
+                    self.refuse(error, example)
+                    continue
+                _require_no_more(resumed, expected, f"{example.id!r} ({example.where})")
+                if self._add(example, features, copied):
+                    yield from self._flush()
+        except DataError:
+            yield from self._end()
+            raise
+        yield from self._end()
+        _require_no_more(resumed, expected, "its end")
+
+    def _tell(self, windows: int, tokens: int) -> None:
+        self.counts.windows += windows
+        self.counts.tokens += tokens
+        self.progress(self.counts)
+
+    def _add(self, example: Example, features: list[Feature], copied: dict[str, Any]) -> bool:
+        """Put a document into the group; True where that is full."""
+        self._group.documents.append((example, features))
+        self._group.copied.append(copied)
+        self._tokens += sum(len(feature["input_ids"]) for feature in features)
+        full = self._tokens >= LOOKAHEAD_BATCHES * self.batch_tokens
+        return full or len(self._group.documents) >= LOOKAHEAD_DOCUMENTS
+
+    def _end(self) -> Iterator[list[Answer]]:
+        """Wait for all answers, also those held back."""
+        yield from self._flush()
+        yield from self._take(self.executor.rest())
         if self.agreement:
-            self._write([], end=True)
+            yield from self.agreement.release([], end=True)
 
-    def flush(self) -> None:
-        """Give the documents that wait as one group, and write what is answered by now."""
-        group, self.group, self.tokens = self.group, _Group([], []), 0
+    def _flush(self) -> Iterator[list[Answer]]:
+        """Give the documents that wait as one group, and take what is answered by now."""
+        group, self._group, self._tokens = self._group, _Group([], []), 0
         if not group.documents:
-            self._take(self.hands.ready())
+            yield from self._take(self.executor.ready())
             return
         compared = len(self.agreement.first(group.documents)) if self.agreement else 0
-        self.given.append(group)
-        self._take(self.hands.put(group.documents, compared))
+        self._waiting.append(group)
+        yield from self._take(self.executor.put(group.documents, compared))
 
-    def _take(self, answered: Iterable[Answered]) -> None:
+    def _take(self, answered: Iterable[Answered]) -> Iterator[list[Answer]]:
         for answers, exact in answered:
-            group = self.given.popleft()
+            group = self._waiting.popleft()
             if self.agreement:
                 self.agreement.compare(exact, answers)
-            written = []
+            whole = []
             for answer, (example, features), copied in zip(answers, *group, strict=True):
-                written.append({"id": example.id, **answer})
-                written[-1].setdefault("windows", len(features))
-                if both := written[-1].keys() & copied.keys():
+                whole.append({"id": example.id, **answer})
+                whole[-1].setdefault("windows", len(features))
+                if both := whole[-1].keys() & copied.keys():
                     raise ValueError(f"keys of an answer that its task does not name: {both}")
-                written[-1] |= copied
-            self._write(written)
-            for answer, (_, features) in zip(written, group.documents, strict=True):
+                whole[-1] |= copied
+            yield from self.agreement.release(whole) if self.agreement else [whole]
+            for answer, (_, features) in zip(whole, group.documents, strict=True):
                 self.counts.add(answer, features)
 
-    def _write(self, group: list[Answer], end: bool = False) -> None:
-        for each in self.agreement.release(group, end) if self.agreement else [group]:
-            self.sink.write(each)
+
+def _require_no_more(resumed: Resumed | None, expected: Any, got: str) -> None:
+    """Raise UserError where an id was to come that is answered already."""
+    if resumed and expected is not _NOTHING:
+        raise UserError(
+            f"{resumed.partial}: after {expected!r} was answered the input has {got} in its place; "
+            "resume with the same input; --overwrite without --resume starts again"
+        )
 
 
 class SeenIds:

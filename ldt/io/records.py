@@ -102,7 +102,7 @@ def read(
         elif file.is_table and encoding not in (None, "utf-8"):
             raise DataError(
                 f"{file.name}: text in {str(file.compression).capitalize()} is UTF-8, not "
-                f"{encoding}; leave data.encoding (--encoding) out"
+                f"{encoding}; leave data.encoding out"
             )
         elif file.is_table:
             what = str(file.compression).capitalize()
@@ -126,7 +126,7 @@ def identified(example: Example, path: str | None) -> str | int:
         try:
             value = field(example, path)
         except DataError as error:
-            raise DataError(f"{error}; it names the ids (data.id, --id)") from None
+            raise DataError(f"{error}; it names the ids (data.id)") from None
     if value is None or value == "":
         return example.id
     if isinstance(value, bool) or not isinstance(value, str | int):

@@ -187,10 +187,7 @@ def not_utf8(
         return f"not UTF-8: byte {byte}; iconv -f CP1252 -t UTF-8 FILE converts what Excel writes"
     if encoding != "utf-8":
         return f"not {encoding}: byte {byte}; data.encoding names another"
-    return (
-        f"not UTF-8: byte {byte}; data.encoding=cp1252 (ldt predict: --encoding cp1252) reads what "
-        "Excel writes"
-    )
+    return f"not UTF-8: byte {byte}; data.encoding=cp1252 reads what Excel writes"
 
 
 class _Rejoined(io.RawIOBase):

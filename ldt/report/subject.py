@@ -20,6 +20,8 @@ from ldt.tasks.decisions import chosen_on_these, in_short
 
 log = logging.getLogger("ldt")
 
+_READING = {"format", "evidence", "text", "id", "encoding"}  # keys of the data section
+
 PASSAGES = 2  # that the answers of a run's model name, where the task has some
 
 
@@ -163,11 +165,7 @@ def _answered(
             list(gold),
             model=str(run.folder),
             output=file,
-            format=data.format,
-            evidence=data.evidence,
-            text=data.text,
-            id=data.id,
-            encoding=data.encoding,
+            data=data.model_dump(include=_READING, exclude_none=True),
             passages=passages if getattr(task, "rests_on", None) == "logits" else 0,
         )
         if code:  # of a signal

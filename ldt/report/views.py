@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ldt.errors import DataError
-from ldt.inference.answer_spans import ANSWER, EVIDENCE, KEYS, Span, checked, spans_in
 from ldt.inference.evaluate import found_entities
+from ldt.inference.label_tools import ANSWER, EVIDENCE, KEYS, Span, checked, spans_in
 from ldt.io.records import Example, field, texts
 from ldt.metrics import passage_qa
 from ldt.metrics.classification import several

@@ -22,7 +22,7 @@ from ldt.serve.limits import Arriving, Doorkeeper, Limits
 from ldt.serve.metrics import Metrics
 from ldt.serve.model import Served
 from ldt.serve.refused import Gone, Refused, known, refused
-from ldt.serve.scheduler import TOKENIZING, Answered, Scheduler
+from ldt.serve.scheduler import TOKENIZING, Scheduler, TimedAnswer
 
 log = logging.getLogger("ldt")
 
@@ -47,7 +47,7 @@ class App:
         self.door = Doorkeeper(self.limits, key)
         self.metrics = Metrics()
         self.scheduler = Scheduler(
-            served.hands,
+            served.replicas,
             batch_tokens=served.batch_tokens,
             places=self.limits.places,
             told=self._told,
@@ -171,7 +171,7 @@ class App:
         self._observe(answered, seconds)
         return shaped, self._headers(asked, answered, seconds)
 
-    def _observe(self, answered: Sequence[Answered], seconds: float) -> None:
+    def _observe(self, answered: Sequence[TimedAnswer], seconds: float) -> None:
         for each in answered:
             parts = {
                 "tokenization_duration": each.tokenizing,
@@ -191,7 +191,7 @@ class App:
         self.metrics.observe(te_request_duration=seconds, **parts)
 
     def _headers(
-        self, asked: shapes.Asked, answered: Sequence[Answered], seconds: float
+        self, asked: shapes.Asked, answered: Sequence[TimedAnswer], seconds: float
     ) -> dict[str, str]:
         """Milliseconds, as TEI has them, and the chunks of all documents."""
         times = {
@@ -268,7 +268,7 @@ def _no_ranker(value: Any, served: Served) -> shapes.Asked:
     raise Refused(424, "Backend", "model is not a re-ranker model", "model_type")
 
 
-async def _all(futures: Sequence["Future[Answered]"], request: Request) -> list[Answered]:
+async def _all(futures: Sequence["Future[TimedAnswer]"], request: Request) -> list[TimedAnswer]:
     """The answers of some documents; where one has none, or the caller leaves, nobody waits on.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Processes with the model of a server, each the hand of a thread of its scheduler."""
+"""Replicas of a server's model in processes, each asked by a thread of its scheduler."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -6,46 +6,47 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ldt.inference.engine import ModelMaker
 from ldt.inference.executor import LostError, Seat, Settings, Workers
 from ldt.inference.group import Answer, Document, Feature, Outputs
-from ldt.inference.run_model import RunModel
 from ldt.io.records import Example
-from ldt.serve.model import Loaded, Variant, cached
-from ldt.serve.scheduler import Here
+from ldt.serve.model import LoadedModel, Variant, cached
+from ldt.serve.scheduler import LocalReplica
 
 log = logging.getLogger("ldt")
 
 
 @contextmanager
-def crew(
-    run: RunModel, seats: Sequence[Seat], precision: str
-) -> Iterator[tuple[str, list["_Desk"]]]:
+def replicas(
+    makers: Sequence[ModelMaker], seats: Sequence[Seat], precision: str
+) -> Iterator[tuple[str, list["ProcessReplica"]]]:
     """Processes that have the model of a run, until the context is left.
 
     One that dies is replaced, and what it was asked is asked once more.
 
     Args:
+        makers: maker of the model of each process.
+        seats: the place of each.
         precision: "auto" is that of the device.
 
     Yields:
-        The precision, and for each process a hand of `ldt.serve.scheduler.Scheduler`.
+        The precision, and for each process a replica of `ldt.serve.scheduler.Scheduler`.
 
     Raises:
         UserError: the model or a device cannot be used.
         ResourceError: two processes have died in the same place.
     """
-    makers = [ServedMaker(replace(run, device=seat.device)) for seat in seats]
-    with Workers(makers, seats) as workers:
+    with Workers([*map(ReplicaMaker, makers)], seats) as workers:
         workers.start()
         settings = workers.settings() | {"memory": workers.memory}
         if precision != "auto":
             settings["precision"] = precision
         workers.load(settings)
-        yield settings["precision"], [_Desk(workers)] * len(seats)
+        yield settings["precision"], [ProcessReplica(workers)] * len(seats)
 
 
-class _Desk:
-    """The next free process as a `ldt.serve.scheduler.Hand`: it runs the model and answers."""
+class ProcessReplica:
+    """The next free process as a `ldt.serve.scheduler.Replica`: it runs the model and answers."""
 
     aside = False
 
@@ -70,33 +71,32 @@ class _Desk:
 
 
 @dataclass(frozen=True)
-class ServedMaker:
-    """What makes the model of a process: a `ldt.inference.executor.Maker`."""
+class ReplicaMaker:
+    """Maker of the model of a process: a `ldt.inference.executor.Maker`."""
 
-    run: RunModel
+    model: ModelMaker
 
     def prepare(self) -> None:
-        self.run.prepare()
+        self.model.prepare()
 
     def settings(self) -> Settings:
-        return self.run.settings()
+        return self.model.settings()
 
     def load(self, settings: Settings) -> "_Answers":
-        predictor: Any = self.run.load(settings).model
-        run, precision = self.run, settings["precision"]
-        return _Answers(Loaded(run.recipe, predictor, precision, run.runtime, run.batch_tokens))
+        predictor: Any = self.model.load(settings).model
+        return _Answers(LoadedModel(self.model.recipe, predictor, self.model.options))
 
 
 class _Answers:
     """What a process does: outputs of some inputs, or the answer for a document that has them."""
 
-    def __init__(self, model: Loaded):
-        self.here = Here(model.predictor)
+    def __init__(self, model: LoadedModel):
+        self.replica = LocalReplica(model.predictor)
         self.variant = cached(Variant, model)
 
     def __call__(self, documents: Sequence[Document], *asked: Any) -> Any:
         if len(asked) == 1:
-            return self.here.outputs(list(documents))
+            return self.replica.outputs(list(documents))
         options, outputs, _ = asked
         ((example, features),) = documents
-        return self.here.answer(self.variant(options), outputs, example, features)
+        return self.replica.answer(self.variant(options), outputs, example, features)

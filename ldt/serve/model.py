@@ -8,49 +8,48 @@ from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ldt.data.sentences import Unit
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, UserError
-from ldt.inference import options
+from ldt.inference.engine import Engine
+from ldt.inference.executor import Seat
 from ldt.inference.group import Feature
-from ldt.inference.runtimes import Runtime
+from ldt.inference.options import PredictOptions
 from ldt.io.records import Example, has, identified
 from ldt.recipe.recipe import Recipe
-from ldt.recipe.run import Run
-from ldt.serve.scheduler import Hand, Here
+from ldt.serve.scheduler import LocalReplica, Replica
 from ldt.tasks.base import AnyTask
-
-if TYPE_CHECKING:
-    from ldt.inference.executor import Seat
-    from ldt.inference.passages import By
 
 LEAST, MOST = 2048, 16384  # tokens of a batch where nobody says how many
 WORK = 1 << 30  # tokens x layers x width², which take a core some tenths of a second
 VARIANTS = 64  # combinations of options that are kept
 
 
-@dataclass(frozen=True)
-class Options:
-    """What a request asks for, by the names of ``ldt predict``.
+class RequestOptions(PredictOptions):
+    """Options of a request.
 
     Args:
-        truncate: whether of a document that does not fit one input only its beginning is read;
-            else all of it is, in chunks.
-        n_best, raw_scores, label_sets, passages, passages_by, passages_unit, chunks: as
-            `ldt.inference.predict.predict` takes them. Passages by occlusion run the model once
-            for each, which nobody else could wait for.
+        truncate: True reads of a document that does not fit one input only its beginning; else all
+            of it is read, in chunks.
     """
 
     truncate: bool = False
-    n_best: int | None = None
-    raw_scores: bool = False
-    label_sets: float | None = None
-    passages: int = 0
-    passages_by: "By" = "gradient"
-    passages_unit: Unit = "sentence"
-    chunks: bool = False
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that answers for a server, here or in a process.
+
+    Args:
+        recipe: recipe of its training, with what differs here.
+        predictor: the model or, where processes have it, what makes inputs.
+        options: options that requests do not change.
+    """
+
+    recipe: Recipe
+    predictor: Any
+    options: PredictOptions
 
 
 class Served:
@@ -58,71 +57,70 @@ class Served:
 
     Args:
         folder: of a finished run; None is runs/latest.
-        device, precision: as `ldt.inference.answerer.Answerer` has them.
-        batch_tokens: most tokens of a batch; None is `automatic_batch`.
-        runtime: "torch", or one of `RUNTIMES` for a folder of ``ldt export``.
-        seats: of processes that have the model; none where it is in this one.
+        places: of processes that have the model; None for those of ``options.workers``.
+        options: of `PredictOptions`, of which ``batch_tokens`` is else `automatic_batch`.
 
     Attributes:
-        hands: copies of the model, for `ldt.serve.scheduler.Scheduler`.
+        replicas: copies of the model, for `ldt.serve.scheduler.Scheduler`.
         device: that they are on.
+        precision: that they compute in.
         predictor: the model or, of processes, what makes inputs.
         folder: the folder, which no answer names.
         name: the name of the folder, which answers have in its place.
         sha: a hash of the files that decide what the model answers.
-        variant: the `Variant` of `Options`, or their `Reading`, made once.
+        variant: the `Variant` of `RequestOptions`, or their `RequestReader`, made once.
 
     Raises:
         UserError: the folder or an option cannot be used.
     """
 
     def __init__(
-        self,
-        folder: str | None = None,
-        device: str = "auto",
-        precision: str = "auto",
-        batch_tokens: int | None = None,
-        runtime: Runtime = "torch",
-        seats: "Sequence[Seat]" = (),
+        self, folder: str | None = None, places: Sequence[Seat] | None = None, **options: Any
     ):
-        from ldt.inference.passages import Wanted
-        from ldt.inference.run_model import RunModel, read_recipe
-        from ldt.serve.crew import crew
-
-        place = Run.find(folder)
-        found = place.folder
-        trained = read_recipe(found, runtime)
-        options.check("stop", 1 if batch_tokens is None else batch_tokens, None, None, 0)
-        options.check_runtime(runtime, precision)
-        if trained.task.kind != "examples":
+        engine = Engine.open(folder, **options)
+        if engine.trained.task.kind != "examples":
             raise UserError(
-                f"{found}: {trained.task.name} goes on with texts at random; ldt predict does that"
+                f"{engine.folder}: a model of {engine.trained.task.name} generates text and is not "
+                "served; ldt predict runs it"
             )
-        recipe = options.changed(trained, None, None, None)
+        places = engine.seats() if places is None else places
         # No request names a file of this machine.
-        self.recipe = replace(recipe, data=recipe.data.model_copy(update={"evidence": None}))
-        self.runtime = runtime
-        run = RunModel(found, self.recipe, device, {}, Wanted(), 1, runtime)
+        data = engine.recipe.data.model_copy(update={"evidence": None})
+        self.recipe = replace(engine.recipe, data=data)
+        maker = replace(engine.maker(), recipe=self.recipe)
         self.predictor: Any
-        self.hands: Sequence[Hand]
-        self.variant: Callable[[Options], Any]
-        if seats:
-            self.device, self.predictor = seats[0].device, run.inputs()
+        self.replicas: Sequence[Replica]
+        if places:
+            self.device, self.predictor = places[0].device, maker.inputs()
         else:
-            self.precision = run.automatic() if precision == "auto" else precision
-            self.predictor, _ = run.predictor(self.precision)
+            precision = engine.options.precision
+            self.precision = maker.automatic() if precision == "auto" else precision
+            self.predictor, _ = maker.predictor(self.precision)
             self.device = str(getattr(self.predictor, "device", "cpu"))
-        self.batch_tokens = batch_tokens or automatic_batch(self.device, self.predictor.config)
+        if "batch_tokens" in engine.options.model_fields_set:
+            self.batch_tokens = engine.options.batch_tokens
+        else:
+            self.batch_tokens = automatic_batch(self.device, self.predictor.config)
+        changed = engine.options.with_(batch_tokens=self.batch_tokens)
+        model = LoadedModel(self.recipe, self.predictor, changed)
+        self.variant: Callable[[RequestOptions], Any]
         with ExitStack() as stack:
-            if seats:
-                run = replace(run, batch_tokens=self.batch_tokens)
-                self.precision, self.hands = stack.enter_context(crew(run, seats, precision))
-                self.variant = cached(Reading, self)
+            if places:
+                from ldt.serve.crew import replicas
+
+                makers = [
+                    replace(maker, options=changed.with_(device=seat.device)) for seat in places
+                ]
+                self.precision, self.replicas = stack.enter_context(
+                    replicas(makers, places, changed.precision)
+                )
+                self.variant = cached(RequestReader, model)
             else:
-                self.hands, self.variant = [Here(self.predictor)], cached(Variant, self)
+                self.replicas = [LocalReplica(self.predictor)]
+                self.variant = cached(Variant, model)
             self._stack = stack.pop_all()
-        self.folder, self.name = found, found.resolve().name
-        self.sha = place.fingerprint(self.recipe)
+        self.folder, self.name = engine.folder, engine.folder.resolve().name
+        self.sha = engine.run.fingerprint(self.recipe)
         # Once before there are threads: the tokenizers' library cannot be set while another reads.
         if self.predictor.tokenizer.is_fast:
             tokenize(self.predictor.tokenizer, "a b")
@@ -176,46 +174,32 @@ class Served:
         return self.recipe.data.text if name == task.document else name
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A model in a process that answers for a server, by the names of `Served`."""
-
-    recipe: Recipe
-    predictor: Any
-    precision: str
-    runtime: Runtime
-    batch_tokens: int
-
-
-class Reading:
-    """What makes the inputs of a request, as it asks for them: a `ldt.inference.group.Encoder`.
+class RequestReader:
+    """The maker of a request's inputs, as it asks for them: a `ldt.inference.group.Encoder`.
 
     Attributes:
-        asked: what it asks for.
-        alone: whether decoding takes the model as well.
+        asked: options of the request.
+        alone: True where decoding takes the model as well.
 
     Raises:
         UserError: answers of the task do not have what the request asks for.
     """
 
-    def __init__(self, served: Served | Loaded, asked: Options):
-        from ldt.inference.passages import Wanted
-
-        task, data = served.recipe.task, served.recipe.data
-        shown = {"raw_scores": asked.raw_scores, "label_sets": asked.label_sets}
-        options.check_shown(task, asked.raw_scores, asked.label_sets)
-        about = asked.passages, asked.passages_by, (), asked.chunks
-        wanted = Wanted(*about, batch_tokens=served.batch_tokens, unit=asked.passages_unit)
-        wanted.check(task, served.precision, served.runtime)
-        task = options.changed(served.recipe, asked.n_best, None, None).task
+    def __init__(self, model: LoadedModel, asked: RequestOptions):
+        fixed = {name: getattr(model.options, name) for name in ("precision", "runtime")}
+        options = asked.with_(**fixed, batch_tokens=model.options.batch_tokens)
+        options.check(model.recipe.task)
+        recipe = options.applied(model.recipe)
+        task, data = recipe.task, recipe.data
         if asked.truncate and "truncate" in task.overflows:
             data = data.model_copy(update={"overflow": "truncate"})
-        predictor = copy(served.predictor)
+        predictor = copy(model.predictor)
+        shown = {"raw_scores": asked.raw_scores, "label_sets": asked.label_sets}
         vars(predictor).update(shown, task=task, data=data)
-        self.asked, self.task, self.wanted = asked, task, wanted
+        self.asked, self.task, self.options = asked, task, options
         self.max_length = predictor.max_length
         self.predictor = predictor
-        self.alone = bool(wanted.keys()) and getattr(task, "rests_on", None) == "logits"
+        self.alone = bool(options.explained) and getattr(task, "rests_on", None) == "logits"
 
     def encode(self, example: Example) -> list[Feature]:
         """The inputs of a document.
@@ -233,20 +217,20 @@ class Reading:
         raise DataError(f'{example.where}: {what}; "truncate": true has it cut')
 
 
-def cached(variant: "type[Reading]", model: Served | Loaded) -> Callable[[Options], Any]:
+def cached(variant: type[RequestReader], model: LoadedModel) -> Callable[[RequestOptions], Any]:
     """The variants of a model, of which the newest are kept."""
     return lru_cache(VARIANTS)(partial(variant, model))
 
 
-class Variant(Reading):
+class Variant(RequestReader):
     """A model that answers as a request asks for it: a `ldt.inference.group.Predictor`."""
 
-    def __init__(self, served: Served | Loaded, asked: Options):
+    def __init__(self, model: LoadedModel, asked: RequestOptions):
         from ldt.inference.passages import Explaining
 
-        super().__init__(served, asked)
-        if self.wanted.keys():
-            self.predictor = Explaining(self.predictor, self.wanted)
+        super().__init__(model, asked)
+        if self.options.explained:
+            self.predictor = Explaining(self.predictor, self.options)
         self.outputs, self.decode = self.predictor.outputs, self.predictor.decode
 
 

@@ -37,7 +37,7 @@ class ClosedError(UserError):
 
 
 @dataclass
-class Answered:
+class TimedAnswer:
     """An answer, and how it came about.
 
     Attributes:
@@ -66,7 +66,7 @@ class _Job:
     model: Predictor
     example: Example
     alone: bool
-    future: "Future[Answered]" = field(default_factory=Future)
+    future: "Future[TimedAnswer]" = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
     features: list[Feature] = field(default_factory=list)
     outputs: list[Outputs | None] = field(default_factory=list)
@@ -84,11 +84,11 @@ class _Job:
 _Chunk = tuple[_Job, int]  # and its number
 
 
-class Hand(Protocol):
+class Replica(Protocol):
     """A copy of the model; one thread asks it.
 
     Attributes:
-        aside: whether another thread may ask for answers meanwhile, where the model is not needed.
+        aside: True if another thread may ask for answers meanwhile, where the model is not needed.
     """
 
     aside: bool
@@ -102,8 +102,8 @@ class Hand(Protocol):
         """The answer for a document, as `ldt.inference.group.answer_of` has it."""
 
 
-class Here:
-    """A `Hand` of this process.
+class LocalReplica:
+    """A `Replica` of this process.
 
     Args:
         model: whose outputs are those of all documents.
@@ -123,7 +123,7 @@ class Scheduler:
     """What answers documents of many callers.
 
     Args:
-        hands: the copies of the model.
+        replicas: the copies of the model.
         batch_tokens: most tokens of a batch, padding included; a longer chunk is run alone.
         places: documents that may be here at a time, those in the model among them.
         told: is called with the chunks and tokens of each batch.
@@ -134,7 +134,7 @@ class Scheduler:
 
     def __init__(
         self,
-        hands: Sequence[Hand],
+        replicas: Sequence[Replica],
         *,
         batch_tokens: int,
         places: int,
@@ -151,15 +151,15 @@ class Scheduler:
         self._tokenizing = ThreadPoolExecutor(TOKENIZING, "tokenizing")
         self._decoding = ThreadPoolExecutor(1, "decoding")  # else answers would wait for inputs
         self._models = [
-            threading.Thread(target=self._run, args=(hand,), name="model", daemon=True)
-            for hand in hands
+            threading.Thread(target=self._run, args=(replica,), name="model", daemon=True)
+            for replica in replicas
         ]
         for thread in self._models:
             thread.start()
 
     def submit(
         self, model: Predictor, examples: Sequence[Example], *, alone: bool = False
-    ) -> "list[Future[Answered]]":
+    ) -> "list[Future[TimedAnswer]]":
         """Take documents, all of them or none; a future that is cancelled frees its place.
 
         Args:
@@ -211,7 +211,7 @@ class Scheduler:
                 thread.join(seconds)
         return empty
 
-    def _leave(self, future: "Future[Answered]") -> None:
+    def _leave(self, future: "Future[TimedAnswer]") -> None:
         with self._changed:
             self._free += 1
             self._changed.notify_all()
@@ -237,14 +237,14 @@ class Scheduler:
         self._number += 1
         heappush(self._waiting, (job.due, self._number, job))
 
-    def _run(self, hand: Hand) -> None:
+    def _run(self, replica: Replica) -> None:
         """A model's thread: batch after batch, until there is nothing and nothing will come."""
         while (batch := self._next()) is not None:
             now = time.monotonic()
             for job, _ in batch:
                 job.started = job.started or now
             tokens = sum(job.length(chunk) for job, chunk in batch)
-            self._run_batch(hand, batch)
+            self._run_batch(replica, batch)
             with self._changed:
                 self.clock += tokens
             self.told(len(batch), tokens)
@@ -287,10 +287,12 @@ class Scheduler:
             self._push(job)
         return batch
 
-    def _run_batch(self, hand: Hand, batch: list[_Chunk]) -> None:
+    def _run_batch(self, replica: Replica, batch: list[_Chunk]) -> None:
         """Run a batch; where that fails its halves, so that only what cannot be run fails."""
         try:
-            outputs = hand.outputs([(job.example, [job.features[chunk]]) for job, chunk in batch])
+            outputs = replica.outputs(
+                [(job.example, [job.features[chunk]]) for job, chunk in batch]
+            )
         except BaseException as error:
             if len(batch) == 1 or isinstance(error, LostError):  # which takes too long to try again
                 for job, _ in batch:
@@ -301,8 +303,8 @@ class Scheduler:
                 longest = max(job.length(chunk) for job, chunk in batch)
                 self.fitting = max(1, min(self.fitting, longest * len(batch)) // 2)
                 log.warning(f"out of memory; going on with batches of {self.fitting:,} tokens")
-            self._run_batch(hand, batch[:half])
-            self._run_batch(hand, batch[half:])
+            self._run_batch(replica, batch[:half])
+            self._run_batch(replica, batch[half:])
             return
         for (job, chunk), output in zip(batch, outputs, strict=True):
             with self._changed:
@@ -311,19 +313,19 @@ class Scheduler:
                 left = job.left
             if left:
                 continue
-            if job.alone or not hand.aside:
-                _answer(hand, job)
+            if job.alone or not replica.aside:
+                _answer(replica, job)
             else:
-                self._decoding.submit(_answer, hand, job)
+                self._decoding.submit(_answer, replica, job)
 
 
-def _answer(hand: Hand, job: _Job) -> None:
+def _answer(replica: Replica, job: _Job) -> None:
     """Give a document whose chunks have all been run its answer."""
     if job.future.done():
         return
     outputs: Any = job.outputs
     try:
-        answer = hand.answer(job.model, outputs, job.example, job.features)
+        answer = replica.answer(job.model, outputs, job.example, job.features)
     except BaseException as error:
         _fail(job, error)
         return
@@ -333,7 +335,7 @@ def _answer(hand: Hand, job: _Job) -> None:
     _give(
         job,
         lambda: job.future.set_result(
-            Answered(
+            TimedAnswer(
                 answer,
                 job.tokens,
                 tokenizing=job.tokenized - job.arrived,

@@ -15,7 +15,7 @@ from ldt.errors import did_you_mean, kind, listed
 from ldt.inference.group import Answer
 from ldt.io.records import JOIN
 from ldt.io.strict_json import Decoder, JsonError
-from ldt.serve.model import Options, Served
+from ldt.serve.model import RequestOptions, Served
 from ldt.serve.refused import Refused, invalid
 
 MOST = 100  # passages, and further answers
@@ -98,7 +98,7 @@ class Asked:
     """
 
     documents: list[dict[str, Any]]
-    options: Options
+    options: RequestOptions
     shape: Callable[[list[Answer]], Any]
     characters: int = field(init=False)
 
@@ -225,7 +225,7 @@ def predict(value: Any, served: Served) -> Asked:
         shaped = [one(answer, given) for answer in answers]
         return shaped[0] if single and not nested else shaped
 
-    return Asked(documents, Options(**options), shape)
+    return Asked(documents, RequestOptions.of(options), shape)
 
 
 def _check_function(function: str | None, served: Served) -> None:
@@ -297,11 +297,13 @@ def native(value: Any, served: Served, route: str) -> Asked:
     if not documents:
         raise Refused(400, "Empty", "documents cannot be empty", "batch_size")
     documents = [_fields(each, served, strict=single) for each in documents]
-    asked = {name: getattr(body, name) for name in Native.model_fields if name != "documents"}
+    asked = body.model_dump(include=set(RequestOptions.model_fields), exclude_none=True)
     ranking = route == "rank"
     if ranking:
-        asked["n_best"] = sys.maxsize if "n_best" in type(task).model_fields else None
-    options = Options(**asked | {"truncate": bool(body.truncate)})
+        asked.pop("n_best", None)
+        if "n_best" in type(task).model_fields:
+            asked["n_best"] = sys.maxsize
+    options = RequestOptions.of(asked)
 
     def shape(answers: list[Answer]) -> Any:
         if ranking:

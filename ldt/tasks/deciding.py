@@ -316,11 +316,11 @@ class Deciding(Abstaining):
         except ValueError:
             if not config.decisions.get("label_sets"):
                 raise UserError(
-                    "--label-sets: the model was not asked for any; ldt evaluate RUN "
+                    "label_sets: the model was not asked for any; ldt evaluate RUN "
                     "--choose-thresholds --gold FILE measures what they take"
                 ) from None
             raise UserError(
-                f"--label-sets {coverage:g}: up to {COVERAGES[-1]:g} there are sets"
+                f"label_sets={coverage:g}: up to {COVERAGES[-1]:g} there are sets"
             ) from None
         return [name for name, is_in in zip(names, inside, strict=True) if is_in]
 

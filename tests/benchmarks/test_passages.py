@@ -8,9 +8,9 @@ import pytest
 import torch
 from classified import LABELS, make_run
 
+from ldt.inference.engine import read_recipe
 from ldt.inference.passages import gradients
 from ldt.inference.predictor import EncoderPredictor
-from ldt.inference.run_model import read_recipe
 from ldt.io.records import Example
 
 TEXT = (

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from pkgutil import resolve_name
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -14,6 +13,8 @@ from processes import ldt
 
 from ldt import __version__, cli, errors
 from ldt.cli.options import files_and_keys
+from ldt.cli.predict import FLAGS
+from ldt.inference.options import PredictOptions, meanings
 
 HEAVY = "{'torch', 'transformers', 'datasets', 'numpy'}"
 
@@ -280,65 +281,88 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
     module = ModuleType("ldt.inference.predict")
     module.predict = lambda *arguments, **options: seen.append((arguments, options)) or 7
     monkeypatch.setitem(sys.modules, "ldt.inference.predict", module)
-    monkeypatch.setattr("ldt.cli.workers.seats", lambda *given: given)
-    given = ["--model", "m", "--output", "o", "--workers", "3", "--on-error", "skip", "--resume"]
-    given += ["--text", "t"]
-    given += ["--format", "squad", "--evidence", "e", "--n-best", "3", "--encoding", "cp1252"]
-    given += ["--overwrite", "--keep", "a,b", "--raw-scores", "--label-sets", "0.9"]
-    given += ["--passages", "2", "--passages-by", "occlusion", "--passages-of", "x", "--chunks"]
-    given += ["--passages-unit", "paragraph", "--layout", "squad", "--shard", "2/3"]
-    given += ["--runtime", "onnx"]
-    given += ["--batch-tokens", "9", "--max-line-bytes", "8", "--id", "i", "--device", "cpu"]
-    for arguments in (["--input", "-"], ["--input", "a", *given], ["a", *given]):
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["predict", *arguments])
-        assert ended.value.code == 7
+    words = ["--model", "m", "--output", "o", "--workers", "3", "--on-error", "skip", "--resume"]
+    words += ["--n-best", "3", "--overwrite", "--keep", "a,b", "--passages", "2", "--chunks"]
+    words += ["--layout", "squad", "--shard", "2/3", "--runtime", "onnx", "--batch-tokens", "9"]
+    words += ["--device", "cpu", "--precision", "auto"]
+    keys = ["data.text=t", "data.id=007", "data.format=squad", "data.evidence=e"]
+    keys += ["data.encoding=cp1252", "data.max_line_bytes=8", "data.fields.question=q"]
+    keys += ["raw_scores=true", "label_sets=0.9", "int8_bound=1", "passages_by=occlusion"]
+    keys += ["passages_of=[x, y]", "passages_unit=paragraph"]
+    for arguments in (["--input", "-"], [*keys, "--input", "a", *words], ["a", *keys, *words]):
+        assert cli_code("predict", *arguments) == 7
     (first, defaults), (second, options), by_position = seen
     assert by_position == (second, options)
     assert (first, second) == ((["-"],), (["a"],))
+    assert defaults.pop("options") == PredictOptions.of({})
+    assert options.pop("options") == PredictOptions.of(
+        {
+            "data": {
+                **{"text": "t", "id": "007", "format": "squad", "evidence": "e"},
+                **{"encoding": "cp1252", "max_line_bytes": 8, "fields": {"question": "q"}},
+            },
+            **{"on_error": "skip", "n_best": 3, "device": "cpu", "int8_bound": 1.0},
+            **{"batch_tokens": 9, "raw_scores": True, "label_sets": 0.9, "runtime": "onnx"},
+            **{"passages": 2, "passages_by": "occlusion", "passages_of": ("x", "y")},
+            **{"passages_unit": "paragraph", "chunks": True, "workers": 3},
+        }
+    )
     assert defaults == {
-        **{"model": None, "output": None, "on_error": "stop", "resume": False, "text": None},
-        **{"layout": None, "shard": None, "runtime": "torch"},
-        **{"batch_tokens": 16384, "max_line_bytes": 256 << 20, "id": None, "device": "auto"},
-        **{"precision": "auto", "format": None, "evidence": None, "n_best": None, "encoding": None},
-        **{"overwrite": False, "keep": (), "raw_scores": False, "label_sets": None},
-        "int8_bound": 0.01,
-        **{"passages": 0, "passages_by": "gradient", "passages_of": None},
-        **{"passages_unit": "sentence", "chunks": False},
-        "workers": ("1", "auto"),
+        **{"model": None, "output": None, "layout": None, "resume": False, "overwrite": False},
+        **{"keep": (), "shard": None},
     }
     assert options == {
-        **{"model": "m", "output": "o", "on_error": "skip", "resume": True, "text": "t"},
-        **{"layout": "squad", "shard": "2/3", "runtime": "onnx"},
-        **{"batch_tokens": 9, "max_line_bytes": 8, "id": "i", "device": "cpu"},
-        **{
-            "precision": "auto",
-            "format": "squad",
-            "evidence": "e",
-            "n_best": 3,
-            "encoding": "cp1252",
-        },
-        **{"overwrite": True, "keep": ["a", "b"], "raw_scores": True, "label_sets": 0.9},
-        "int8_bound": 0.01,
-        **{"passages": 2, "passages_by": "occlusion", "passages_of": ["x"]},
-        **{"passages_unit": "paragraph", "chunks": True},
-        "workers": ("3", "cpu"),
+        **{"model": "m", "output": "o", "layout": "squad", "resume": True, "overwrite": True},
+        **{"keep": ["a", "b"], "shard": "2/3"},
     }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--text", "body"], "no such option: --text, write data.text=body; see 'ldt predict -"),
+        (["--text=a b"], "no such option: --text, write data.text='a b'; "),
+        (["--format", "squad"], "no such option: --format, write data.format=squad; "),
+        (["--raw-scores"], "no such option: --raw-scores, write raw_scores=true; "),
+        (["--passages-by", "chunks"], "no such option: --passages-by, write passages_by=chunks; "),
+        (["passage=2"], "passage: no such option, did you mean 'passages'?"),
+        (["text=body"], "text: no such option, did you mean 'data.text'?"),
+        (["data.txt=body"], "data.txt: no such option, did you mean 'data.text'?"),
+        (["label_sets=2"], "label_sets: expected less than 1, got 2"),
+        (["raw_scores=maybe"], "raw_scores: expected a valid boolean"),
+        (["--workers", "0"], "--workers: expected greater than or equal to 1"),
+        (["--workers", "all"], "--workers: expected "),
+        (["address=ray://x", "--engine", "ray", "--shard", "1/2"], "--shard 1/2: not with --engi"),
+        (["--merge", "answers.jsonl"], "FILE docs.jsonl: not with --merge"),
+    ],
+)
+def test_an_option_of_predict_is_named_as_it_was_given(arguments, line, capsys):
+    assert cli_code("predict", "docs.jsonl", *arguments) == 2
+    assert capsys.readouterr().err.startswith(f"error: {line}")
+
+
+def test_help_lists_what_is_given_as_key_and_value(capsys):
+    assert cli_code("predict", "--help") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for name, meaning in meanings().items():
+        shown = f"--{name.replace('_', '-')}" if name in FLAGS else f"{name}=VALUE"
+        assert shown in text
+        assert " ".join(meaning.split()[:4]) in text
 
 
 def test_predict_by_a_cluster_gets_its_options(monkeypatch):
     seen = []
-    module = ModuleType("ldt.inference.cluster")
+    module = ModuleType("ldt.inference.ray")
     module.predict = lambda *arguments, **options: seen.append((arguments, options)) or 7
-    monkeypatch.setattr("ldt.inference.cluster", module, raising=False)
-    monkeypatch.setitem(sys.modules, "ldt.inference.cluster", module)
-    given = ["--engine", "ray", "--output", "o", "--address", "ray://head:10001", "--id", "i"]
-    assert cli_code("predict", "a", "b", *given, "--resume") == 7
+    monkeypatch.setattr("ldt.inference.ray", module, raising=False)
+    monkeypatch.setitem(sys.modules, "ldt.inference.ray", module)
+    words = ["--engine", "ray", "--output", "o", "address=ray://head:10001", "data.id=i"]
+    assert cli_code("predict", "a", "b", *words, "--resume") == 7
     ((arguments, options),) = seen
     assert arguments == (["a", "b"], "o")
     assert options["address"] == "ray://head:10001"
-    assert (options["id"], options["resume"], options["overwrite"]) == ("i", True, False)
-    assert cli_code("predict", "a", *given, "--shard", "1/2") == 2
+    assert options["options"].data.id == "i"
+    assert (options["resume"], options["overwrite"]) == (True, False)
 
 
 def cli_code(*arguments):
@@ -346,20 +370,6 @@ def cli_code(*arguments):
     with pytest.raises(SystemExit) as ended:
         cli.main([*arguments])
     return ended.value.code
-
-
-def test_predict_has_the_parameters_that_the_command_passes():
-    import inspect
-
-    from ldt.inference.predict import predict
-
-    command = inspect.signature(resolve_name(cli.COMMANDS["predict"])).parameters
-    function = inspect.signature(predict).parameters
-    assert list(command)[:2] == ["file", "source"]
-    assert list(function)[1:] == list(command)[2:-2]
-    assert list(command)[-2:] == ["engine", "address"]
-    for name in set(list(command)[2:-2]) - {"keep", "workers"}:  # of which the command makes others
-        assert function[name].default == command[name].default
 
 
 def test_finetune_gets_the_recipe_with_its_overrides(monkeypatch, tmp_path):

@@ -7,7 +7,7 @@ from exported import make_run
 import ldt
 from ldt.export import graph
 from ldt.export.proof import ExportCheck, batch, prove
-from ldt.inference.sessions import OnnxSession
+from ldt.inference.runtimes import OnnxSession
 from ldt.model import LdtForQuestionAnswering
 
 OUTPUTS = ("start_logits", "end_logits")

@@ -26,7 +26,7 @@ for package in ("onnxscript", "onnxruntime"):
 
 from ldt.export.graph import GraphInterface, graph, write  # noqa: E402
 from ldt.export.proof import TOLERANCE, batch  # noqa: E402
-from ldt.inference.sessions import OnnxSession  # noqa: E402
+from ldt.inference.runtimes import OnnxSession  # noqa: E402
 
 pytestmark = pytest.mark.nightly  # minutes
 
@@ -137,7 +137,7 @@ PEAK = """
 import sys
 import torch
 from ldt.bench.measure import peak_mib
-from ldt.inference.sessions import OnnxSession
+from ldt.inference.runtimes import OnnxSession
 from pathlib import Path
 session = OnnxSession(Path(sys.argv[1]))
 def run(tokens):

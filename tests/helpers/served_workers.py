@@ -4,10 +4,10 @@ import os
 import signal
 from pathlib import Path
 
-from ldt.serve.crew import ServedMaker
+from ldt.serve.crew import ReplicaMaker
 
 
-class Fatal(ServedMaker):
+class Fatal(ReplicaMaker):
     """A process dies with each batch of a document ``die``, and with the first of ``once FILE``."""
 
     def load(self, settings):

@@ -11,12 +11,13 @@ import pytest
 import torch
 from classified import lines_of, read, write
 from processes import ldt
+from streaming import answer_all
 
 from ldt.errors import DataError, PrecisionError, UserError
+from ldt.inference import engine
 from ldt.inference import predict as module
 from ldt.inference.agreement import Agreement, same
 from ldt.inference.predict import predict
-from ldt.inference.stream import answer_all
 from ldt.io.records import Example
 from ldt.model import LdtForSequenceClassification, load
 
@@ -95,8 +96,8 @@ def test_a_pipe_gets_nothing_of_a_refused_run(outliers, documents, labels):
     said = [line for line in done.stderr.splitlines() if "int8" in line]
     assert said == [
         f"int8 against fp32 on the first 40 documents: {count} answers changed ({share})",
-        f"error: --precision int8 changes {count} of 40 answers, more than --int8-bound 0.01 "
-        "allows; nothing was written; --precision fp32 keeps the answers, --int8-bound 1 goes on "
+        f"error: --precision int8 changes {count} of 40 answers, more than int8_bound=0.01 "
+        "allows; nothing was written; --precision fp32 keeps the answers, int8_bound=1 goes on "
         "all the same",
     ]
 
@@ -120,16 +121,15 @@ def test_a_resumed_run_has_been_compared(outliers, tmp_path, log):
 def test_the_weights_in_fp32_are_freed_once_it_is_decided(fine_tuned, tmp_path, monkeypatch):
     models, freed = [], []
 
-    def compared(exact, *rest):
+    def watched(exact, *rest):
         models.append(weakref.ref(exact.model))
-        return arithmetic_compared(exact, *rest)
+        return Agreement(exact, *rest)
 
     def told(*_):
         gc.collect()
         freed.append(models[0]() is None)
 
-    arithmetic_compared = module.arithmetic.compared
-    monkeypatch.setattr(module.arithmetic, "compared", compared)
+    monkeypatch.setattr(engine, "Agreement", watched)
     monkeypatch.setattr(module, "_log_summary", told)
     source, target = write(tmp_path / "docs.jsonl", lines_of(3)), str(tmp_path / "answers.jsonl")
     predict(source, model=str(fine_tuned), output=target, precision="int8", int8_bound=1)
@@ -138,7 +138,7 @@ def test_the_weights_in_fp32_are_freed_once_it_is_decided(fine_tuned, tmp_path, 
 
 @pytest.mark.parametrize("bound", [-0.1, 1.5, float("nan")])
 def test_a_bound_that_is_no_share_is_refused(fine_tuned, tmp_path, bound):
-    with pytest.raises(UserError, match="--int8-bound .*: expected a share from 0 to 1"):
+    with pytest.raises(UserError, match="int8_bound: expected "):
         predict(str(tmp_path / "docs.jsonl"), model=str(fine_tuned), int8_bound=bound)
 
 

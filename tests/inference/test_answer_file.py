@@ -5,7 +5,8 @@ import resource
 import pytest
 
 from ldt.errors import DataError, ResourceError, UserError
-from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects, json_line, rounded
+from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects, json_line
+from ldt.inference.group import rounded
 from ldt.io.records import Example
 
 MADE_BY = {"model": "0123", "text field": "text"}

@@ -12,7 +12,7 @@ from ldt.inference.predict import predict
 from ldt.inference.predictor import EncoderPredictor
 from ldt.model import precision
 
-SAID = "bf16: this device multiplies faster in it; --precision fp32 is slower and more exact"
+SAID = "bf16: this device multiplies faster in it; precision=fp32 is slower and more exact"
 
 
 @pytest.fixture
@@ -127,17 +127,6 @@ def test_another_precision_than_that_of_the_file_is_refused(fine_tuned, tmp_path
         predict(source, model=str(fine_tuned), output=target, resume=True, precision="fp32")
     predict(source, model=str(fine_tuned), output=target, resume=True, precision="bf16")
     assert precision_of(tmp_path) == "bf16"
-
-
-def test_a_file_of_before_there_were_precisions_goes_on_in_fp32(fine_tuned, tmp_path, gpu):
-    source, target = unfinished(fine_tuned, tmp_path)
-    record = tmp_path / "answers.jsonl.run.partial"
-    settings = json.loads(record.read_text())
-    del settings["precision"]
-    record.write_text(json.dumps(settings))
-    gpu(True)
-    predict(source, model=str(fine_tuned), output=target, resume=True)
-    assert precision_of(tmp_path) == "fp32"
 
 
 def test_a_finished_file_is_finished_in_whichever_precision(fine_tuned, tmp_path, log, gpu):

@@ -4,7 +4,7 @@ import pytest
 from classified import lines_of, read, write
 
 from ldt.errors import DataError, UserError
-from ldt.inference import run_model
+from ldt.inference import engine
 from ldt.inference.answer_file import AnswerFile
 from ldt.inference.predict import predict
 
@@ -20,7 +20,7 @@ def finished(fine_tuned, tmp_path, monkeypatch):
         "output": str(tmp_path / "answers.csv"),
     }
     assert predict(**options) == 0
-    monkeypatch.setattr(run_model, "PREDICTORS", {"examples": "not:loaded"})
+    monkeypatch.setattr(engine, "PREDICTORS", {"examples": "not:loaded"})
     return options
 
 
@@ -54,7 +54,11 @@ def test_a_finished_run_of_other_documents_or_options_is_not_this_one(finished, 
         assert raised.value.exit_code == 2
 
     refused("finished, with another --keep;", keep=["name"])
-    refused("finished, with another id field and another precision;", id="key", precision="bf16")
+    refused(
+        "finished, with another id field and another precision;",
+        data={"id": "key"},
+        precision="bf16",
+    )
     lines = lines_of(5)
     for others in (lines[:4], lines_of(6), [*lines[:4], lines[4].replace(': "', ': "a')]):
         write(tmp_path / "docs.jsonl", others)

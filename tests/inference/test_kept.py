@@ -7,7 +7,7 @@ import pytest
 from classified import lines_of, read, write
 
 from ldt.errors import DataError, UserError
-from ldt.inference import run_model
+from ldt.inference import engine
 from ldt.inference.predict import predict
 
 
@@ -28,7 +28,7 @@ def test_a_record_without_a_kept_field_is_told_or_rejected(fine_tuned, tmp_path,
     source = write(tmp_path / "docs.jsonl", lines_of(2))
     options = {"model": str(fine_tuned), "output": str(tmp_path / "a.jsonl"), "keep": ["nam"]}
     with monkeypatch.context() as patched:  # before the model is loaded
-        patched.setattr(run_model, "PREDICTORS", {"examples": "not:loaded"})
+        patched.setattr(engine, "PREDICTORS", {"examples": "not:loaded"})
         what = r"docs.jsonl:1: no field 'nam'; did you mean 'name'\?"
         with pytest.raises(DataError, match=what):
             predict(source, **options)

@@ -108,7 +108,7 @@ def test_the_named_layout_is_written_and_read_back_by_evaluate(run, tmp_path):
 
 def test_the_n_best_of_cuad_are_twenty_with_no_answer_and_read_by_its_metric(run, tmp_path):
     source, output = str(run / "dev.json"), tmp_path / "nbest.json"
-    options = {"model": str(run), "output": str(output), "format": "cuad"}
+    options = {"model": str(run), "output": str(output), "data": {"format": "cuad"}}
     assert predict(source, **options, layout="cuad-nbest", n_best=2) == 0
     written = json.loads(output.read_text())
     assert list(written) == ["York__0", "York__1", "York__2"]
@@ -130,7 +130,11 @@ def test_the_n_best_of_cuad_are_twenty_with_no_answer_and_read_by_its_metric(run
 @pytest.mark.parametrize(("format", "layout"), [("squad", "squad"), ("cuad", "cuad-nbest")])
 def test_lines_of_predict_have_the_figures_of_the_layout(run, tmp_path, format, layout):
     source, lines, output = str(run / "dev.json"), tmp_path / "a.jsonl", tmp_path / "a.out"
-    options = {"model": str(run), "format": format, "n_best": 20 if format == "cuad" else None}
+    options = {
+        "model": str(run),
+        "data": {"format": format},
+        "n_best": 20 if format == "cuad" else None,
+    }
     assert predict(source, output=str(lines), **options) == 0
     assert predict(source, output=str(output), layout=layout, **options) == 0
     found, wanted = (metrics.evaluate(source, str(f), format=format) for f in (lines, output))

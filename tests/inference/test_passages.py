@@ -1,4 +1,5 @@
 import json
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -7,9 +8,10 @@ from classified import LABELS, answer, write
 
 from ldt.data.tokenization import add_tokens
 from ldt.errors import UserError
-from ldt.inference.passages import METHODS, Explaining, Wanted, hiding
+from ldt.inference.engine import read_recipe
+from ldt.inference.options import By, PredictOptions
+from ldt.inference.passages import Explaining, hiding
 from ldt.inference.predictor import EncoderPredictor
-from ldt.inference.run_model import read_recipe
 from ldt.io.records import Example
 from ldt.model import load, load_tokenizer
 from ldt.model.loading import draw_embeddings
@@ -36,7 +38,7 @@ def loaded(fine_tuned):
 
 def explained(predictor, text, merge="mean", **wanted):
     predictor.task = predictor.task.model_copy(update={"merge": merge})
-    explaining = Explaining(predictor, Wanted(**wanted))
+    explaining = Explaining(predictor, PredictOptions.of(wanted))
     example = Example(where="docs.jsonl:1", id="d", fields={"body": {"text": text}})
     features = explaining.encode(example)
     outputs = explaining.outputs(features)
@@ -71,7 +73,9 @@ def test_answers_are_the_same_beside_their_passages(fine_tuned, tmp_path):
 @pytest.mark.parametrize("merge", ["mean", "max", "logsumexp"])
 def test_gradients_are_those_of_dense_attention_in_float64(fine_tuned, loaded, merge, monkeypatch):
     """Against embeddings given as such, all chunks in one graph, and a leaf of our own."""
-    got, features, outputs, example = explained(loaded, TEXT, merge, number=99, of=("no", "007"))
+    got, features, outputs, example = explained(
+        loaded, TEXT, merge, passages=99, passages_of=("no", "007")
+    )
     assert len(features) > 2
     model, task = loaded.model, loaded.task
     reading = task.reading(example, loaded.tokenizer, loaded.data)
@@ -118,9 +122,11 @@ def test_gradients_are_those_of_dense_attention_in_float64(fine_tuned, loaded, m
 def test_a_paragraph_has_the_score_of_all_its_tokens(loaded, by):
     """By gradients the sum over its sentences; hidden as a whole the fall of the logit."""
     text = f"{TEXT}\r\n\r\n{TEXT}\u2029The end."
-    got, features, outputs, example = explained(loaded, text, number=9, by=by, unit="paragraph")
+    got, features, outputs, example = explained(
+        loaded, text, passages=9, passages_by=by, passages_unit="paragraph"
+    )
     assert sorted(p["text"] for p in got["passages"]) == sorted([TEXT, TEXT, "The end."])
-    finer, *_ = explained(loaded, text, number=99, by=by)
+    finer, *_ = explained(loaded, text, passages=99, passages_by=by)
     index = LABELS.index(got["label"])
     reading = loaded.task.reading(example, loaded.tokenizer, loaded.data)
     for passage in got["passages"]:
@@ -139,14 +145,17 @@ def test_a_paragraph_has_the_score_of_all_its_tokens(loaded, by):
 
 
 def test_a_run_is_resumed_with_its_unit():
-    by_unit = [str(Wanted(2, "gradient", unit=unit)) for unit in ("sentence", "paragraph")]
+    by_unit = [
+        PredictOptions.of({"passages": 2, "passages_unit": unit}).explanation()
+        for unit in ("sentence", "paragraph")
+    ]
     assert by_unit == ["2,gradient", "2,gradient,unit=paragraph"]
 
 
 def test_explaining_leaves_the_model_as_it_was(loaded):
     before = loaded.model.state_dict()
     before = {name: value.clone() for name, value in before.items()}
-    explained(loaded, TEXT, number=2)
+    explained(loaded, TEXT, passages=2)
     assert not loaded.model.training
     assert all(weight.grad is None for weight in loaded.model.parameters())
     assert not loaded.model.get_input_embeddings()._forward_hooks
@@ -155,7 +164,7 @@ def test_explaining_leaves_the_model_as_it_was(loaded):
 
 
 def test_occlusion_is_the_fall_of_the_logit_without_the_passage(loaded):
-    got, features, outputs, example = explained(loaded, TEXT, number=99, by="occlusion")
+    got, features, outputs, example = explained(loaded, TEXT, passages=99, passages_by="occlusion")
     reading = loaded.task.reading(example, loaded.tokenizer, loaded.data)
     index = LABELS.index(got["label"])
     full = np.mean([each["logits"][index] for each in outputs])
@@ -177,7 +186,9 @@ def test_batches_of_one_input_explain_alike(loaded):
         scores = [
             [
                 each["score"]
-                for each in explained(loaded, TEXT, number=9, by=by, batch_tokens=n)[0]["passages"]
+                for each in explained(loaded, TEXT, passages=9, passages_by=by, batch_tokens=n)[0][
+                    "passages"
+                ]
             ]
             for n in (1, 16384)
         ]
@@ -210,7 +221,7 @@ def test_labels_that_are_asked_for_are_explained(fine_tuned, tmp_path):
 def test_what_many_labels_take_is_told_once_and_before_it_is_paid(loaded, monkeypatch, caplog):
     monkeypatch.setattr("ldt.inference.passages.MANY", 1)
     monkeypatch.setattr("ldt.io.progress.EVERY", 0.0)
-    explaining = Explaining(loaded, Wanted(number=1))
+    explaining = Explaining(loaded, PredictOptions.of({"passages": 1}))
     example = Example(where="docs.jsonl:1", id="d", fields={"body": {"text": TEXT}})
     features = explaining.encode(example)
     with caplog.at_level("INFO", "ldt"):
@@ -226,9 +237,9 @@ def test_what_many_labels_take_is_told_once_and_before_it_is_paid(loaded, monkey
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"passages": 1, "passages_of": ["maybe"]}, "--passages-of maybe: the model knows"),
-        ({"passages_of": ["no"]}, "--passages K asks for passages"),
-        ({"passages_unit": "paragraph"}, "--passages K asks for some"),
+        ({"passages": 1, "passages_of": ["maybe"]}, "passages_of=maybe: the model knows"),
+        ({"passages_of": ["no"]}, "passages=K asks for passages"),
+        ({"passages_unit": "paragraph"}, "passages=K asks for some"),
         (
             {"passages": 1, "passages_unit": "paragraph", "passages_by": "chunks"},
             "passages by chunks are whole chunks",
@@ -273,7 +284,7 @@ def test_every_task_cuts_its_passages_from_its_text(tiny_longformer, tmp_path, n
     )
     source = write(tmp_path / "docs.jsonl", [json.dumps(RECORDS[name])])
     options = {"chunks": name != "token_classification", "overwrite": True}
-    for by, unit in [*((by, "sentence") for by in METHODS), ("gradient", "paragraph")]:
+    for by, unit in [*((by, "sentence") for by in get_args(By)), ("gradient", "paragraph")]:
         options |= {"passages_by": by, "passages_unit": unit}
         _, (got,) = answer(source, tmp_path / "run", tmp_path, passages=2, **options)
         text = "\n".join([TEXT, TEXT]) if name == "wikihop" else TEXT

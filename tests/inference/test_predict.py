@@ -100,11 +100,11 @@ def test_without_a_model_the_latest_run_is_taken_and_named(
 def test_fields_named_on_the_command_line_replace_those_of_the_recipe(fine_tuned, tmp_path):
     lines = ['{"text": "this part", "key": "k"}', '{"text": "the other", "key": null}']
     source = write(tmp_path / "docs.jsonl", lines)
-    _, answers = answer(source, fine_tuned, tmp_path, text="text", id="key")
+    _, answers = answer(source, fine_tuned, tmp_path, data={"text": "text", "id": "key"})
     assert [each["id"] for each in answers] == ["k", 2]
     other = {"model": str(fine_tuned), "output": str(tmp_path / "other.jsonl")}
     with pytest.raises(DataError, match="docs.jsonl:1: no field 'body.text'"):
-        predict(source, id="key", **other)
+        predict(source, data={"id": "key"}, **other)
     with pytest.raises(DataError, match="docs.jsonl:1: no field 'name'; .* names the ids"):
         predict(source, **other)
 
@@ -112,19 +112,20 @@ def test_fields_named_on_the_command_line_replace_those_of_the_recipe(fine_tuned
 def test_resuming_with_another_field_or_model_is_refused(fine_tuned, tmp_path):
     lines = ['{"text": "this part", "key": 1}', "{"]
     source = write(tmp_path / "docs.jsonl", lines)
-    options = {"output": str(tmp_path / "answers.jsonl"), "text": "text", "resume": True}
+    options = {"output": str(tmp_path / "answers.jsonl"), "resume": True}
+    text, both = {"text": "text"}, {"text": "text", "id": "key"}
     with pytest.raises(DataError):
-        predict(source, model=str(fine_tuned), id="key", **options)
+        predict(source, model=str(fine_tuned), data=both, **options)
     with pytest.raises(UserError, match="made with another id field; use the same"):
-        predict(source, model=str(fine_tuned), **options)
+        predict(source, model=str(fine_tuned), data=text, **options)
     other = shutil.copytree(fine_tuned, tmp_path / "run")
     with pytest.raises(DataError):
-        predict(source, model=str(other), id="key", **options)
+        predict(source, model=str(other), data=both, **options)
     with open(other / "model.safetensors", "r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"x")
     with pytest.raises(UserError, match="made with another model; use the same"):
-        predict(source, model=str(other), id="key", **options)
+        predict(source, model=str(other), data=both, **options)
 
 
 def test_a_model_that_is_not_fine_tuned_has_no_answers(fine_tuned, tiny_longformer, tmp_path):
@@ -185,7 +186,7 @@ def test_bf16_on_a_cpu_without_it_is_warned_of(
 
 
 def test_no_device_of_that_name_is_told(fine_tuned, tmp_path):
-    with pytest.raises(UserError, match="--device tpu9: cannot be used"):
+    with pytest.raises(UserError, match="device=tpu9: cannot be used"):
         predict(write(tmp_path / "docs.jsonl", lines_of(1)), model=str(fine_tuned), device="tpu9")
 
 

@@ -11,8 +11,8 @@ import pytest
 from classified import RECIPE, answer, lines_of, write
 
 from ldt.errors import DataError, ModelError, UserError
+from ldt.inference import engine
 from ldt.inference import predict as module
-from ldt.inference import run_model
 from ldt.inference.predict import predict
 
 
@@ -62,10 +62,11 @@ def test_the_encoding_is_that_of_the_training_but_for_what_shows_utf_8(fine_tune
     source.write_bytes("name;body\nÉ;this party\n".encode("cp1252"))
     assert answer(str(source), run, tmp_path, overwrite=True)[1][0]["id"] == "É"
     assert (
-        f"{source}: read as cp1252, as the training was; --encoding names another" in log.messages
+        f"{source}: read as cp1252, as the training was; data.encoding=NAME reads another"
+        in log.messages
     )
     with pytest.raises(DataError, match="docs.csv:2: not utf-8: .*|docs.csv:2: not UTF-8"):
-        answer(str(source), run, tmp_path, encoding="utf-8", overwrite=True)
+        answer(str(source), run, tmp_path, data={"encoding": "utf-8"}, overwrite=True)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_the_encoding_is_that_of_the_training_but_for_what_shows_utf_8(fine_tune
 def test_a_field_that_is_named_must_be_there(fine_tuned, tmp_path, name, content, options, what):
     source = write(tmp_path / name, content.splitlines())
     with pytest.raises(UserError) as error:
-        predict(source, model=str(fine_tuned), **options)
+        predict(source, model=str(fine_tuned), data=options)
     assert str(error.value).removeprefix(source).startswith(what)
 
 
@@ -108,16 +109,17 @@ def test_input_of_another_layout_gets_the_one_of_the_training(fine_tuned, tmp_pa
         RECIPE.replace("{train", "{format: squad, train").replace("id: name, ", "")
     )
     source = write(tmp_path / "dev.json", [json.dumps([{"title": "Warsaw", "paragraphs": []}])])
-    with pytest.raises(DataError, match=r"item 1: no field .*; trained with --format squad"):
+    with pytest.raises(DataError, match=r"item 1: no field .*; trained with data.format=squad"):
         predict(source, model=str(run))
     assert "read as squad" not in log.text
     write(tmp_path / "dev.json", [json.dumps({"data": [{"title": "Warsaw"}]})])
     with pytest.raises(DataError, match=r"article 1: no field 'paragraphs'"):
         predict(source, model=str(run))
-    assert f"{source}: read as squad, as the training was; --format names another" in log.messages
+    line = f"{source}: read as squad, as the training was; data.format=NAME reads another"
+    assert line in log.messages
     write(tmp_path / "dev.json", [json.dumps([{"title": "Warsaw", "paragraphs": []}])])
     with pytest.raises(DataError, match="it has 'title', 'paragraphs'$"):
-        predict(source, model=str(run), format="jsonl")
+        predict(source, model=str(run), data={"format": "jsonl"})
 
 
 @pytest.mark.parametrize(
@@ -129,8 +131,8 @@ def test_input_of_another_layout_gets_the_one_of_the_training(fine_tuned, tmp_pa
         ({"output": "link.jsonl"}, "link.jsonl: this is the input"),
         ({"output": "."}, ".: a folder"),
         ({"resume": True}, "--resume needs --output FILE"),
-        ({"batch_tokens": 0}, "--batch-tokens must be at least 1"),
-        ({"encoding": "utf-16"}, "--encoding: utf-16 has no ASCII in it"),
+        ({"batch_tokens": 0}, "batch_tokens: expected greater than or equal to 1, got 0"),
+        ({"data": {"encoding": "utf-16"}}, "data.encoding: utf-16 has no ASCII in it"),
         ({"output": "old.csv"}, "old.csv exists already; --overwrite replaces it"),
         ({"output": "a.xlsx"}, "a.xlsx: a spreadsheet is not written; name it .csv"),
         ({"output": "a.csv.gz"}, "a.csv.gz: lines alone are compressed; name it .jsonl.gz"),
@@ -165,7 +167,7 @@ def test_what_cannot_work_is_told_before_the_model_is_loaded(
     options, what, fine_tuned, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run_model, "PREDICTORS", {"examples": "not:loaded"})
+    monkeypatch.setattr(engine, "PREDICTORS", {"examples": "not:loaded"})
     write(Path("docs.jsonl"), lines_of(1))
     os.link("docs.jsonl", "link.jsonl")
     for name in ("recipe.yaml", "old.csv", "papers/a.pdf"):
@@ -190,7 +192,7 @@ def test_the_first_record_is_read_before_the_model_is_loaded(
     name, data, what, fine_tuned, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run_model, "PREDICTORS", {"examples": "not:loaded"})
+    monkeypatch.setattr(engine, "PREDICTORS", {"examples": "not:loaded"})
     Path(name).write_bytes(data)
     with pytest.raises(DataError, match=what):
         predict(name, model=str(fine_tuned), output="answers.jsonl")

@@ -1,7 +1,8 @@
-"""Answers by Ray Data, which is installed apart; what it calls has no Ray in it."""
+"""Answers by Ray Data, by its own functions and by ldt predict --engine ray; Ray is apart."""
 
 import json
 import os
+import sys
 import time
 
 import numpy as np
@@ -10,9 +11,13 @@ import pytest
 from classified import lines_of
 
 import ldt
-from ldt.errors import DataError
+from ldt.errors import DataError, UserError
+from ldt.inference import ray as ray_data
+from ldt.inference.options import PredictOptions
 from ldt.inference.ray import Predictor
 
+NOTHING = {"address": None, "resume": False, "overwrite": False, "model": None}
+NAMED = PredictOptions.of({"data": {"id": "name"}})
 RECORDS = [json.loads(line) for line in lines_of(600)]
 COLUMNS = {
     "name": np.array([record["name"] for record in RECORDS]),
@@ -22,14 +27,14 @@ COLUMNS = {
 
 def test_a_batch_of_columns_keeps_its_ids_and_gets_answers(fine_tuned):
     batch = {name: column[:40] for name, column in COLUMNS.items()}
-    found = Predictor(str(fine_tuned), ids="name", text="text")(batch)
+    found = Predictor(str(fine_tuned), ids="name", data={"text": "text"})(batch)
     assert found["name"] is batch["name"]
     assert list(map(json.loads, found["answer"])) == ldt.load(str(fine_tuned))(RECORDS[:40])
 
 
 def test_a_row_that_cannot_be_used_has_an_error_for_an_answer(fine_tuned):
     batch = {"name": np.array(["a", "a"]), "text": np.array(["the party", "ends"])}
-    found = Predictor(str(fine_tuned), ids="name", text="text")(batch)
+    found = Predictor(str(fine_tuned), ids="name", data={"text": "text"})(batch)
     assert json.loads(found["answer"][1]) == {
         "id": "a",
         "error": "document 2: id 'a' came before",
@@ -37,7 +42,7 @@ def test_a_row_that_cannot_be_used_has_an_error_for_an_answer(fine_tuned):
 
 
 def test_rows_without_ids_are_refused(fine_tuned):
-    predictor = Predictor(str(fine_tuned), ids="name", text="text")
+    predictor = Predictor(str(fine_tuned), ids="name", data={"text": "text"})
     with pytest.raises(DataError, match="no column 'name' of ids; there are 'text', 'id'"):
         predictor({"text": np.array(["a"]), "id": np.array([1])})
     for missing in (None, "", float("nan")):
@@ -63,7 +68,11 @@ def test_every_row_is_answered_once_though_an_actor_is_killed(fine_tuned, tmp_pa
         context.target_min_block_size, context.target_max_block_size = 1, 4000
         rows = data.read_parquet(str(tmp_path / "docs")).map_batches(
             Predictor,
-            fn_constructor_kwargs={"folder": str(fine_tuned), "ids": "name", "text": "text"},
+            fn_constructor_kwargs={
+                "folder": str(fine_tuned),
+                "ids": "name",
+                "data": {"text": "text"},
+            },
             batch_size=20,
             compute=data.ActorPoolStrategy(size=2),
         )
@@ -91,3 +100,93 @@ def _kill_an_actor():
             time.sleep(0.5)
             return True
     return False
+
+
+def test_without_ray_it_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"needs Ray: pip install 'ldt-toolkit\[ray\]'"):
+        ray_data.predict(["a.jsonl"], "answers", **NOTHING, options=NAMED)
+
+
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        (["a.txt"], "a.txt: --engine ray reads .parquet, .jsonl, .json, .csv"),
+        (["a.jsonl", "b.csv"], "files of one kind at a time, got "),
+        (["no-*.jsonl"], "no file has such a name"),
+    ],
+)
+def test_files_that_ray_does_not_read_are_refused(tmp_path, monkeypatch, names, line):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=line):
+        ray_data._documents(names)
+
+
+def test_files_of_one_kind_have_a_reader(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("b.jsonl", "a.jsonl.gz"):
+        (tmp_path / name).touch()
+    paths = [str(tmp_path / name) for name in ("a.jsonl.gz", "b.jsonl")]
+    assert ray_data._documents(["*.jsonl*"]) == (paths, "read_json")
+    assert ray_data._documents(["s3://b/c.parquet"]) == (["s3://b/c.parquet"], "read_parquet")
+
+
+def test_a_folder_with_answers_stays_unless_it_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    target = str(tmp_path / "answers")
+    for output in (None, "answers.jsonl"):
+        with pytest.raises(UserError, match="a folder of Parquet files"):
+            ray_data._target(output, False, False)
+    with pytest.raises(UserError, match=r"nothing to resume, no answers\.answered"):
+        ray_data._target("answers", True, False)
+    assert ray_data._target("answers", False, False) == target
+    (tmp_path / "answers").mkdir()
+    with pytest.raises(UserError, match="is there already; --overwrite replaces it"):
+        ray_data._target("answers", False, False)
+    (tmp_path / "answers.answered").mkdir()
+    with pytest.raises(UserError, match="--resume goes on with it, --overwrite replaces it"):
+        ray_data._target("answers", False, False)
+    assert ray_data._target("answers", True, False) == target
+    assert (tmp_path / "answers").is_dir()
+    assert ray_data._target("answers", False, True) == target
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("machines", "pool"),
+    [
+        ({"CPU": 2.0}, (1, {"num_cpus": 1})),
+        ({"CPU": 1.0}, (1, {"num_cpus": 1})),
+        ({"CPU": 33.0}, (8, {"num_cpus": 4})),
+        ({"CPU": 64.0, "GPU": 4.0}, (4, {"num_gpus": 1})),
+    ],
+)
+def test_actors_leave_room_for_reading(machines, pool):
+    assert ray_data._pool(machines) == pool
+
+
+@pytest.mark.nightly
+def test_a_cluster_of_this_machine_answers_for_each_row_once(fine_tuned, tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray", reason="Ray is not installed; pip install 'ray[data]'")
+    import pandas
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.chdir(tmp_path)
+    lines = lines_of(200)
+    (tmp_path / "docs.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    records = [json.loads(line) for line in lines]
+    flat = [{"name": each["name"], "text": each["body"]["text"]} for each in records]
+    pandas.DataFrame(flat).to_parquet("docs.parquet")
+    ray.init(num_cpus=3, include_dashboard=False, object_store_memory=200 << 20)
+    reading = {"data": {"id": "name", "text": "text"}}
+    options = NOTHING | {"model": str(fine_tuned), "options": PredictOptions.of(reading)}
+    try:
+        assert ray_data.predict(["docs.parquet"], "answers", **options) == 0
+    finally:
+        ray.shutdown()
+    found = pandas.read_parquet("answers")
+    expected = {each["id"]: each for each in ldt.load(str(fine_tuned))(records)}
+    assert sorted(found["name"]) == sorted(expected)
+    for name, answer in zip(found["name"], found["answer"], strict=True):
+        assert json.loads(answer)["label"] == expected[name]["label"]
+    assert not (tmp_path / "answers.answered").exists()

@@ -19,12 +19,12 @@ from pyarrow import parquet
 from ldt.errors import DataError, UserError
 from ldt.inference import stream
 from ldt.inference.answer_file import AnswerFile
+from ldt.inference.inputs import Shard
 from ldt.inference.merge import merge
 from ldt.inference.predict import predict
-from ldt.inference.shards import Shard
 
 zstd = partial(pyarrow.compress, codec="zstd", asbytes=True)
-COLUMNS = {"text": "text", "id": "name"}
+COLUMNS = {"data": {"text": "text", "id": "name"}}
 
 
 class Constant:
@@ -55,7 +55,7 @@ class Constant:
 @pytest.fixture
 def quick(monkeypatch):
     """Answers without a model, and groups of 3 documents."""
-    monkeypatch.setattr("ldt.inference.run_model.PREDICTORS", {"examples": f"{__name__}:Constant"})
+    monkeypatch.setattr("ldt.inference.engine.PREDICTORS", {"examples": f"{__name__}:Constant"})
     monkeypatch.setattr(stream, "LOOKAHEAD_DOCUMENTS", 3)
 
 

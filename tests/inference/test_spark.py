@@ -43,6 +43,9 @@ def test_the_lines_on_the_page_answer_for_each_row(fine_tuned, tmp_path, monkeyp
         spark.stop()
     found = pandas.read_parquet("answers")
     assert sorted(found["id"]) == sorted(row["id"] for row in flat)
-    expected = {each["id"]: each for each in ldt.load(str(fine_tuned), id="id", text="text")(flat)}
+    expected = {
+        each["id"]: each
+        for each in ldt.load(str(fine_tuned), data={"id": "id", "text": "text"})(flat)
+    }
     for id, answer in zip(found["id"], found["answer"], strict=True):
         assert json.loads(answer)["label"] == expected[id]["label"]

@@ -4,12 +4,13 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from streaming import answer_all
 
 from ldt.errors import DataError, ModelError, UserError
 from ldt.inference import stream as answering
-from ldt.inference.ahead import ahead
 from ldt.inference.group import batches
-from ldt.inference.stream import Counts, SeenIds, answer_all
+from ldt.inference.inputs import prefetch
+from ldt.inference.stream import Counts, SeenIds
 from ldt.io.records import Example
 
 
@@ -229,7 +230,7 @@ def test_a_pipe_that_pauses_gets_the_answers_that_wait():
         yield from documents([3])
 
     found = []
-    for item in ahead(records, None, patience=0.05):
+    for item in prefetch(records, None, patience=0.05):
         found.append(item and item.fields["windows"][0])
         if item is None:
             go.set()
@@ -239,7 +240,7 @@ def test_a_pipe_that_pauses_gets_the_answers_that_wait():
 
 def test_a_pipe_that_does_not_pause_is_read_without_gaps():
     examples = documents(*[[1]] * 1000)
-    assert list(ahead(lambda on_error: iter(examples), None, patience=5)) == examples
+    assert list(prefetch(lambda on_error: iter(examples), None, patience=5)) == examples
 
 
 def test_errors_of_a_pipe_reach_the_reader_in_their_order():
@@ -255,13 +256,13 @@ def test_errors_of_a_pipe_reach_the_reader_in_their_order():
         seen.append((str(error), raw, threading.current_thread().name))
 
     with pytest.raises(DataError, match="cut off"):
-        seen.extend(item.id for item in ahead(records, bad, patience=5))
+        seen.extend(item.id for item in prefetch(records, bad, patience=5))
     assert seen == [1, ("stdin:2: not JSON", b"{", threading.current_thread().name), 1]
 
 
 def test_the_thread_of_a_pipe_ends_with_its_reader():
     before = threading.active_count()
-    stream = ahead(lambda on_error: iter(documents(*[[1]] * 1000)), None)
+    stream = prefetch(lambda on_error: iter(documents(*[[1]] * 1000)), None)
     next(stream)
     assert threading.active_count() == before + 1
     stream.close()

@@ -15,20 +15,20 @@ from pathlib import Path
 import psutil
 import pytest
 from classified import lines_of, make_run, read, write
+from streaming import answer_all
 from worker_models import Lengths, Other, documents
 
 from ldt.attention import matmul
 from ldt.errors import DataError, ResourceError, UserError
+from ldt.inference import engine
 from ldt.inference import executor as module
-from ldt.inference import run_model
 from ldt.inference.agreement import Agreement
-from ldt.inference.ahead import ahead
+from ldt.inference.engine import ModelMaker, read_recipe
 from ldt.inference.executor import Seat, Workers
 from ldt.inference.group import Answering, Here
-from ldt.inference.passages import Wanted
+from ldt.inference.inputs import prefetch
+from ldt.inference.options import PredictOptions
 from ldt.inference.predict import predict
-from ldt.inference.run_model import RunModel, read_recipe
-from ldt.inference.stream import answer_all
 from ldt.io.records import Example
 
 TWO = [Seat("cpu", 1)] * 2
@@ -83,7 +83,9 @@ def answered(tmp_path, sink, can_fork):
         with Workers([Lengths(str(tmp_path), begin)] * len(seats), seats, endless) as workers:
             workers.start()
             workers.load(workers.settings())
-            return answer_all(records, Lengths("."), sink, batch_tokens=8, hands=workers, **options)
+            return answer_all(
+                records, Lengths("."), sink, batch_tokens=8, executor=workers, **options
+            )
 
     yield answer
     assert gone(begun(tmp_path))
@@ -289,8 +291,8 @@ def test_a_pipe_that_pauses_gets_the_answers_that_wait(answered, sink, tmp_path)
     with Workers([Lengths(str(tmp_path))] * 2, TWO) as workers:
         workers.start()
         workers.load(workers.settings())
-        source = ahead(records, None, busy=workers.busy)
-        answer_all(source, Lengths("."), sink, batch_tokens=8, hands=workers)
+        source = prefetch(records, None, busy=workers.busy)
+        answer_all(source, Lengths("."), sink, batch_tokens=8, executor=workers)
     assert seen == [30]
     assert sink.ids() == list(range(1, 61))
 
@@ -310,7 +312,7 @@ from worker_models import Lengths, documents
 from ldt.inference import executor
 from ldt.inference.answer_file import AnswerStream
 from ldt.inference.executor import Seat, Workers
-from ldt.inference.stream import answer_all
+from streaming import answer_all
 if sys.argv[4:]:
     executor.can_fork = bool
 workers = Workers([Lengths(sys.argv[2])] * 2, [Seat("cpu", 1)] * 2).__enter__()
@@ -318,7 +320,7 @@ workers.start()
 workers.load(workers.settings())
 records = documents(40, n1=sys.argv[3], n20=sys.argv[3])
 sink = AnswerStream(sys.stdout.buffer)
-answer_all(records, Lengths("."), sink, batch_tokens=8, hands=workers)
+answer_all(records, Lengths("."), sink, batch_tokens=8, executor=workers)
 """
 
 
@@ -377,16 +379,18 @@ def one_library(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("precision", "wanted"),
+    ("precision", "explained"),
     [
-        ("fp32", Wanted(2, "occlusion", chunks=True, batch_tokens=256)),
-        ("bf16", Wanted()),
-        ("int8", Wanted()),
+        ("fp32", {"passages": 2, "passages_by": "occlusion", "chunks": True}),
+        ("bf16", {}),
+        ("int8", {}),
     ],
 )
-def test_a_model_that_was_sent_answers_as_the_one_here(fine_tuned, precision, wanted, monkeypatch):
-    shown = {"raw_scores": True, "label_sets": None}
-    run = RunModel(fine_tuned, read_recipe(fine_tuned), "cpu", shown, wanted, 256)
+def test_a_model_that_was_sent_answers_as_the_one_here(
+    fine_tuned, precision, explained, monkeypatch
+):
+    options = {"raw_scores": True, "device": "cpu", "batch_tokens": 256} | explained
+    run = ModelMaker(fine_tuned, read_recipe(fine_tuned), PredictOptions.of(options))
     lines = enumerate(map(json.loads, lines_of(12)), 1)
     examples = [Example(line, line["name"], f"docs.jsonl:{n}") for n, line in lines]
     inputs = run.inputs()
@@ -397,12 +401,12 @@ def test_a_model_that_was_sent_answers_as_the_one_here(fine_tuned, precision, wa
     sent, documents_sent = pickle.loads(pickle.dumps((run, group)))
     products = {kind: not taken for kind, taken in matmul.choices().items()}
     with ExitStack() as stack:
-        monkeypatch.setattr(run_model, "_stack", stack)
+        monkeypatch.setattr(engine, "_stack", stack)
         assert sent.settings() == {"precision": "fp32", "arithmetic": matmul.choices()}
         sent.load({"precision": precision, "arithmetic": products})
         assert matmul._chosen == products
     with ExitStack() as stack:
-        monkeypatch.setattr(run_model, "_stack", stack)
+        monkeypatch.setattr(engine, "_stack", stack)
         answers = sent.load(sent.settings() | {"precision": precision})
         assert answers(documents_sent, compared) == here
     assert len(here.exact) == compared

@@ -215,8 +215,8 @@ def test_large_weights_whose_sum_is_not_finite_are_taken(folder):
 def test_a_model_is_mapped_to_answer_and_read_to_be_trained(tiny_longformer, tmp_path):
     from classified import make_run
 
+    from ldt.inference.engine import read_recipe
     from ldt.inference.predictor import EncoderPredictor
-    from ldt.inference.run_model import read_recipe
 
     make_run(tiny_longformer, tmp_path)
     file = tmp_path / "model.safetensors"

@@ -11,7 +11,7 @@ from longformers import HEADS, batch, ldt_model
 from transformers import AutoConfig, AutoTokenizer, LongformerConfig
 
 import ldt.model
-from ldt.inference.answerer import Answerer
+from ldt.inference.engine import Engine
 from ldt.model import LdtConfig, load
 
 HEAD = "ForSequenceClassification"
@@ -103,7 +103,7 @@ def classifier(tiny_longformer, tmp_path_factory):
 def test_a_pipeline_gives_the_scores_of_ldt_predict(classifier):
     text = "the first party and the other party agree that this agreement ends"
     assert json.loads((classifier / "config.json").read_text())["model_type"] == "longformer"
-    expected = Answerer(str(classifier), precision="fp32")(text)["scores"]
+    expected = Engine(str(classifier), precision="fp32")(text)["scores"]
     (scores,) = run(PIPELINE, classifier, text)
     found = {each["label"]: each["score"] for each in scores}
     assert len(set(found.values())) == 3

@@ -29,8 +29,8 @@ TEXTS = [LONG[: 11 * n] for n in range(1, 20)] + [LONG * 3, ""]
 def served(runs):
     """The server of a classifier in two processes, which die as `Fatal` has it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(crew, "ServedMaker", Fatal)
-        made = Served(str(runs("classification")), seats=TWO)
+        patch.setattr(crew, "ReplicaMaker", Fatal)
+        made = Served(str(runs("classification")), places=TWO)
     with running(made) as here:
         yield here
     pids = processes()
@@ -81,7 +81,7 @@ def test_other_tasks_answer_from_processes(name, runs, tmp_path):
         "multiple_choice": {"question": "when?", "context": LONG, "choices": ["now", "never"]},
     }[name]
     (right,) = predicted(runs(name), [{"id": 1} | fields], tmp_path)
-    made = Served(str(runs(name)), seats=TWO[:1])
+    made = Served(str(runs(name)), places=TWO[:1])
     try:
         with running(made) as here:
             status, found, _ = here.ask("/answer", fields)
@@ -140,7 +140,7 @@ def test_a_model_that_cannot_be_used_is_an_error_at_the_start(runs, tmp_path):
     (folder / "model.safetensors").write_bytes(b"no weights")
     before = set(processes())
     with pytest.raises(UserError):
-        Served(str(folder), seats=TWO)
+        Served(str(folder), places=TWO)
     assert set(processes()) == before
 
 

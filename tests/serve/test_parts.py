@@ -6,7 +6,7 @@ from served import make_run
 from ldt.errors import ResourceError, UserError
 from ldt.model import LdtConfig
 from ldt.serve.metrics import Metrics
-from ldt.serve.model import Options, Served, automatic_batch
+from ldt.serve.model import RequestOptions, Served, automatic_batch
 from ldt.serve.refused import Refused, refused
 from ldt.serve.shapes import Predict, checked, native, ranked
 
@@ -48,8 +48,10 @@ def test_a_question_is_cut_only_where_the_request_says_so(tiny_longformer, tmp_p
     fields = {"question": "when does this agreement end?", "context": "it ends."}
     example = served.example(fields, 1)
     with pytest.raises(UserError, match='^input 1: the question is too long; "truncate": true'):
-        served.variant(Options()).encode(example)
-    assert served.variant(Options(truncate=True)).encode(example)[0]["flags"]["question_cut"]
+        served.variant(RequestOptions.of({})).encode(example)
+    assert served.variant(RequestOptions.of({"truncate": True})).encode(example)[0]["flags"][
+        "question_cut"
+    ]
 
 
 def test_a_long_document_is_not_read_for_each_of_very_many_choices(runs):

@@ -12,8 +12,8 @@ from served import LONG, assert_same, predicted
 
 from ldt.errors import DataError, ModelError, ResourceError, UserError
 from ldt.io.records import Example
-from ldt.serve.model import Options, Served
-from ldt.serve.scheduler import TOKENIZING, ClosedError, FullError, Here, Scheduler
+from ldt.serve.model import RequestOptions, Served
+from ldt.serve.scheduler import TOKENIZING, ClosedError, FullError, LocalReplica, Scheduler
 
 WORDS = "the party of this agreement ends and other first part".split()
 
@@ -57,7 +57,7 @@ def make(counting):
     made = []
 
     def make(model=counting, batch_tokens=100, places=512):
-        made.append(Scheduler([Here(model)], batch_tokens=batch_tokens, places=places))
+        made.append(Scheduler([LocalReplica(model)], batch_tokens=batch_tokens, places=places))
         return made[-1]
 
     yield make
@@ -81,7 +81,7 @@ def test_answers_are_those_of_predict_alone_in_a_batch_and_under_load(
     records = [{"id": f"d{n}", "text": text} for n, text in enumerate([*texts(30), LONG, ""])]
     expected = predicted(runs("classification"), records, tmp_path)
     scheduler = make(classifier.predictor, batch_tokens=512)
-    variant = classifier.variant(Options())
+    variant = classifier.variant(RequestOptions.of({}))
     examples = [classifier.example(record, 1) for record in records]
     alone = [scheduler.submit(variant, [each])[0].result(60).answer for each in examples]
     together = [each.result(60).answer for each in scheduler.submit(variant, examples)]
@@ -121,7 +121,7 @@ def test_every_task_answers_as_in_predict(task, options, runs, make, tmp_path):
     records = [{"id": f"d{n}"} | LINES[task](n) for n in range(1, 8)]
     expected = predicted(runs(task), records, tmp_path, **options)
     served = Served(str(runs(task)))
-    variant = served.variant(Options(**options))
+    variant = served.variant(RequestOptions.of(options))
     scheduler = make(served.predictor, batch_tokens=256)
     examples = [served.example(record, 1) for record in records]
     futures = scheduler.submit(variant, examples, alone=variant.alone)
@@ -199,7 +199,9 @@ def test_whichever_model_is_free_takes_the_next_batch(counting):
 
     other = Other()
     counting.held.clear()
-    scheduler = Scheduler([Here(counting), Here(other)], batch_tokens=100, places=512)
+    scheduler = Scheduler(
+        [LocalReplica(counting), LocalReplica(other)], batch_tokens=100, places=512
+    )
     futures = scheduler.submit(other, [document("long", *[100] * 20)])
     futures += scheduler.submit(other, [document(n, 100) for n in range(10)])
     assert counting.begun.wait(30)
@@ -221,7 +223,9 @@ def test_a_document_waits_for_no_model_that_has_another(counting):
     for each in (counting, other):
         right = each.outputs
         each.outputs = lambda some, right=right: (meeting.wait(30), right(some))[1]
-    scheduler = Scheduler([Here(counting), Here(other)], batch_tokens=100, places=512)
+    scheduler = Scheduler(
+        [LocalReplica(counting), LocalReplica(other)], batch_tokens=100, places=512
+    )
     (future,) = scheduler.submit(counting, [document("long", *[100] * 6)])
     assert future.result(30).answer["answer"] == 600
     assert len(counting.batches) == len(other.batches) == 3
@@ -335,7 +339,9 @@ def test_a_document_is_cut_only_where_the_request_says_so(runs, make, tmp_path):
     example = served.example({"text": LONG}, 1)
     scheduler = make(served.predictor)
     answers = [
-        scheduler.submit(served.variant(Options(truncate=cut)), [example])[0].result(60).answer
+        scheduler.submit(served.variant(RequestOptions.of({"truncate": cut})), [example])[0]
+        .result(60)
+        .answer
         for cut in (False, True)
     ]
     assert answers[0]["windows"] > 5
@@ -349,8 +355,10 @@ def test_a_model_that_reads_beginnings_alone_is_asked_to_cut(runs, make):
     served = Served(str(runs("summarization")))
     example = served.example({"text": LONG}, 1)
     with pytest.raises(DataError, match=r'input 1: [\d,]+ of [\d,]+ tokens would not be read; "tr'):
-        served.variant(Options()).encode(example)
-    assert served.variant(Options(truncate=True)).encode(example)[0]["flags"]["truncated"]
+        served.variant(RequestOptions.of({})).encode(example)
+    assert served.variant(RequestOptions.of({"truncate": True})).encode(example)[0]["flags"][
+        "truncated"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -363,4 +371,4 @@ def test_a_model_that_reads_beginnings_alone_is_asked_to_cut(runs, make):
 )
 def test_what_a_task_does_not_have_is_refused(task, options, what, runs):
     with pytest.raises(UserError, match=what):
-        Served(str(runs(task))).variant(Options(**options))
+        Served(str(runs(task))).variant(RequestOptions.of(options))

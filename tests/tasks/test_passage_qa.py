@@ -231,7 +231,7 @@ def test_a_layout_is_written_of_documents_that_are_read_in_it():
     task = PassageQA()
     assert published_layout(None, "a.json", task, ("tydiqa", "nq")) == "tydiqa"
     assert published_layout("nq", "a.out", task, ("nq", "tydiqa")) == "nq"
-    with pytest.raises(UserError, match="--layout nq: .* read as lines; --format nq reads them"):
+    with pytest.raises(UserError, match="--layout nq: .* read as lines; data.format=nq reads them"):
         published_layout("nq", "a.json", task, (None, "nq"))
     with pytest.raises(UserError, match="answers of passage_qa are JSON lines"):
         published_layout(None, "a.json", task, (None, "nq"))

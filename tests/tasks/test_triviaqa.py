@@ -380,7 +380,10 @@ training:
     results = json.loads((tmp_path / "run/metrics.json").read_text())
     assert results["data"]["eval"]["inputs"] > 30
     assert (
-        predict(str(file), model=str(tmp_path / "run"), format="triviaqa", output=str(output)) == 0
+        predict(
+            str(file), model=str(tmp_path / "run"), data={"format": "triviaqa"}, output=str(output)
+        )
+        == 0
     )
     assert all(json.loads(output.read_text()).values())
     result = evaluate(str(file), str(output), format="triviaqa")

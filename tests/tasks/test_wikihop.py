@@ -393,7 +393,7 @@ training:
     assert predict("all.json", output="found.json") == 0
     result = evaluate.evaluate("all.json", "found.json", format="wikihop")
     assert result.metrics["accuracy"] == metrics["eval_accuracy"]
-    assert predict("all.json", output="found.jsonl", format="wikihop", n_best=2) == 0
+    assert predict("all.json", output="found.jsonl", data={"format": "wikihop"}, n_best=2) == 0
     line = json.loads((tmp_path / "found.jsonl").read_text().splitlines()[0])
     assert list(line) == ["id", "answer", "score", "n_best", "windows"]
     assert [best["answer"] for best in line["n_best"]][0] == line["answer"]

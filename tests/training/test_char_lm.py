@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from char_lm_runs import make, write_text
+from streaming import answer_all
 from training_runs import assert_same_run, train, weights
 
 from ldt.attention import matmul
@@ -22,7 +23,6 @@ from ldt.errors import DataError, RecipeError, UserError
 from ldt.inference.answer_file import AnswerStream
 from ldt.inference.generate import CharacterPredictor, choose, next_logits
 from ldt.inference.perplexity import is_character_model, perplexity
-from ldt.inference.stream import answer_all
 from ldt.io.records import Example
 from ldt.model import LdtForCausalLM
 from ldt.model.loading import read_tokenizer

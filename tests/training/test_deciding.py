@@ -11,9 +11,9 @@ from training_runs import train
 
 from ldt import cli
 from ldt.errors import UserError
+from ldt.inference.engine import read_recipe
 from ldt.inference.evaluate import evaluate
 from ldt.inference.predict import predict
-from ldt.inference.run_model import read_recipe
 from ldt.model.loading import read_config
 from ldt.tasks import WikiHop
 from ldt.training.deciding import decide_anew
@@ -113,7 +113,7 @@ def test_answers_are_by_the_decisions_of_the_model(several, caplog):
         assert isinstance(answer["label_set"], list)
     card = Path("runs/r/README.md").read_text()
     assert "Decision in force: thresholds of 2 classes tuned for f1; probabilities calibr" in card
-    assert "Probabilities in `scores` are calibrated; `--raw-scores` gives logits." in card
+    assert "Probabilities in `scores` are calibrated; `raw_scores=true` gives logits." in card
     assert "| answers | mean probability | share that is right |" in card
 
 

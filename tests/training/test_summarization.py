@@ -315,7 +315,7 @@ def test_what_has_no_meaning_for_summaries_is_refused(recipe, tiny_led):
             predict("dev.jsonl", model="runs/r", **options)
     with pytest.raises(UserError, match="summarization are JSON lines; name the output .jsonl"):
         predict("dev.jsonl", model="runs/r", output="answers.json")
-    with pytest.raises(UserError, match="--precision int8: answers of summarization are written"):
+    with pytest.raises(UserError, match="precision=int8: answers of summarization are written"):
         predict("dev.jsonl", model="runs/r", precision="int8")
     before = Run("runs/r").fingerprint(recipe())
     settings = Path("runs/r/generation_config.json")

@@ -114,7 +114,7 @@ def test_the_evidence_is_beside_the_folder_the_file_or_where_it_is_said(written,
     path = next(read(beside, DATA)).fields["context_file"]
     assert path == tmp_path / "evidence/wikipedia/a.txt"
     (tmp_path / "evidence").rmdir()
-    with pytest.raises(UserError, match="no folder evidence beside it; data.evidence, or --evid"):
+    with pytest.raises(UserError, match="no folder evidence beside it; data.evidence names"):
         list(read(beside, DATA))
     other.rmdir()
     with pytest.raises(UserError, match="other: no such folder; data.evidence"):

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from ldt import system
-from ldt.cli import workers as module
-from ldt.cli.workers import seats
 from ldt.errors import UserError
+from ldt.inference import engine as module
+from ldt.inference.engine import seats
 
 
 @pytest.fixture
@@ -61,12 +61,10 @@ def test_processes_of_a_cpu_have_cores_of_their_own_and_those_of_gpus_have_none(
 @pytest.mark.parametrize(
     ("workers", "device", "gpus", "words"),
     [
-        ("0", "auto", 0, "--workers 0: expected a whole number from 1 on, or auto"),
-        ("all", "auto", 0, "--workers all: expected"),
-        ("3", "auto", 2, "--workers 3: more than 2 GPUs, one for each process"),
-        ("2", "cuda", 0, "--workers 2: more than 0 GPUs"),
-        ("2", "cuda:1", 2, "--workers 2: several .* GPUs .* or the CPU, not cuda:1"),
-        ("2", "mps", 0, "--workers 2: several .* not mps"),
+        ("3", "auto", 2, "workers=3: more than 2 GPUs, one for each process"),
+        ("2", "cuda", 0, "workers=2: more than 0 GPUs"),
+        ("2", "cuda:1", 2, "workers=2: several .* GPUs .* or the CPU, not cuda:1"),
+        ("2", "mps", 0, "workers=2: several .* not mps"),
     ],
 )
 def test_what_has_no_place_is_refused(machine, workers, device, gpus, words):
@@ -77,8 +75,8 @@ def test_what_has_no_place_is_refused(machine, workers, device, gpus, words):
 
 def test_the_cpu_is_shared_without_torch():
     code = (
-        "import sys\nfrom ldt.cli import workers\nworkers._has_driver = bool\n"
-        "assert len(workers.seats('3', 'auto')) == 3\nprint('torch' in sys.modules)"
+        "import sys\nfrom ldt.inference import engine\nengine._has_driver = bool\n"
+        "assert len(engine.seats('3', 'auto')) == 3\nprint('torch' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "False"

@@ -12,13 +12,16 @@ from pathlib import Path
 
 import datasets
 import numpy as np
+import psutil
 import pytest
 import yaml
 from classified import answer, lines_of, write
 
 import ldt
 from ldt.errors import DataError, ModelError, UserError
-from ldt.inference.answerer import Answerer
+from ldt.inference import stream
+from ldt.inference.engine import Engine
+from ldt.inference.options import meanings
 
 
 @pytest.fixture
@@ -34,7 +37,8 @@ TEXT = RECORDS[7]["body"]["text"]
     "options",
     [{}, {"batch_tokens": 100}, {"raw_scores": True}, {"passages": 2}, {"chunks": True}],
 )
-def test_records_have_the_answers_of_ldt_predict(options, fine_tuned, tmp_path):
+def test_records_have_the_answers_of_ldt_predict(options, fine_tuned, tmp_path, monkeypatch):
+    monkeypatch.setenv("LDT_ONEDNN", "0")  # one library, whichever the clock would choose
     source = write(tmp_path / "docs.jsonl", lines_of(30))
     _, expected = answer(source, fine_tuned, tmp_path, **options)
     assert ldt.load(str(fine_tuned), **options)(RECORDS) == expected
@@ -53,12 +57,15 @@ def test_texts_of_several_fields_are_one(fine_tuned, tmp_path):
     head, tail = TEXT[:40], TEXT[40:]
     record = {"title": head, "note": " ", "body": tail, "id": "x"}
     path = "title + note + body"
-    joined = ldt.load(str(fine_tuned), text=path, id="id")
+    joined = ldt.load(str(fine_tuned), data={"text": path, "id": "id"})
     (expected,) = ldt.load(str(fine_tuned))([f"{head}\n\n{tail}"])
     assert joined(record) == expected | {"id": "x"}
     assert joined([f"{head}\n\n{tail}"]) == [expected]
     source = write(tmp_path / "docs.jsonl", [json.dumps(record)])
-    assert answer(source, fine_tuned, tmp_path, text=path, id="id") == (0, [joined(record)])
+    assert answer(source, fine_tuned, tmp_path, data={"text": path, "id": "id"}) == (
+        0,
+        [joined(record)],
+    )
 
 
 def test_texts_come_from_files_that_a_field_names(fine_tuned, tmp_path):
@@ -69,13 +76,13 @@ def test_texts_come_from_files_that_a_field_names(fine_tuned, tmp_path):
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     (tmp_path / "a.txt").write_text(TEXT, "utf-8")
     source = write(tmp_path / "docs.jsonl", ['{"file": "a.txt", "id": "x"}'])
-    code, answers = answer(source, run, tmp_path, text="file", id="id")
+    code, answers = answer(source, run, tmp_path, data={"text": "file", "id": "id"})
     (expected,) = ldt.load(str(fine_tuned))([TEXT])
     assert (code, answers) == (0, [expected | {"id": "x"}])
 
 
 def test_fields_may_be_others_than_in_training(fine_tuned):
-    model = ldt.load(str(fine_tuned), text="words", id="key")
+    model = ldt.load(str(fine_tuned), data={"text": "words", "id": "key"})
     assert model({"words": TEXT, "key": "x"}) == ldt.load(str(fine_tuned))(RECORDS[7]) | {"id": "x"}
 
 
@@ -106,7 +113,9 @@ def test_a_document_that_cannot_be_used_is_named_or_has_an_error_for_an_answer(
 def test_a_table_has_a_row_of_text_for_each_of_its_own(model):
     texts = [record["body"]["text"] for record in RECORDS[5:9]]
     ids = np.array([5, 6, 7, 8])
-    found = ldt.load(model.folder, text="text").columns({"name": ids, "text": np.array(texts)})
+    found = ldt.load(str(model.folder), data={"text": "text"}).columns(
+        {"name": ids, "text": np.array(texts)}
+    )
     assert found["id"] == ["5", "6", "7", "8"]
     expected = model(RECORDS[5:9])
     assert list(map(json.loads, found["answer"])) == [
@@ -116,7 +125,7 @@ def test_a_table_has_a_row_of_text_for_each_of_its_own(model):
 
 def test_values_of_a_table_may_be_arrays_of_arrays(model, monkeypatch):
     seen = []
-    monkeypatch.setattr(Answerer, "answers", lambda self, rows: seen.extend(rows) or [])
+    monkeypatch.setattr(Engine, "answer", lambda self, rows: seen.extend(rows) or [])
     parts = np.empty(2, object)
     parts[:] = [np.array(["a", "b"], dtype=object), {"x": np.array([1, 2])}]
     model.columns({"text": parts, "n": np.array([1, 2])})
@@ -129,26 +138,26 @@ def test_documents_may_come_from_a_generator_that_asks(model):
     assert model(text for text in [TEXT] if model(TEXT)) == [first]
 
 
-def test_nothing_is_imported_before_the_first_question_nor_pickled_after(model):
+def test_torch_is_not_imported_before_the_first_question_nor_weights_pickled_after(model):
     code = (
-        "import sys, pickle, ldt; model = ldt.load('nowhere'); pickle.dumps(model); "
-        "print({'torch', 'numpy', 'transformers'} & set(sys.modules))"
+        "import sys, pickle, ldt; model = ldt.load(sys.argv[1]); pickle.dumps(model); "
+        "print({'torch', 'transformers'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    command = [sys.executable, "-c", code, str(model.folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout == "set()\n", done.stderr
     expected = model(TEXT)
     data = pickle.dumps(model)
     assert len(data) < 1000
-    assert pickle.loads(data) == model
     assert pickle.loads(data)(TEXT) == expected
 
 
 def test_it_is_loaded_once_whoever_asks_first(model, monkeypatch):
-    from ldt.inference import run_model
+    from ldt.inference import engine
 
-    made, predictor = [], run_model.RunModel.predictor
+    made, predictor = [], engine.ModelMaker.predictor
     monkeypatch.setattr(
-        run_model.RunModel, "predictor", lambda *args: made.append(1) or predictor(*args)
+        engine.ModelMaker, "predictor", lambda *args: made.append(1) or predictor(*args)
     )
     answers = []
     threads = [
@@ -162,6 +171,46 @@ def test_it_is_loaded_once_whoever_asks_first(model, monkeypatch):
     assert len(made) == 1
 
 
+def test_answers_come_one_by_one_while_documents_do(model, monkeypatch):
+    monkeypatch.setattr(stream, "LOOKAHEAD_DOCUMENTS", 4)
+    taken = []
+    answers = model.answer(taken.append(n) or record for n, record in enumerate(RECORDS))
+    assert next(answers)["id"] == "doc-0"
+    assert len(taken) == 4
+    answers.close()
+    assert [each["id"] for each in model(RECORDS[:4])] == [f"doc-{n}" for n in range(4)]
+
+
+@pytest.mark.slow
+def test_processes_answer_as_this_one_does_and_end(fine_tuned, monkeypatch):
+    monkeypatch.setenv("LDT_ONEDNN", "0")  # one library, whichever the clock would choose
+    documents = [RECORDS[0], 3, *RECORDS[1:]]
+    options = {"batch_tokens": 64, "on_error": "answer", "device": "cpu"}
+    expected = ldt.load(str(fine_tuned), **options)(documents)
+    before = set(psutil.Process().children())
+    with ldt.load(str(fine_tuned), workers=2, **options) as model:
+        assert model(documents) == expected
+        answers = model.answer(documents)
+        assert next(answers) == expected[0]
+        answers.close()  # with answers on their way, so that processes are started anew
+        assert model(documents) == expected
+        assert len(set(psutil.Process().children()) - before) == 2
+    assert set(psutil.Process().children()) <= before
+
+
+def test_a_document_that_cannot_be_used_is_left_out_where_it_is_skipped(fine_tuned):
+    model = ldt.load(str(fine_tuned), on_error="skip")
+    assert [each["id"] for each in model([RECORDS[0], 3, RECORDS[2]])] == ["doc-0", "doc-2"]
+
+
+def test_the_docstring_has_every_option(fine_tuned):
+    text = " ".join(ldt.load.__doc__.split())
+    for name, meaning in meanings().items():
+        key = name.removeprefix("data.")
+        shown = name if key == name else f'data={{"{key}": …}}'
+        assert f"{shown}: {meaning}" in text
+
+
 def test_the_page_of_python_says_how(fine_tuned, tmp_path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "python.md").read_text("utf-8")
     part = page.partition("## Answers")[2].partition("## Encoder")[0]
@@ -169,7 +218,7 @@ def test_the_page_of_python_says_how(fine_tuned, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "contracts").symlink_to(fine_tuned)
-    monkeypatch.setattr(ldt, "load", partial(ldt.load, text="text", id="id"))
+    monkeypatch.setattr(ldt, "load", partial(ldt.load, data={"text": "text", "id": "id"}))
     rows = datasets.Dataset.from_dict({"id": ["a", "b"], "text": [TEXT, "the party"]})
     names = {"rows": rows}
     exec(calls + table.replace("rows.map", "mapped = rows.map"), names)
@@ -180,12 +229,17 @@ def test_the_page_of_python_says_how(fine_tuned, tmp_path, monkeypatch):
 
 def test_what_cannot_be_asked_is_told(fine_tuned):
     with pytest.raises(ModelError, match="nowhere: no model there"):
-        ldt.load("nowhere").load()
-    with pytest.raises(UserError, match="--n-best: classification has one answer"):
-        ldt.load(str(fine_tuned), n_best=3)(TEXT)
-    with pytest.raises(UserError, match="--label-sets 2: expected a share"):
-        ldt.load(str(fine_tuned), label_sets=2)(TEXT)
-    with pytest.raises(ValueError, match="on_error must be stop or answer"):
-        Answerer(on_error="skip")
-    with pytest.raises(TypeError, match="bach_tokens"):
-        ldt.load(str(fine_tuned), bach_tokens=3)
+        ldt.load("nowhere")
+    for options, line in (
+        ({"n_best": 3}, "n_best: classification has one answer"),
+        ({"label_sets": 2}, "label_sets: expected less than 1, got 2"),
+        ({"on_error": "go"}, "on_error: expected 'stop', 'skip' or 'answer', got 'go'"),
+        ({"bach_tokens": 3}, "bach_tokens: no such option, did you mean 'batch_tokens'"),
+        ({"text": "body"}, "text: no such option, did you mean 'data.text'"),
+        ({"data": {"txt": "body"}}, "data.txt: no such option, did you mean 'data.text'"),
+        ({"data": {"encoding": "utf-99"}}, "data.encoding: no such encoding of text, got 'utf-99'"),
+        ({"passages_of": ["cap"]}, "passages_of names labels to explain; passages=K asks for pass"),
+    ):
+        with pytest.raises(UserError) as error:
+            ldt.load(str(fine_tuned), **options)
+        assert str(error.value).startswith(line)

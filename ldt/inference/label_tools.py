@@ -1,0 +1,363 @@
+"""Answers as suggestions in tools in which people put labels right: Label Studio and doccano.
+
+Label Studio's form is that of "Import pre-annotated data into Label Studio" and of the tags
+Choices, Labels and Text of its documentation; places are characters there, as its editor counts
+them (`ldt.data.formats.label_studio`). doccano has a line a document, and counts units of UTF-16.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.sax.saxutils import quoteattr
+
+from ldt.data import formats
+from ldt.data.options import DataSection
+from ldt.data.sentences import trimmed
+from ldt.errors import DataError, UserError, listed, plural, shown
+from ldt.io import files, records
+from ldt.io.records import Example
+from ldt.io.text_files import Utf16
+from ldt.metrics import prediction_files
+
+CLASSES, SPANS, TEXT = "label", "spans", "text"  # names of the tags of Label Studio's interface
+ANSWER, EVIDENCE, PASSAGE = "answer", "evidence", "passage"  # labels of spans without a type
+KEYS = ("entities", "evidence", "passages", "answer")  # of an answer, which hold places
+QUESTIONS = ("question", "hypothesis", "query")  # fields that a person has to see beside the text
+TEXTS = ("text", "context")
+_KEYS = ("entities", "evidence", "passages", "start", "scores")  # one of which is used
+
+
+class Span(NamedTuple):
+    """Characters of a text, and what they are."""
+
+    start: int
+    end: int
+    label: str
+    score: float | None = None  # a probability
+
+
+def spans_in(
+    answer: Example, text: str, document: str, keys: Collection[str] = KEYS
+) -> Iterator[Span]:
+    """Yield the places that an answer names, each of which has the words that it quotes.
+
+    Args:
+        document: where the text is from, for messages.
+        keys: those of `KEYS` that are looked at.
+
+    Raises:
+        DataError: a place that is none, is beyond the text, or has other words there.
+    """
+    fields = answer.fields
+    for key, usual, probable in (
+        ("entities", "", True),
+        ("evidence", EVIDENCE, True),
+        ("passages", PASSAGE, False),
+    ):
+        for item in (fields.get(key) if key in keys else None) or ():
+            if isinstance(item, dict):
+                span = _span(item, item.get("label") or usual, probable, answer.where)
+                yield checked(span, item.get("text"), text, answer.where, document)
+    if "answer" in keys and fields.get("answer") and isinstance(fields.get("start"), int):
+        span = _span(fields, ANSWER, False, answer.where)
+        yield checked(span, fields["answer"], text, answer.where, document)
+
+
+def _span(item: dict[str, Any], label: str, probable: bool, where: str) -> Span:
+    match item:
+        case {"start": int(start), "end": int(end)} if isinstance(label, str) and label:
+            score = item.get("score") if probable else None
+            return Span(start, end, label, float(score) if isinstance(score, int | float) else None)
+    raise DataError(f"{where}: {str(item)[:60]}, expected an object with start, end and label")
+
+
+def checked(span: Span, words: Any, text: str, where: str, document: str) -> Span:
+    """The span without what is no part of its words (`ldt.data.sentences.trimmed`).
+
+    Args:
+        words: that it quotes; None for none.
+
+    Raises:
+        DataError: it reaches beyond the text, or has other words.
+    """
+    start, end, label, _ = span
+    here = f"{where}: {label} from {start:,} to {end:,}"
+    if not 0 <= start < end <= len(text):
+        raise DataError(
+            f"{here}: no words there; the text has {plural(len(text), 'character')} ({document})"
+        )
+    if words is not None and text[start:end] != words:
+        raise DataError(
+            f"{here} is {str(words)[:40]!r}, where the text has {text[start:end][:40]!r} "
+            f"({document}); was it another document, or changed since?"
+        )
+    start, end = trimmed(text, start, end)
+    return span._replace(start=start, end=end)
+
+
+@dataclass(frozen=True)
+class LabelledText:
+    """A document with its answer.
+
+    Args:
+        id: of the document.
+        text: of the document.
+        questions: texts that are shown beside it, by name.
+        classes: that were answered; None where the task has none, or gave no answer.
+        scores: probability of each class.
+        spans: that were answered, in the order of their places.
+    """
+
+    id: str | int
+    text: str
+    questions: dict[str, str]
+    classes: list[str] | None
+    scores: dict[str, float]
+    spans: list[Span]
+
+    def sureness(self) -> float | None:
+        """The lowest probability of what was answered; None where nothing has one."""
+        found = [span.score for span in self.spans if span.score is not None]
+        found += [self.scores[name] for name in self.classes or () if name in self.scores]
+        return min(found, default=None)
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What a person can choose from.
+
+    Args:
+        classes: of documents; none where answers have none.
+        several: whether a document can have several of them.
+        labels: of spans; none where answers have none.
+        entities: whether the spans are entities, which do not overlap.
+        questions: names of texts beside the document.
+    """
+
+    classes: list[str]
+    several: bool
+    labels: list[str]
+    entities: bool
+    questions: list[str]
+
+
+def read(
+    answers: str, documents: str | None, data: DataSection, labels: list[str] | None = None
+) -> tuple[list[LabelledText], Interface]:
+    """Answers in the order of their file, each with its document.
+
+    Args:
+        answers: of ``ldt predict``, lines or a table.
+        documents: what they were made of; None where the answers have the text themselves.
+        data: format, text and id of the documents.
+        labels: of spans, in the order in which they are offered; None for those of the answers.
+
+    Raises:
+        UserError: there is no such file, or a label that is not among those given.
+        DataError: a file is damaged; an answer has neither classes nor places; a document is
+            missing, or is not the one that was answered for.
+    """
+    found = list(prediction_files.answers(answers))
+    if not found:
+        raise DataError(f"{answers}: no answers in it")
+    texts = None if documents is None else _documents(documents, data, {str(a.id) for a in found})
+    labelled = [_labelled(answer, texts, documents, data) for answer in found]
+    used = dict.fromkeys(span.label for each in labelled for span in each.spans)
+    if labels is not None:
+        for label in used:
+            if label not in labels:
+                raise UserError(f"--labels: an answer has {label!r}, it has {listed(labels)}")
+    lists = any(isinstance(answer.fields.get("label"), list) for answer in found)
+    return labelled, Interface(
+        classes=list(dict.fromkeys(name for each in labelled for name in each.scores)),
+        several=lists,
+        labels=sorted(used) if labels is None else labels,
+        entities=all("entities" in answer.fields for answer in found),
+        questions=list(dict.fromkeys(name for each in labelled for name in each.questions)),
+    )
+
+
+def _documents(documents: str, data: DataSection, wanted: set[str]) -> dict[str, Example]:
+    """The documents that there are answers for, by their ids as text."""
+    document = data.text or TEXTS[0]
+    found: dict[str, Example] = {}
+    for example in formats.read(documents, data, document=document):
+        if str(example.id) in wanted:
+            found[str(example.id)] = example
+    return found
+
+
+def _labelled(
+    answer: Example, documents: dict[str, Example] | None, source: str | None, data: DataSection
+) -> LabelledText:
+    example = answer
+    if documents is not None:
+        if str(answer.id) not in documents:
+            raise DataError(
+                f"{answer.where}: no document {shown(answer.id)} in {source}; --documents names "
+                "what ldt predict read, data.id the field of its ids"
+            )
+        example = documents[str(answer.id)]
+    text = _text(example, data, kept=documents is None)
+    fields = answer.fields
+    if not set(_KEYS) & set(fields):
+        raise DataError(
+            f"{answer.where}: no classes and no places in a text among {listed(fields)}; answers "
+            "of classification, token_classification, squad, triviaqa and evidence_classification "
+            "have some"
+        )
+    if "tags" in fields:
+        raise DataError(
+            f"{answer.where}: entities of given words, which have no place in a text; answers for "
+            "raw text have one"
+        )
+    spans = list(spans_in(answer, text, example.where))
+    both = example.fields | fields
+    classes = _classes(answer)
+    return LabelledText(
+        id=answer.id,
+        text=text,
+        questions={name: both[name] for name in QUESTIONS if isinstance(both.get(name), str)},
+        classes=classes,
+        scores=fields["scores"] if "label" in fields and "scores" in fields else {},
+        spans=sorted(dict.fromkeys(spans)),
+    )
+
+
+def _text(example: Example, data: DataSection, kept: bool) -> str:
+    """The text of a document, or the one that an answer kept of it."""
+    names = [data.text] if data.text is not None else [n for n in TEXTS if n in example.fields]
+    if not names and kept:
+        raise DataError(
+            f"{example.where}: no field 'text'; --documents FILE names what ldt predict read, and "
+            "its --keep text copies the text into the answers"
+        )
+    return records.text(example, (names or [TEXTS[0]])[0])
+
+
+def _classes(answer: Example) -> list[str] | None:
+    """The classes of an answer, None where it has none.
+
+    Raises:
+        DataError: it is a number.
+    """
+    label = answer.fields.get("label") if "scores" in answer.fields else None
+    if isinstance(label, str):
+        return [label]
+    if label is None or (isinstance(label, list) and all(isinstance(n, str) for n in label)):
+        return label
+    raise DataError(f"{answer.where}: 'label' is {shown(label)}; a number has no classes to choose")
+
+
+def doccano(labelled: list[LabelledText], interface: Interface) -> list[str]:
+    """Lines for a project of text classification or sequence labelling, or
+    where there are classes and spans, of intent detection and slot filling."""
+    lines = [json.dumps(_doccano_line(each, interface), ensure_ascii=False) for each in labelled]
+    return ["".join(f"{line}\n" for line in lines)]
+
+
+def _doccano_line(document: LabelledText, interface: Interface) -> dict[str, Any]:
+    units = Utf16(document.text)
+    spans = [[units.unit(span.start), units.unit(span.end), span.label] for span in document.spans]
+    line: dict[str, Any] = {"id": document.id, "text": document.text} | document.questions
+    if interface.classes and interface.labels:
+        return line | {"cats": document.classes or [], "entities": spans}
+    return line | {"label": (document.classes or []) if interface.classes else spans}
+
+
+def label_studio(labelled: list[LabelledText], interface: Interface) -> list[str]:
+    """The tasks, and the labelling interface of a project."""
+    tasks = [_studio_task(each, interface) for each in labelled]
+    return [json.dumps(tasks, ensure_ascii=False, indent=1) + "\n", _interface(interface)]
+
+
+def _interface(interface: Interface) -> str:
+    """The labelling interface: choices for classes, labels for spans, and the text as it is."""
+    lines = ["<View>", "  <Style>.htx-text, .htx-richtext { white-space: pre-wrap }</Style>"]
+    lines += [f"  <Header value={quoteattr(f'${name}')}/>" for name in interface.questions]
+    if interface.classes:
+        choice = "multiple" if interface.several else "single"
+        lines.append(f'  <Choices name="{CLASSES}" toName="{TEXT}" choice="{choice}">')
+        lines += [f"    <Choice value={quoteattr(name)}/>" for name in interface.classes]
+        lines.append("  </Choices>")
+    if interface.labels:
+        lines.append(f'  <Labels name="{SPANS}" toName="{TEXT}">')
+        lines += [f"    <Label value={quoteattr(name)}/>" for name in interface.labels]
+        lines.append("  </Labels>")
+    lines += [f'  <Text name="{TEXT}" value="$text"/>', "</View>"]
+    return "\n".join(lines) + "\n"
+
+
+def _studio_task(document: LabelledText, interface: Interface) -> dict[str, Any]:
+    questions = {name: document.questions.get(name, "") for name in interface.questions}
+    data = {"id": document.id, "text": document.text} | questions
+    results: list[dict[str, Any]] = []
+    for number, (start, end, label, score) in enumerate(document.spans, 1):
+        words = document.text[start:end]
+        value = {"start": start, "end": end, "text": words, "labels": [label]}
+        results.append(_studio_result(f"span-{number}", SPANS, "labels", value, score))
+    if document.classes:
+        value = {"choices": document.classes}
+        results.append(_studio_result("classes", CLASSES, "choices", value, None))
+    prediction: dict[str, Any] = {"model_version": "ldt", "result": results}
+    sure = document.sureness()
+    if sure is not None:
+        prediction["score"] = sure
+    return {"data": data, "predictions": [prediction]}
+
+
+def _studio_result(
+    id: str, control: str, type: str, value: dict[str, Any], score: float | None
+) -> dict[str, Any]:
+    result = {"id": id, "from_name": control, "to_name": TEXT, "type": type, "value": value}
+    return result if score is None else result | {"score": score}
+
+
+# Tool -> suffix of a second file that it has, and what makes the contents of its files.
+TOOLS: dict[str, tuple[str | None, Callable[[list[LabelledText], Interface], list[str]]]] = {
+    "label-studio": (".xml", label_studio),
+    "doccano": (None, doccano),
+}
+
+
+def export(
+    answers: str,
+    tool: str,
+    target: Path,
+    *,
+    documents: str | None = None,
+    data: DataSection | None = None,
+    labels: list[str] | None = None,
+) -> list[Path]:
+    """Write answers as what a tool imports, with the answers as suggestions.
+
+    Args:
+        answers: JSON lines of ``ldt predict``.
+        tool: a name in `TOOLS`.
+        target: the file with the documents; others of the tool stand beside it.
+        documents, data, labels: as of `read`.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        UserError, DataError: as `read`; a file that cannot be written.
+    """
+    paths = targets(target, tool)
+    for path in paths:
+        files.check_result(path, "--output", [answers, documents])
+    labelled, interface = read(answers, documents, data or DataSection.model_validate({}), labels)
+    for path, content in zip(paths, TOOLS[tool][1](labelled, interface), strict=True):
+        files.write_result(path, content)
+    return paths
+
+
+def targets(target: Path, tool: str) -> list[Path]:
+    """The file with the documents, and the one beside it where the tool has one."""
+    suffix = TOOLS[tool][0]
+    beside = [] if suffix is None else [target.with_name(target.stem + suffix)]
+    if target in beside:
+        raise UserError(f"--output {target}: {suffix} is for {tool}'s other file; name it .json")
+    return [target, *beside]
