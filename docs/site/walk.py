@@ -100,7 +100,7 @@ def walks():
             with Trace() as recipe:
                 ldt("finetune", "recipe.yaml")
             # The first record is read before the model is loaded, and then anew.
-            begin = [("inference/stream.py", "answer_all"), ("io/records.py", "lines")]
+            begin = [("inference/stream.py", "answer"), ("io/records.py", "lines")]
             with Trace(begin, "inference/answer_file.py") as line:
                 ldt("predict", "line.jsonl", "--output", "answers.jsonl")
         finally:
