@@ -1,4 +1,4 @@
-"""What both passes of attention in blocks compute of one block, on scratch memory."""
+"""Computations of one block that both passes of attention in blocks share, on scratch memory."""
 
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -170,7 +170,7 @@ class Work:
         return self._gather(self.k, block, 0)
 
     def values(self, block):
-        """As `keys`."""
+        """[heads, keys, dim] of the block, in scratch memory."""
         return self._gather(self.v, block, 1)
 
     def _gather(self, x, block, number):

@@ -50,11 +50,11 @@ def first_order(backward):
     @wraps(backward)
     def once(ctx, *grads):
         with torch.no_grad():
-            found = backward(ctx, *grads)
+            result = backward(ctx, *grads)
         if not torch.is_grad_enabled():
-            return found
+            return result
         made_of = *grads, *ctx.saved_tensors
-        return tuple(x if x is None else _Last.apply(x, *made_of) for x in found)
+        return tuple(x if x is None else _Last.apply(x, *made_of) for x in result)
 
     return once
 
@@ -115,8 +115,8 @@ def once(attend, *arguments):
     known = _known.get()
     if known:
         return [x.detach() for x in known]
-    found = attend(*arguments)
+    result = attend(*arguments)
     noted = _noted.get()
     if noted is not None:
-        noted.append(found)
-    return found
+        noted.append(result)
+    return result

@@ -137,8 +137,8 @@ def divisible(module, x):
 
 def hooked(module):
     """True where calling a module runs more than the ``forward`` of its class."""
-    own = vars(module)
-    return any(own[name] for name in HOOKS) or _has_any_global_hook() or "forward" in own
+    state = vars(module)
+    return any(state[name] for name in HOOKS) or _has_any_global_hook() or "forward" in state
 
 
 class _Linear(torch.autograd.Function):

@@ -51,14 +51,14 @@ def band(q, k, v, layout, window, dilation, causal, dropout, seed, backend):
 
 def fill_global_rows(out, x, query, key, value, layout, dropout, seed, backend):
     """`ldt.attention.fill_global_rows` as one operator."""
-    x, rest = x.to(out.dtype), (*_where(layout), dropout, _tensor(seed), backend)
-    return torch.ops.ldt.fill_global_rows_forward(out, x, *query, *key, *value, *rest)[0]
+    x, options = x.to(out.dtype), (*_where(layout), dropout, _tensor(seed), backend)
+    return torch.ops.ldt.fill_global_rows_forward(out, x, *query, *key, *value, *options)[0]
 
 
 def fill_projected_rows(out, q, k, v, layout, dropout, seed, backend):
     """`ldt.attention.fill_projected_rows` as one operator."""
-    rest = *_where(layout), dropout, _tensor(seed), backend
-    return torch.ops.ldt.fill_projected_rows_forward(out, q, k, v, *rest)[0]
+    options = *_where(layout), dropout, _tensor(seed), backend
+    return torch.ops.ldt.fill_projected_rows_forward(out, q, k, v, *options)[0]
 
 
 def pooled(q, k, v, weight, layout, pooling, size, stride, window, dropout, seed, backend):
@@ -126,9 +126,9 @@ def _runs(name, count, *options):
         from ldt import attention
 
         tensors, layout = arguments[:count], _layout(len(arguments[0]), *arguments[count:][:5])
-        given = dict(zip(names, arguments[count + 5 :], strict=True))
-        given["seed"] = 0 if given["seed"] is None else given["seed"]
-        return getattr(attention, name)(*tensors, layout, **given)
+        options = dict(zip(names, arguments[count + 5 :], strict=True))
+        options["seed"] = 0 if options["seed"] is None else options["seed"]
+        return getattr(attention, name)(*tensors, layout, **options)
 
     return run
 
@@ -215,16 +215,16 @@ def _differentiate(name, count):
         ctx.tensors = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
         out, lse = output
         # Without the one the other would be kept for nothing.
-        found = (out, lse) if len(lse) else (lse, lse)
+        results = (out, lse) if len(lse) else (lse, lse)
         ctx.mark_non_differentiable(lse)
-        ctx.save_for_backward(*found, *(inputs[i] for i in ctx.tensors))
+        ctx.save_for_backward(*results, *(inputs[i] for i in ctx.tensors))
         ctx.inputs = [None if isinstance(x, torch.Tensor) else x for x in inputs]
 
     def slopes(ctx, grad, _):
-        inputs, (found, lse, *tensors) = list(ctx.inputs), ctx.saved_tensors
+        inputs, (result, lse, *tensors) = list(ctx.inputs), ctx.saved_tensors
         for i, x in zip(ctx.tensors, tensors, strict=True):
             inputs[i] = x
-        grads = backward(grad.contiguous(), found, lse, *inputs)
+        grads = backward(grad.contiguous(), result, lse, *inputs)
         return *grads, *[None] * (len(inputs) - count)
 
     library.register_autograd(

@@ -46,8 +46,8 @@ def any_number(is_global):
     torch._check(most <= length)
     place = torch.arange(length, device=is_global.device)
     # All values differ, so that topk has no ties to break.
-    found, positions = torch.where(is_global, length - place, -1 - place).topk(most, dim=1)
-    return Globals(is_global, positions, found > 0)
+    values, positions = torch.where(is_global, length - place, -1 - place).topk(most, dim=1)
+    return Globals(is_global, positions, values > 0)
 
 
 class Window:
@@ -205,7 +205,7 @@ def pooled_attention(q, k, v, weight, keep, far, *, pooling, size, stride, windo
 
 
 def _hidden(seen, like):
-    """What is added to scores: 0 where ``seen``, else the least number.
+    """Bias of scores: 0 where ``seen``, else the least number.
 
     Not -inf, so that a row that sees no key stays finite. Runtimes add faster than they choose.
     """

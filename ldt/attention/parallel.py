@@ -57,7 +57,7 @@ def run(work, pieces):
 
 
 def threads(pieces):
-    """How many threads `run` takes for a number of pieces."""
+    """Number of threads that `run` takes for a number of pieces."""
     # What looks at operators, as a trace or a counter of them does, looks at one thread's.
     if torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing() or _openmp() is None:
         return min(1, pieces)

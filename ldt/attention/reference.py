@@ -84,8 +84,8 @@ def sliding_window_attention(
 def _by_key(bias, layout):
     """[heads, queries, total] of a ``bias`` [queries, heads, most] by global token, 0 at others."""
     rank = layout.is_global.cumsum(0) - 1 - layout.cu_globals[layout.document_of]
-    found = bias.transpose(0, 1).index_select(2, rank.clamp(0, bias.shape[2] - 1))
-    return found.masked_fill(~layout.is_global, 0)
+    chosen = bias.transpose(0, 1).index_select(2, rank.clamp(0, bias.shape[2] - 1))
+    return chosen.masked_fill(~layout.is_global, 0)
 
 
 def global_attention(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):

@@ -59,19 +59,19 @@ def explain(
     if isinstance(error, BrokenPipeError):
         return EXIT_SIGPIPE, "", ""
     if isinstance(error, errors.UserError):
-        told = _told(error)
-        return told.exit_code, "error: ", str(told)
+        line = _told(error)
+        return line.exit_code, "error: ", str(line)
     if hasattr(error, "format_message"):  # a usage error of typer
         return errors.EXIT_USAGE, "error: ", _usage(error, arguments)
     if isinstance(error, RuntimeError) and any(name in str(error) for name in _BETWEEN_PROCESSES):
         return errors.EXIT_RESOURCES, "error: ", OTHER_PROCESS
     for each in _chain(error):
-        found = each if isinstance(each, errors.UserError) else _refused(each)
-        if found:
-            return found.exit_code, "error: ", str(found)
+        cause = each if isinstance(each, errors.UserError) else _refused(each)
+        if cause:
+            return cause.exit_code, "error: ", str(cause)
     if isinstance(error, OSError) and error.errno and error.filename:
-        found = refusal(error)
-        return found.exit_code, "error: ", str(found)
+        cause = refusal(error)
+        return cause.exit_code, "error: ", str(cause)
     return errors.EXIT_BUG, "", _bug(error)
 
 
@@ -85,10 +85,10 @@ def _told(error: errors.UserError) -> errors.UserError:
     for each in _chain(error):
         if isinstance(each, errors.UserError | BlockingIOError):  # the latter: a lock that is held
             continue
-        found = _refused(each)
-        if isinstance(found, errors.ResourceError):
+        refused = _refused(each)
+        if isinstance(refused, errors.ResourceError):
             place, colon, _ = str(error).partition(": ")
-            words = str(found)
+            words = str(refused)
             file = getattr(each, "filename", None)
             if file is not None:
                 words = words.removeprefix(f"{os.fsdecode(file)}: ")

@@ -96,24 +96,24 @@ def _write(
     from ldt.recipe.survey import check_fields, survey
     from ldt.tasks import TASKS
 
-    found = _answer(file, "Data: a file, or for pretraining a folder of text", None, yes, survey)
-    for line in found.lines(task if task and task in TASKS else found.task):
+    answer = _answer(file, "Data: a file, or for pretraining a folder of text", None, yes, survey)
+    for line in answer.lines(task if task and task in TASKS else answer.task):
         say(line)
 
-    if task is None and yes and found.task == "mlm" and found.left_out:
-        for line in found.left_out:
+    if task is None and yes and answer.task == "mlm" and answer.left_out:
+        for line in answer.left_out:
             say(line)
         raise DataError(
-            f"{found.source}: no label found; --task names what is to be learned: classification "
+            f"{answer.source}: no label found; --task names what is to be learned: classification "
             "of a field called label, mlm of the text alone"
         )
 
     def task_of(name: str) -> str:
         check_task(name)
-        check_fields(found, name)
+        check_fields(answer, name)
         return name
 
-    task = _answer(task, "Task", found.task, yes, task_of)
+    task = _answer(task, "Task", answer.task, yes, task_of)
     asked = "Model: a folder or hub id of a BERT, RoBERTa, Longformer"
     suggestion = LARGE if shutil.which("nvidia-smi") else SMALL
     writes = TASKS[task].generates
@@ -124,7 +124,7 @@ def _write(
         return name, candidate(name, writes)
 
     model, known = _answer(model, asked, suggestion, yes, model_of)
-    tokens = draft.lengths(found, task, known.count if known.tokenizer else None)
+    tokens = draft.lengths(answer, task, known.count if known.tokenizer else None)
     given = None if max_length is None else str(max_length)
     joined = TASKS[task].kind == "corpus"  # documents fill inputs together
     most = [sum(tokens) // draft.INPUTS] if joined else tokens
@@ -135,7 +135,7 @@ def _write(
     if known.length is None or known.length < length:
         converted, commands = conversion(model, max(length, known.shortest))
     text = draft.draft(
-        found,
+        answer,
         task=task,
         model=converted,
         max_length=length,

@@ -124,12 +124,12 @@ def _with_model(name: str, text: str, model: str, target: str) -> tuple[str, lis
     from ldt.tasks import TASKS
 
     recipe = yaml.parse(text).value
-    task, own = TASKS[recipe["task"]["name"]], recipe["model"].get("path")
-    if own is None:
+    task, original = TASKS[recipe["task"]["name"]], recipe["model"].get("path")
+    if original is None:
         raise UserError(f"{name} makes a new model by model.config; --model has no place there")
     known = candidate(model, task.generates)
     asked = recipe["data"].get("max_length")
-    ending = own.rpartition("-")[2]
+    ending = original.rpartition("-")[2]
     most = int(ending) if ending.isdecimal() else draft.USUAL
     path, read = model, known.length
     commands: list[str] = []
@@ -146,7 +146,7 @@ def _with_model(name: str, text: str, model: str, target: str) -> tuple[str, lis
     if asked is not None:
         values["data", "max_length"] = read if asked == most else min(asked, read)
     commands += draft.commands(recipe["task"]["name"], target)
-    head = [f"{name} of ldt, with {model}:", *commands, f"With {own}, as ldt brings it:"]
+    head = [f"{name} of ldt, with {model}:", *commands, f"With {original}, as ldt brings it:"]
     return "".join(f"# {line}\n" for line in head) + with_values(text, values), commands
 
 

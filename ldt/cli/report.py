@@ -208,8 +208,8 @@ def _compare(
     subjects = []
     for name in names:
         is_run = Path(name).is_dir()
-        how: dict[str, Any] = {} if is_run else {"format": format, "recipe": recipe}
-        subjects.append(subject(name, gold=gold or (), overrides=keys, **how))
+        options: dict[str, Any] = {} if is_run else {"format": format, "recipe": recipe}
+        subjects.append(subject(name, gold=gold or (), overrides=keys, **options))
         for line in subjects[-1].warnings:
             log.warning("%s: %s", name, line)
     comparison = compare(subjects)
@@ -369,10 +369,10 @@ def _fitting(widths: dict[str, int]) -> tuple[list[str], int]:
     shown = list(COLUMNS)
     for spare in ("", *SPARE):
         shown = [name for name in shown if name != spare]
-        rest = stdout.width - sum(widths[name] + GAP for name in shown[1:])
-        if rest >= min(widths["name"], NAME):
+        room = stdout.width - sum(widths[name] + GAP for name in shown[1:])
+        if room >= min(widths["name"], NAME):
             break
-    return shown, max(len("name"), min(widths["name"], rest))
+    return shown, max(len("name"), min(widths["name"], room))
 
 
 def _cells(run: "Summary") -> dict[str, str]:

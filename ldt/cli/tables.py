@@ -20,21 +20,21 @@ def table(rows: list[dict[str, Any]]) -> Table:
     broken = [name.replace("_", "\n") for name in names]
     endless = stdout.options.update(width=10_000)
     for heads in (names, broken):
-        made = Table(box=None)
+        grid = Table(box=None)
         for head, name in zip(heads, names, strict=True):
             is_text = any(isinstance(row.get(name), str) for row in rows)
-            made.add_column(Text(plain(head)), no_wrap=not is_text, overflow="fold")
+            grid.add_column(Text(plain(head)), no_wrap=not is_text, overflow="fold")
         for row in rows:
-            made.add_row(*(_cell(name, row.get(name)) for name in names))
-        if Measurement.get(stdout, endless, made).minimum <= stdout.width:
-            return made
-    made = Table(box=None, show_header=False)
+            grid.add_row(*(_cell(name, row.get(name)) for name in names))
+        if Measurement.get(stdout, endless, grid).minimum <= stdout.width:
+            return grid
+    grid = Table(box=None, show_header=False)
     for number, row in enumerate(rows):
         if number:
-            made.add_row()
+            grid.add_row()
         for name, value in row.items():
-            made.add_row(Text(plain(name), overflow="fold"), _cell(name, value))
-    return made
+            grid.add_row(Text(plain(name), overflow="fold"), _cell(name, value))
+    return grid
 
 
 def _cell(name: str, value: Any) -> Text:

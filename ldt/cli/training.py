@@ -45,9 +45,9 @@ def show_metrics(
         say(f"{name}  {metric_text(name, value)}{beside}", console=stdout)
     if rows:
         first = next(iter(rows[0]))
-        told = {"target", "with 90 % certainty"} & rows[0].keys()  # in a table of their own
-        stdout.print(table([{k: v for k, v in row.items() if k not in told} for row in rows]))
-        targets = [{k: v for k, v in row.items() if k in told | {first}} for row in rows]
+        of_targets = {"target", "with 90 % certainty"} & rows[0].keys()  # in a table of their own
+        stdout.print(table([{k: v for k, v in row.items() if k not in of_targets} for row in rows]))
+        targets = [{k: v for k, v in row.items() if k in of_targets | {first}} for row in rows]
         targets = [row for row in targets if row.get("target")]
         if targets:
             stdout.print(table(targets))

@@ -233,7 +233,7 @@ def _scorers(
 
 
 def _binary(pairs: Sequence[Pair]) -> list[bool]:
-    """Whether pairs have a part in class_binary: gold says entailment or contradiction, and says
+    """True for pairs that count in class_binary: gold says entailment or contradiction, and says
     both of the hypothesis in some document."""
     labels: dict[str, set[int]] = {}
     for pair in pairs:

@@ -89,8 +89,8 @@ class LdtPreTrainedModel(PreTrainedModel):
         return []
 
     def _init_weights(self, module):
-        """As in transformers; a module may have ``drawn``, deviation and largest number of its
-        weight, or a ``begin`` for what is its own."""
+        """Draw the weights of a module, as transformers does; one may have ``drawn``, deviation and
+        largest number of its weight, or a ``begin`` of its own."""
         super()._init_weights(module)
         if hasattr(module, "drawn"):
             deviation, most = module.drawn
@@ -100,7 +100,7 @@ class LdtPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
-        """As in transformers, but strict; see the class and `ldt.model.loading`.
+        """Load a model strictly, else as transformers does; see the class and `ldt.model.loading`.
 
         Raises:
             ModelError: the folder or its weights cannot be used, and why.

@@ -81,7 +81,7 @@ def _all_numbers(value):
 
 
 class OwnConfig:
-    """What configs of ldt have that read those of other classes; see transformers' own.
+    """Mixin of ldt's configs, which read those of other classes; see transformers' own.
 
     Attributes:
         projections: ends of the names of the layers that LoRA adapts by default.
@@ -119,7 +119,7 @@ class OwnConfig:
         return values
 
     def to_diff_dict(self):
-        """As in transformers, what config.json gets; of a plain model that of transformers."""
+        """Values for config.json; of a plain model those that transformers writes."""
         values = super().to_diff_dict()
         if self.is_plain:
             values = {key: x for key, x in values.items() if not key.startswith(self.own_keys)}
@@ -130,13 +130,13 @@ class OwnConfig:
         return values
 
     def to_dict(self):
-        """As in transformers; peft, which asks for it first, learns what to adapt by default."""
+        """All values; peft, which asks for them first, learns what to adapt by default."""
         offer_targets(self)
         return super().to_dict()
 
     @classmethod
     def from_dict(cls, config_dict, **kwargs):
-        """As in transformers; also takes the dicts that `plain` does."""
+        """Make a config of values; also of those that `plain` takes."""
         return super().from_dict(cls.plain(config_dict), **kwargs)
 
     @classmethod
@@ -266,7 +266,7 @@ class LdtConfig(PooledConfig, AnswerKeys, LongformerConfig):
 
     @classmethod
     def plain(cls, values, source="SOURCE"):
-        """As `OwnConfig.plain`: of a Longformer or of the authors' model."""
+        """Values of a Longformer or of the authors' model by ldt's names; see `OwnConfig.plain`."""
         kind = values.get("model_type")
         authors = values.get("attention_mode") not in (None, "longformer")
         if kind in ("ldt", "longformer") or (authors and kind in (None, "", "roberta")):
@@ -281,7 +281,7 @@ class LdtConfig(PooledConfig, AnswerKeys, LongformerConfig):
 
     @staticmethod
     def of_new_model(chosen, pad, longest):
-        """What a model from scratch has where its recipe does not say; RoBERTa's.
+        """Values of a model from scratch where its recipe does not say; RoBERTa's.
 
         Args:
             chosen: keys that the recipe says.

@@ -91,8 +91,8 @@ class End(NamedTuple):
         # From torch's generator, whose state gradient checkpointing restores.
         seed = torch.randint(2**31, (), device=y.device) if self.dropout else None
         low = self.products if self.copies and self.products != stream.dtype else None
-        how = {"dropout": self.dropout, "seed": seed, "keep": keep, "low": low}
-        out, copy, total = norm(y, stream, weight, bias, self.eps, **how)
+        settings = {"dropout": self.dropout, "seed": seed, "keep": keep, "low": low}
+        out, copy, total = norm(y, stream, weight, bias, self.eps, **settings)
         notes += [copy, total if total is None else weakref.ref(total)]
         return out, total, seed
 
@@ -100,8 +100,8 @@ class End(NamedTuple):
         """Gradients of the stream, y, weight and bias, and the sum of y's."""
         from ldt.attention.triton.norms import norm_backward
 
-        how = {"dropout": self.dropout, "seed": seed}
-        return norm_backward(dout.contiguous(), total, weight, self.eps, self.products, **how)
+        settings = {"dropout": self.dropout, "seed": seed}
+        return norm_backward(dout.contiguous(), total, weight, self.eps, self.products, **settings)
 
 
 class _Made:
@@ -123,13 +123,13 @@ class _Made:
 
 def product_input(x, dtype):
     """``x`` for a product, and (sum, weight, bias, eps) to compute it again from, or None."""
-    made = getattr(x, MADE, None)
-    if made is None or made.version != x._version or kept_by_others():
+    sources = getattr(x, MADE, None)
+    if sources is None or sources.version != x._version or kept_by_others():
         return _as(dtype, x), None
-    copy, made.copy = made.copy, None
-    total = made.total and made.total()
+    copy, sources.copy = sources.copy, None
+    total = sources.total and sources.total()
     low = _as(dtype, x) if copy is None or copy.dtype != dtype else copy
-    return low, None if total is None else (total, *made.norm)
+    return low, None if total is None else (total, *sources.norm)
 
 
 def _run(function, norm, *arguments):
@@ -217,14 +217,14 @@ class _FeedForward(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, first, bias, second, bias2, scale, shift, end, given, notes):
         keep = ctx is not None and any(ctx.needs_input_grad)
-        low, made = given
+        low, sources_of_x = given
         first, bias, second, bias2 = _cast(end.products, first, bias, second, bias2)
         wide = F.linear(low, first, bias)
         active = F.gelu(wide) if keep else torch.ops.aten.gelu_(wide)
         y = F.linear(active, second, bias2)
         out, total, seed = end.forward(y, x, scale, shift, keep, notes)
         if keep:
-            *sources, eps = (low, None, None, None) if made is None else made
+            *sources, eps = (low, None, None, None) if sources_of_x is None else sources_of_x
             if not ctx.needs_input_grad[1]:
                 sources = None, None, None
             save(ctx, *sources, wide, first, second, scale, total, seed)
@@ -348,11 +348,11 @@ class Gate:
         """
         if "uncalled" not in vars(type(root)):
             return None
-        found, parts = {"": root}, []
+        modules_by_name, parts = {"": root}, []
         for path, classes in wanted.items():
             above, _, name = path.rpartition(".")
-            modules = found[above]._modules
-            found[path] = part = modules.get(name)
+            modules = modules_by_name[above]._modules
+            modules_by_name[path] = part = modules.get(name)
             kind = type(part)
             if not (kind in classes if classes else "uncalled" in vars(kind)):
                 return None

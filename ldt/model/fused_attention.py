@@ -46,7 +46,7 @@ def attention(module, x, layout):
 
 
 class Call(NamedTuple):
-    """What layers of one kind share in a batch.
+    """Settings and tables that layers of one kind share in a batch.
 
     Args:
         heads: their number.
@@ -97,18 +97,18 @@ class _Attention(torch.autograd.Function):
         from ldt.attention.triton.forward import forward
         from ldt.attention.triton.rows import Weights
 
-        *weights, seed, call, (low, made) = arguments
+        *weights, seed, call, (low, sources_of_x) = arguments
         width = low.shape[1]
         weight, bias = joined(call.products, weights[:6])
         qkv = F.linear(low, weight, bias).view(len(low), 3, call.heads, -1)
         out, lse = forward(*qkv.unbind(1), call.pattern, call.dropout, seed)
-        kept = ()
+        of_work = ()
         if call.work is not None:
-            kept = call.work.forward(low, None, Weights(*weights[6:]), out, seed)
+            of_work = call.work.forward(low, None, Weights(*weights[6:]), out, seed)
         out = out.view(len(low), width)
         if ctx is not None and any(ctx.needs_input_grad):
-            *sources, eps = (low, None, None, None) if made is None else made
-            save(ctx, *sources, weight, qkv, out.detach(), lse, seed, *weights[6:], *kept)
+            *sources, eps = (low, None, None, None) if sources_of_x is None else sources_of_x
+            save(ctx, *sources, weight, qkv, out.detach(), lse, seed, *weights[6:], *of_work)
             ctx.call, ctx.eps = call, eps
         return out
 
@@ -121,7 +121,7 @@ class _Attention(torch.autograd.Function):
 
         low, *norm = (tensors := saved(ctx))[:3]
         weight, qkv, out, lse, seed = tensors[3:8]
-        of_rows, kept = Weights(*tensors[8:14]), tensors[14:]
+        of_rows, of_work = Weights(*tensors[8:14]), tensors[14:]
         del tensors
         call, needed = ctx.call, ctx.needs_input_grad
         if ctx.eps is not None:
@@ -130,11 +130,11 @@ class _Attention(torch.autograd.Function):
         dqkv, settings = torch.empty_like(qkv), (call.pattern, call.dropout, seed)
         into = dqkv[:, 0], dqkv[:, 1:].transpose(0, 1)
         backward.fill(*into, dout, *qkv.unbind(1), out, lse, *settings)
-        dqkv, dx, found = dqkv.view(len(low), -1), None, [None] * 6
+        dqkv, dx, of_global = dqkv.view(len(low), -1), None, [None] * 6
         if call.work is not None:
             of_query, of_value = any(needed[7:9]), any(needed[11:13])
             wanted = of_query, of_query, *needed[9:11], of_value, of_value
-            dx, _, found = call.work.backward(dout, low, kept, of_rows, wanted, seed)
+            dx, _, of_global = call.work.backward(dout, low, of_work, of_rows, wanted, seed)
         if needed[0]:
             dx = dqkv @ weight if dx is None else dx.addmm_(dqkv, weight)
         of_weights, of_biases = [None] * 3, [None] * 3
@@ -143,7 +143,7 @@ class _Attention(torch.autograd.Function):
         if any(needed[2:7:2]):
             of_biases = dqkv.sum(0).split(low.shape[1])
         of_local = (x for pair in zip(of_weights, of_biases, strict=True) for x in pair)
-        return dx if needed[0] else None, *of_local, *found, None, None, None
+        return dx if needed[0] else None, *of_local, *of_global, None, None, None
 
 
 def joined(dtype, weights):

@@ -180,8 +180,8 @@ def capture(run, beside=None):
     graph = torch.cuda.CUDAGraph()
     pool = None if beside is None else beside.pool()
     # Other threads may go on: they fetch data into pinned memory, or watch over processes.
-    how = {"pool": pool, "stream": stream, "capture_error_mode": "thread_local"}
-    with torch.cuda.graph(graph, **how):
+    options = {"pool": pool, "stream": stream, "capture_error_mode": "thread_local"}
+    with torch.cuda.graph(graph, **options):
         out = run()
     return graph, out
 

@@ -175,8 +175,8 @@ class SelfAttention(nn.Module):
 
 
 def _left_out(key):
-    """What folding leaves out of a key projection: the bias, which adds the same to all scores of a
-    row."""
+    """Part of a key projection that folding leaves out: the bias, which adds the same to all scores
+    of a row."""
     return [] if callable(key) else [key[1]]
 
 

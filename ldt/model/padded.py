@@ -70,7 +70,7 @@ class PaddedModel(nn.Module):
 
 
 def refused(model: Any) -> str | None:
-    """What of a model `PaddedModel` does not have, in words; None where it has all of it."""
+    """Part of a model that `PaddedModel` lacks, in words; None where it has all of it."""
     config = model.config
     if type(model.base_model) not in ENCODERS:
         return f"the encoder {type(model.base_model).__name__}"
@@ -156,9 +156,9 @@ def _attention(level, x, window):
     second = level.pooled
     if second is None:
         return out
-    own = second if hasattr(second, "query") else level
+    part = second if hasattr(second, "query") else level
     read = out.transpose(1, 2).flatten(2) if second.reads_first_level else x
-    q, k, v = (_split(level, project, read) for project in (own.query, own.key, own.value))
+    q, k, v = (_split(level, project, read) for project in (part.query, part.key, part.value))
     more = padded.pooled_attention(q, k, v, second.weight, keep, far, **second.pattern)
     if second.gate is not None:
         more = more * (GATE_SCALE * second.gate)[:, None, None]
@@ -216,8 +216,8 @@ def _modernbert(encoder, ids, keep, far, types=None, short=False):
 
 def _angles(place, config, kind, dtype):
     """(cos, sin), [b, 1, n, dim / 2] each, of places [b, n]."""
-    made = tables(place.flatten(), *frequencies(config, kind), dtype)
-    return tuple(x.unflatten(0, (-1, place.shape[1])).transpose(1, 2) for x in made)
+    angles = tables(place.flatten(), *frequencies(config, kind), dtype)
+    return tuple(x.unflatten(0, (-1, place.shape[1])).transpose(1, 2) for x in angles)
 
 
 def _rotary_attention(level, x, keep, window, cos, sin):
@@ -310,8 +310,8 @@ HEADS: dict[type, Callable] = {
 
 def _head_of(model):
     """The function of `HEADS` of a model; None where there is none."""
-    found = (head for kind, head in HEADS.items() if isinstance(model, kind))
-    return next(found, None)
+    heads = (head for kind, head in HEADS.items() if isinstance(model, kind))
+    return next(heads, None)
 
 
 def has_head(head: type) -> bool:

@@ -116,16 +116,16 @@ class _Checked:
 
     def __call__(self):
         global comparisons
-        found = self._view()
+        view = self._view()
         try:
-            torch.testing.assert_close(found, self._copy, rtol=0, atol=0, equal_nan=True)
+            torch.testing.assert_close(view, self._copy, rtol=0, atol=0, equal_nan=True)
         except AssertionError as err:
             name = self._view.again.name
             raise RuntimeError(
                 f"{name}: computed again for the backward pass it is not what it was: {err}"
             ) from None
         comparisons += 1
-        return found
+        return view
 
 
 class _Entry(NamedTuple):
@@ -166,7 +166,7 @@ class _Known:
         return _View(entry.again, x)
 
     def pack(self, x):
-        """What a saved tensor is packed into; called, it gives the tensor."""
+        """A packed saved tensor; called, it gives the tensor."""
         view = self.view(x)
         if view is None:
             return _Saved(x)

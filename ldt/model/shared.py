@@ -25,24 +25,24 @@ def lowered_in(model, precision, memory):
         memory: descriptor of a file of `os.memfd_create` that can be sealed, one a model and
             precision, empty at first.
     """
-    own = dict(_named(model))
+    named = dict(_named(model))
     path = f"/proc/self/fd/{memory}"
     with open(path, "r+b") as file:  # a description of its own, so that the lock is one as well
         fcntl.flock(file, fcntl.LOCK_EX)
         if not fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE:
-            made = {
+            tensors = {
                 name: tensor.detach()
                 for name, tensor in _named(lowered(model, precision))
-                if name not in own or own[name].data_ptr() != tensor.data_ptr()
+                if name not in named or named[name].data_ptr() != tensor.data_ptr()
             }
             file.truncate(0)
-            torch.save(made, file)
-            del made
+            torch.save(tensors, file)
+            del tensors
             file.flush()
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
-    weights = own | torch.load(path, mmap=True, weights_only=True)
+    weights = named | torch.load(path, mmap=True, weights_only=True)
     # A copy without memory is lowered for its shape, and gets the weights.
-    memo = {id(each): _without_memory(each) for each in own.values()}
+    memo = {id(each): _without_memory(each) for each in named.values()}
     copy = deepcopy(model, memo)
     lower(copy, precision)
     for name, empty in list(_named(copy)):

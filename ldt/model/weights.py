@@ -84,8 +84,8 @@ class Unchanged:
 
 
 def _stamp(file):
-    about = file.stat()
-    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
+    stat = file.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def read_weights(folder, *, mapped=False):

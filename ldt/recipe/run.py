@@ -490,7 +490,7 @@ class Run:
     # -- a folder that goes away while its run trains
 
     def fault(self) -> str | None:
-        """What happened to the folder since `begin`, in words that go on behind its name; None if
+        """Fate of the folder since `begin`, in words that go on behind its name; None if
         nothing did, or before."""
         if self._begun is None:
             return None

@@ -117,7 +117,7 @@ def result_of(
 def of_document(
     task: Task, data, read: Read, item: Item | None
 ) -> tuple[bool | None, dict[str, float]]:
-    """Whether a document is answered rightly, None where that is a matter of degree; and its
+    """True if a document is answered rightly, None where that is a matter of degree; and its
     scores by the names of the metrics, from 0 to 1.
 
     Args:

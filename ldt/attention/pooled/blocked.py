@@ -15,8 +15,8 @@ from ldt.attention.pooled.poolings import POOLINGS
 
 def pool(pooling: str, k, v, weight, cells: Cells):
     """`reference.pool` by strided views of the tokens, one for each place in a cell."""
-    kept = cells.layout.key_padding_mask
-    padding = None if kept is None else ~kept[:, None, None]
+    is_real = cells.layout.key_padding_mask
+    padding = None if is_real is None else ~is_real[:, None, None]
     if POOLINGS[pooling].maximum:
         return _max(k, padding, cells), _max(v, padding, cells)
     if padding is not None:

@@ -36,8 +36,8 @@ def backward(dout, q, k, v, out, lse, pattern, dropout=0.0, seed=None):
         out, lse: as it returned them.
     """
     if len(q) == len(k):
-        found = q.new_empty(len(q), 3, *q.shape[1:])
-        dq, dkv = found[:, 0], found[:, 1:].transpose(0, 1)
+        gradients = q.new_empty(len(q), 3, *q.shape[1:])
+        dq, dkv = gradients[:, 0], gradients[:, 1:].transpose(0, 1)
     else:
         dq, dkv = q.new_empty(q.shape), k.new_empty(2, *k.shape)
     fill(dq, dkv, rows(dout), rows(q), rows(k), rows(v), rows(out), lse, pattern, dropout, seed)
@@ -47,9 +47,9 @@ def backward(dout, q, k, v, out, lse, pattern, dropout=0.0, seed=None):
 def fill(dq, dkv, dout, q, k, v, out, lse, pattern, dropout, seed):
     """`backward` into tensors that are there: dq, and dkv [2, keys, heads, dim]; the numbers of a
     token are contiguous in all of them."""
-    stats, rest = lse.new_empty(*lse.shape, 2), (pattern, dropout, seed)
-    of_queries(dq, out, dout, q, k, v, lse, stats, *rest)
-    of_keys(dkv, dout, q, k, v, stats, *rest)
+    stats, choice = lse.new_empty(*lse.shape, 2), (pattern, dropout, seed)
+    of_queries(dq, out, dout, q, k, v, lse, stats, *choice)
+    of_keys(dkv, dout, q, k, v, stats, *choice)
 
 
 def of_queries(dq, out, dout, q, k, v, lse, stats, pattern, dropout, seed):
@@ -72,11 +72,11 @@ def of_queries(dq, out, dout, q, k, v, lse, stats, pattern, dropout, seed):
 def of_keys(dkv, dout, q, k, v, stats, pattern, dropout, seed):
     """Gradients of k and v, in ``dkv`` [2, keys, heads, dim]."""
     count, heads, dim = k.shape
-    tile, found = pattern.tile("dkv", q, dropout), pattern.gathered
+    tile, globals_ = pattern.tile("dkv", q, dropout), pattern.gathered
     constants = sizes(pattern, q, tile)
     extra, parts, sums, gathered = 0, 1, None, 0
-    if found is not None:
-        gathered, constants["BLOCK_G"] = found.table.shape[1], FEW if found.few else tile.rows
+    if globals_ is not None:
+        gathered, constants["BLOCK_G"] = globals_.table.shape[1], FEW if globals_.few else tile.rows
         extra = cdiv(gathered, constants["BLOCK_G"])
         parts = splits(extra * heads, len(q))
         sums = k.new_empty(2, parts, gathered, heads, dim, dtype=torch.float32)
@@ -86,8 +86,8 @@ def of_keys(dkv, dout, q, k, v, stats, pattern, dropout, seed):
         extra, parts, *_numbers(dim, dropout), *(x.stride(0) for x in (q, k, v, dout)),
         *dkv.stride()[:2], **constants, **tile.launch,
     )  # fmt: skip
-    if found is not None:
-        combine(sums, dkv, place=found.table[0])
+    if globals_ is not None:
+        combine(sums, dkv, place=globals_.table[0])
 
 
 def _numbers(dim, dropout):

@@ -1,4 +1,4 @@
-"""What the kernels of attention share: rows that a program owns, and tiles that it meets."""
+"""Parts that the kernels of attention share: rows that a program owns, and tiles that it meets."""
 
 import triton
 import triton.language as tl

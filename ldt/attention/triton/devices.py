@@ -62,7 +62,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a device has: its compute capability, and of one program bytes of shared memory (at
+    """Limits of a device: its compute capability, and of one program bytes of shared memory (at
     most, when it asks for them), registers of 32 bits, and threads of a warp."""
 
     capability: tuple[int, int]
@@ -183,26 +183,26 @@ def tile(kernel, q, dropout=False):
         ValueError: the kernel does not run on such tensors there; it says what does.
     """
     device, dim = limits(q.device), q.shape[-1]
-    found = find(kernel, q.dtype, dim, dropout, device)
-    if found is None:
+    best = find(kernel, q.dtype, dim, dropout, device)
+    if best is None:
         why = lacking(q.dtype, min(dim, LARGEST), device)
         why = why or f"{kernel} has no tile so wide on {device.name}"
         raise refused(q.dtype, dim, why)
-    return found
+    return best
 
 
 def precision(q):
-    """How products of float32 q, k, v are made, an ``input_precision`` of `triton.language.dot`.
+    """Precision of products of float32 q, k, v, an ``input_precision`` of `triton.language.dot`.
 
     "tf32x3" is near float32: three products of matrix units, on devices that have them. As torch
     is told, so it is done: "ieee", without matrix units, by
     ``torch.backends.cuda.matmul.fp32_precision = "ieee"``, and "tf32", whose factors have 10 bits,
     by ``"tf32"`` or ``torch.set_float32_matmul_precision("high")``. Half precision knows no other.
     """
-    told = torch.backends.cuda.matmul.fp32_precision
-    if q.dtype != torch.float32 or told == "ieee" or limits(q.device).capability < BFLOAT16:
+    setting = torch.backends.cuda.matmul.fp32_precision
+    if q.dtype != torch.float32 or setting == "ieee" or limits(q.device).capability < BFLOAT16:
         return "ieee"
-    return "tf32" if told == "tf32" else "tf32x3"
+    return "tf32" if setting == "tf32" else "tf32x3"
 
 
 def refused(dtype, dim, why):
@@ -290,10 +290,10 @@ def limits(device):
     device = torch.device(device)
     if device.type != "cuda":
         return LATEST
-    found = _ask(torch.cuda.current_device() if device.index is None else device.index)
-    if isinstance(found, str):
-        raise ValueError(found)
-    return found
+    facts = _ask(torch.cuda.current_device() if device.index is None else device.index)
+    if isinstance(facts, str):
+        raise ValueError(facts)
+    return facts
 
 
 @cache
@@ -302,13 +302,13 @@ def _ask(index):
     try:
         from triton.runtime import driver
 
-        found = driver.active.utils.get_device_properties(index)
+        properties = driver.active.utils.get_device_properties(index)
     except Exception as error:  # of the compiler, of the linker, of the driver
         line = next(iter(str(error).splitlines()), "")
         return f"triton cannot ask the GPU ({type(error).__name__}: {line})"
     return Limits(
         torch.cuda.get_device_capability(index),
-        found["max_shared_mem"],
-        found["max_num_regs"],
-        found["warpSize"],
+        properties["max_shared_mem"],
+        properties["max_num_regs"],
+        properties["warpSize"],
     )

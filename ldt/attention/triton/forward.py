@@ -49,8 +49,8 @@ def forward(q, k, v, pattern, dropout=0.0, seed=None):
     )  # fmt: skip
     if parts == 1:
         return out[0], lse[0]
-    found = out.new_empty(1, count, heads, dim)
-    return found[0], combine(out[None], found, lse)
+    rows_of_part = out.new_empty(1, count, heads, dim)
+    return rows_of_part[0], combine(out[None], rows_of_part, lse)
 
 
 def tables(pattern):

@@ -66,12 +66,12 @@ class launched:
     def _hold(self, key, grid, args, options):
         """Launch by Triton, and hold the kernel."""
         global HOLDS
-        given = *args, *(options[name] for name in self.kernel.arg_names[len(args) :])
+        arguments = *args, *(options[name] for name in self.kernel.arg_names[len(args) :])
         launch = partial(self.kernel[grid], *args, **options)
-        found, HOLDS = _looked_at(launch, grid, given) if HOLDS is None else (launch(), True)
-        if HOLDS and found is not None:
-            kernel = found.function, found.packed_metadata
-            self._held[key] = found.run, kernel, given[len(args) :]
+        compiled, HOLDS = _looked_at(launch, grid, arguments) if HOLDS is None else (launch(), True)
+        if HOLDS and compiled is not None:
+            kernel = compiled.function, compiled.packed_metadata
+            self._held[key] = compiled.run, kernel, arguments[len(args) :]
 
 
 def _looked_at(launch, grid, given):
@@ -85,12 +85,12 @@ def _looked_at(launch, grid, given):
         return lambda *values: calls.append((self, values)) or run.fget(self)(*values)
 
     with patch.object(CompiledKernel, "run", property(noted)):
-        found = launch()
-    seen = next((values for kernel, values in calls if kernel is found), None)
+        compiled = launch()
+    seen = next((values for kernel, values in calls if kernel is compiled), None)
     if seen is None:
-        return found, None
-    wanted = *grid, *(1,) * (3 - len(grid)), seen[3], found.function, found.packed_metadata
+        return compiled, None
+    wanted = *grid, *(1,) * (3 - len(grid)), seen[3], compiled.function, compiled.packed_metadata
     wanted = *wanted, *seen[6:9], *given
     pairs = zip(seen, wanted, strict=False)
     same = (a is b or (type(a) is type(b) is int and a == b) for a, b in pairs)
-    return found, len(seen) == len(wanted) and all(same)
+    return compiled, len(seen) == len(wanted) and all(same)

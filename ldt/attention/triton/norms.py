@@ -137,12 +137,12 @@ def _shared(rows, at_once, most):
 def _added(parts, dtype):
     """[width] for each of the sums of which these are the parts, [programs, sums, width]."""
     programs, *shape = parts.shape
-    found = parts.new_empty(shape, dtype=dtype)
-    size = found.numel()
+    sums = parts.new_empty(shape, dtype=dtype)
+    size = sums.numel()
     _partials[(-(-size // ADDED),)](
-        parts, found, programs, size, BLOCK=ADDED, PARTS=64, num_warps=4, **OPTIONS
+        parts, sums, programs, size, BLOCK=ADDED, PARTS=64, num_warps=4, **OPTIONS
     )
-    return found.unbind(0)
+    return sums.unbind(0)
 
 
 @triton.jit

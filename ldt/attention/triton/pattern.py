@@ -103,12 +103,12 @@ class Pattern:
 
     def tile(self, kernel, q, dropout):
         """The `Tile` of a kernel of this pattern."""
-        found = devices.tile(kernel, q, dropout > 0)
+        choice = devices.tile(kernel, q, dropout > 0)
         if not self.few:
-            return found
+            return choice
         if kernel == "dkv":  # which meets them in a step or two: nothing to load ahead
-            return replace(found, columns=FEW, stages=1, maxnreg=None)
-        return found if found.rows == FEW else replace(found, rows=FEW, warps=4, maxnreg=None)
+            return replace(choice, columns=FEW, stages=1, maxnreg=None)
+        return choice if choice.rows == FEW else replace(choice, rows=FEW, warps=4, maxnreg=None)
 
 
 @cache  # and never freed: CUDA graphs read them

@@ -93,17 +93,17 @@ class _Pool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, k, v, weight, pooling, tables):
-        keys, values, *kept = forward(k, v, weight, pooling, tables, any(ctx.needs_input_grad))
+        keys, values, *saved = forward(k, v, weight, pooling, tables, any(ctx.needs_input_grad))
         tokens = (None, None) if weight is None else (k, v)
-        ctx.save_for_backward(*tokens, weight, *kept)
+        ctx.save_for_backward(*tokens, weight, *saved)
         ctx.pooling, ctx.tables = pooling, tables
         return keys, values
 
     @staticmethod
     @first_order
     def backward(ctx, *grads):
-        found = backward(*grads, *ctx.saved_tensors, ctx.pooling, ctx.tables)
-        return *found, None, None
+        gradients = backward(*grads, *ctx.saved_tensors, ctx.pooling, ctx.tables)
+        return *gradients, None, None
 
 
 def shape(k):
@@ -166,12 +166,12 @@ def backward(key_grad, value_grad, k, v, weight, shares, winners, pooling, table
         part = cdiv(cdiv(count, PARTS), block) * block  # cells of a program
         sums = weight.new_empty(cdiv(count, part), *weight.shape, dtype=torch.float32)
         given = k, v, up_k, up_v, tables.start, tables.share
-        rest = count, part, *k.stride()[:2], *v.stride()[:2]
+        ints = count, part, *k.stride()[:2], *v.stride()[:2]
         if pooling == "ldconv":
             slopes = torch.empty_like(shares)
-            scores[len(sums), heads](*given, shares, slopes, sums, *rest, **tables.sizes, **launch)
+            scores[len(sums), heads](*given, shares, slopes, sums, *ints, **tables.sizes, **launch)
         else:
-            filters[len(sums), heads, size](*given, sums, *rest, SIZE=size, **launch)
+            filters[len(sums), heads, size](*given, sums, *ints, SIZE=size, **launch)
         weight_grad = sums.sum(0).to(weight.dtype)
     dk, dv = up_k.new_empty(2, total, heads, dim)
     spread[cdiv(total, launch["BLOCK_M"]), heads](

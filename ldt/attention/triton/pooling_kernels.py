@@ -154,11 +154,11 @@ def scores(
         up_v = load_rows(up_v_ptr, at, DIM, there, DIM, BLOCK_D).to(tl.float32)
         up = tl.zeros((BLOCK_M, PLACES), tl.float32)
         for offset in tl.range(SIZE):
-            own = (place == offset)[None, :]
-            here = tl.max(tl.where(own, shares, 0.0), 1) > 0
+            is_cell = (place == offset)[None, :]
+            here = tl.max(tl.where(is_cell, shares, 0.0), 1) > 0
             k = load_rows(k_ptr, start + offset, k_token, here, DIM, BLOCK_D).to(tl.float32)
             v = load_rows(v_ptr, start + offset, v_token, here, DIM, BLOCK_D).to(tl.float32)
-            up = tl.where(own, tl.sum(k * up_k + v * up_v, 1)[:, None], up)
+            up = tl.where(is_cell, tl.sum(k * up_k + v * up_v, 1)[:, None], up)
         slopes = shares * (up - tl.sum(shares * up, 1)[:, None])
         table = (head * count + row)[:, None] * SIZE + place[None, :]
         tl.store(slopes_ptr + table, slopes, mask=there[:, None] & (place < SIZE)[None, :])
@@ -252,8 +252,8 @@ def spread(
         cell = place // STRIDE - back
         offset = place - cell * STRIDE
         here = (place >= 0) & (cell >= 0) & (offset < SIZE)
-        own = (row + cell).to(tl.int64)
-        at = own * heads + head
+        cell_row = (row + cell).to(tl.int64)
+        at = cell_row * heads + head
         up_k = load_rows(up_k_ptr, at, DIM, here, DIM, BLOCK_D).to(tl.float32)
         up_v = load_rows(up_v_ptr, at, DIM, here, DIM, BLOCK_D).to(tl.float32)
         if POOLING == "max":
@@ -269,16 +269,16 @@ def spread(
             dv += up_v * load_rows(weight_ptr, at, DIM, here, DIM, BLOCK_D).to(tl.float32)
         else:
             if POOLING == "ldconv":
-                own += head * count
-            share = tl.load(share_ptr + own * SIZE + offset, mask=here, other=0.0)[:, None]
+                cell_row += head * count
+            share = tl.load(share_ptr + cell_row * SIZE + offset, mask=here, other=0.0)[:, None]
             dk += up_k * share
             dv += up_v * share
     if POOLING == "ldconv":
         ahead = place - CENTRE
         here = (place >= 0) & (ahead >= 0) & (ahead % STRIDE == 0)  # it is the centre of a cell
         index = tl.arange(0, PLACES)
-        own = head * count + row + ahead // STRIDE
-        slopes = _load_table(slopes_ptr, own, here, index, SIZE)
+        cell_row = head * count + row + ahead // STRIDE
+        slopes = _load_table(slopes_ptr, cell_row, here, index, SIZE)
         dtype = dv_ptr.dtype.element_ty
         weight = _load_places(weight_ptr + head * SIZE * DIM, index, dtype, SIZE, DIM, BLOCK_D)
         dv = dot(cast(slopes, dtype), weight, dv)

@@ -83,20 +83,20 @@ class _Rows(torch.autograd.Function):
         q, x, out = q.contiguous(), rows(x), q.new_empty(q.shape)
         weights = Weights(None, None, key.contiguous(), None, value.contiguous(), bias.contiguous())
         work = Work.of(layout, x, *q.shape[1:], dropout)
-        kept = work.forward(x, q, weights, out, seed)
-        ctx.save_for_backward(x, seed, *kept, weights.key, *weights[4:])
+        saved = work.forward(x, q, weights, out, seed)
+        ctx.save_for_backward(x, seed, *saved, weights.key, *weights[4:])
         ctx.work = work
         return out
 
     @staticmethod
     @first_order
     def backward(ctx, dout):
-        x, seed, q, *kept, key, value, bias = ctx.saved_tensors
+        x, seed, q, *saved, key, value, bias = ctx.saved_tensors
         weights = Weights(None, None, key, None, value, bias)
         needed = ctx.needs_input_grad[2:5]
         needed = False, False, needed[0], False, *[any(needed[1:])] * 2
-        dx, dq, found = ctx.work.backward(rows(dout), x, (q, *kept), weights, needed, seed)
-        return dq.to(q.dtype), dx, found.key, *found[4:], None, None, None
+        dx, dq, grads = ctx.work.backward(rows(dout), x, (q, *saved), weights, needed, seed)
+        return dq.to(q.dtype), dx, grads.key, *grads[4:], None, None, None
 
 
 class Weights(NamedTuple):
@@ -159,10 +159,10 @@ class Work:
             out: [.., heads, dim], with a row for each token; for each global one where there is q.
             seed: of dropout, or None.
         """
-        made, sums = x if q is None else None, {"dtype": torch.float32}
+        source, sums = x if q is None else None, {"dtype": torch.float32}
         if q is None:
             q = x.new_empty(self.count, self.heads, self.dim, **sums)
-        high, low = self.fold(made, q, weights, x)
+        high, low = self.fold(source, q, weights, x)
         stats, part = (
             x.new_empty(3 * self.lines, **sums),
             x.new_empty(self.lines * x.shape[1], **sums),
@@ -174,8 +174,8 @@ class Work:
         context, lse = x.new_empty(high.shape, **sums), x.new_empty(len(high), **sums)
         share = None if seed is None else torch.empty_like(lse)
         self.merge(part, stats, context, lse, share, self.gain)
-        given = context, weights.value, weights.value_bias, share, out, 1.0
-        self.unfold(*given, placed=made is not None)
+        merged = context, weights.value, weights.value_bias, share, out, 1.0
+        self.unfold(*merged, placed=source is not None)
         return q, context, lse, share
 
     def backward(self, dout, x, kept, weights, needed, seed):
@@ -195,33 +195,33 @@ class Work:
             None if share is None else torch.empty_like(lse),
         )
         delta = x.new_empty(len(lse) * self.parts, **sums)
-        given = context, share, dcontext, dshare, delta
-        high, low = self.fold(None, q, weights, x, dout, *given)
+        gradients = context, share, dcontext, dshare, delta
+        high, low = self.fold(None, q, weights, x, dout, *gradients)
         shared = (
             high, low, x, dcontext, lse, delta, dshare, self.keep, seed, self.hashes, self.place,
         )  # fmt: skip
-        rest = x.stride(0), self.gain, least(self.dropout)
+        ints = x.stride(0), self.gain, least(self.dropout)
         part = x.new_empty(self.lines * x.shape[1], **sums)
         bwd_dq[(len(self.plan.items),)](
-            *shared, self.plan.items, part, *rest, PARTS=self.parts, **self.sizes, **self.rows
+            *shared, self.plan.items, part, *ints, PARTS=self.parts, **self.sizes, **self.rows
         )
         dx = x.new_empty(x.shape)
         bwd_dx[(len(self.plan.blocks),)](
-            *shared, self.plan.blocks, dx, *rest, PARTS=self.parts, **self.sizes, **self.blocks
+            *shared, self.plan.blocks, dx, *ints, PARTS=self.parts, **self.sizes, **self.blocks
         )
         dfolded, dq = torch.empty_like(context), torch.empty_like(q, **sums)
         self.merge(part, None, dfolded, None, None, 1.0)
         self.unfold(dfolded, weights.key, None, None, dq, self.factor, placed=False)
-        found = Weights(*map(_like, weights, needed))
+        grads = Weights(*map(_like, weights, needed))
         if any(needed) or placed:
-            of_x = (dq, x, *found[:2], weights.query, dx) if placed else (None,) * 6
-            rest = self.count, self.total, self.factor, dout.stride(0), x.stride(0)
+            of_x = (dq, x, *grads[:2], weights.query, dx) if placed else (None,) * 6
+            ints = self.count, self.total, self.factor, dout.stride(0), x.stride(0)
             columns = cdiv(x.shape[1], COLUMNS)
             rows_products.weights[columns, self.heads, 4 if placed else 2](
-                self.place, q, dfolded, *found[2:4], dout, context, share, *found[4:], *of_x, *rest,
+                self.place, q, dfolded, *grads[2:4], dout, context, share, *grads[4:], *of_x, *ints,
                 PLACED=placed, BLOCK=COLUMNS, **self.products,
             )  # fmt: skip
-        return dx, dq, found
+        return dx, dq, grads
 
     def fold(self, made, q, weights, x, dout=None, *gradients):
         """The folded queries in the dtype of x, and what that leaves of them or None; q before, if

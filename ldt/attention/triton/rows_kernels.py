@@ -197,10 +197,10 @@ def merge(
 @triton.jit
 def _sums(ptr, row, in_rows, PARTS: tl.constexpr):
     """[rows], the sums of rows of a matrix [.., PARTS]."""
-    found = tl.zeros(row.shape, tl.float32)
+    total = tl.zeros(row.shape, tl.float32)
     for part in tl.range(PARTS):
-        found += tl.load(ptr + row * PARTS + part, mask=in_rows, other=0.0)
-    return found
+        total += tl.load(ptr + row * PARTS + part, mask=in_rows, other=0.0)
+    return total
 
 
 @triton.jit
@@ -233,13 +233,13 @@ def _gradients(
 ):  # fmt: skip
     """Probabilities after dropout and gradients of scores, both [rows, keys]."""
     p = tl.where(seen[None, :], tl.exp2(scores * LOG2E - lse[:, None]), 0.0)
-    given = p
+    dropped = p
     if seed_ptr is not None:
         keep = _kept(seed_ptr, hash_ptr, place_ptr, row, in_rows, key, in_keys, least, PER)
         of_weight = tl.load(weight_grad_ptr + row, mask=in_rows, other=0.0)
         dp = tl.where(keep, (dp + of_weight[:, None]) * gain, 0.0)
-        given = tl.where(keep, p * gain, 0.0)
-    return given, p * (dp - delta[:, None])
+        dropped = tl.where(keep, p * gain, 0.0)
+    return dropped, p * (dp - delta[:, None])
 
 
 @launched

@@ -73,22 +73,22 @@ def fold(
     head, heads = tl.program_id(1).to(tl.int64), tl.num_programs(1).to(tl.int64)
     row, place, there, inside = _globals(place_ptr, tl.program_id(2), globals, total)
     dims = tl.arange(0, BLOCK_D)
-    own, in_dims = head * DIM + dims, dims < DIM
+    cols, in_dims = head * DIM + dims, dims < DIM
     first = tl.program_id(0) == 0
     if x_ptr is not None:
         q = tl.zeros((ROWS, BLOCK_D), tl.float32)
         for start in tl.range(0, WIDTH, CHUNK):
             column = start + tl.arange(0, CHUNK)
             x = _load(x_ptr, place, x_token, inside, column, column < WIDTH)
-            weight = _load(query_ptr, own, WIDTH, in_dims, column, column < WIDTH)
+            weight = _load(query_ptr, cols, WIDTH, in_dims, column, column < WIDTH)
             q = dot(x, tl.trans(weight.to(x.dtype)), q, PRECISION)
-        q += tl.load(bias_ptr + own, mask=in_dims, other=0.0).to(tl.float32)[None, :]
-        _store(q_ptr, q, row, heads * DIM, there & first, own, in_dims)
+        q += tl.load(bias_ptr + cols, mask=in_dims, other=0.0).to(tl.float32)[None, :]
+        _store(q_ptr, q, row, heads * DIM, there & first, cols, in_dims)
     else:
-        q = _load(q_ptr, row, heads * DIM, inside, own, in_dims).to(tl.float32)
+        q = _load(q_ptr, row, heads * DIM, inside, cols, in_dims).to(tl.float32)
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     in_columns, at = column < WIDTH, row * heads + head
-    weight = _load(key_ptr, own, WIDTH, in_dims, column, in_columns).to(tl.float32)
+    weight = _load(key_ptr, cols, WIDTH, in_dims, column, in_columns).to(tl.float32)
     folded = dot(q, weight, None, PRECISION) * factor
     high = cast(folded, high_ptr.dtype.element_ty)
     _store(high_ptr, high, at, WIDTH, there, column, in_columns)
@@ -96,14 +96,14 @@ def fold(
         _store(low_ptr, folded - high.to(tl.float32), at, WIDTH, there, column, in_columns)
     if dout_ptr is not None:
         source = place if PLACED else row
-        dout = _load(dout_ptr, source, dout_token, inside, own, in_dims).to(tl.float32)
-        weight = _load(value_ptr, own, WIDTH, in_dims, column, in_columns).to(tl.float32)
+        dout = _load(dout_ptr, source, dout_token, inside, cols, in_dims).to(tl.float32)
+        weight = _load(value_ptr, cols, WIDTH, in_dims, column, in_columns).to(tl.float32)
         dcontext = cast(dot(dout, weight, None, PRECISION), dcontext_ptr.dtype.element_ty)
         _store(dcontext_ptr, dcontext, at, WIDTH, there, column, in_columns)
         context = _load(context_ptr, at, WIDTH, inside, column, in_columns)
         delta = tl.sum(dcontext.to(tl.float32) * context, 1)
         if share_ptr is not None:
-            bias = tl.load(value_bias_ptr + own, mask=in_dims, other=0.0).to(tl.float32)
+            bias = tl.load(value_bias_ptr + cols, mask=in_dims, other=0.0).to(tl.float32)
             dshare = tl.sum(dout * bias[None, :], 1)
             tl.store(dshare_ptr + at, dshare, mask=there & first)
             share = tl.load(share_ptr + at, mask=inside, other=0.0)
@@ -135,24 +135,24 @@ def unfold(
     head, heads = tl.program_id(0).to(tl.int64), tl.num_programs(0).to(tl.int64)
     row, place, there, inside = _globals(place_ptr, tl.program_id(1), globals, total)
     dims = tl.arange(0, BLOCK_D)
-    own, in_dims, at = head * DIM + dims, dims < DIM, row * heads + head
+    cols, in_dims, at = head * DIM + dims, dims < DIM, row * heads + head
     out = tl.zeros((ROWS, BLOCK_D), tl.float32)
     for start in tl.range(0, WIDTH, CHUNK):
         column = start + tl.arange(0, CHUNK)
         context = _load(context_ptr, at, WIDTH, inside, column, column < WIDTH)
-        weight = _load(weight_ptr, own, WIDTH, in_dims, column, column < WIDTH)
+        weight = _load(weight_ptr, cols, WIDTH, in_dims, column, column < WIDTH)
         out = dot(context, tl.trans(weight.to(tl.float32)), out, PRECISION)
     out *= factor
     if bias_ptr is not None:
-        bias = tl.load(bias_ptr + own, mask=in_dims, other=0.0).to(tl.float32)[None, :]
+        bias = tl.load(bias_ptr + cols, mask=in_dims, other=0.0).to(tl.float32)[None, :]
         if share_ptr is not None:
             bias *= tl.load(share_ptr + at, mask=inside, other=0.0)[:, None]
         out += bias
     out = tl.where(inside[:, None], out, 0.0)
     if PLACED:
-        _store(out_ptr, out, place, out_token, inside, own, in_dims)
+        _store(out_ptr, out, place, out_token, inside, cols, in_dims)
     else:
-        _store(out_ptr, out, row, out_token, there, own, in_dims)
+        _store(out_ptr, out, row, out_token, there, cols, in_dims)
 
 
 @triton.jit
@@ -205,48 +205,48 @@ def weights(
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     in_columns = column < WIDTH
     dims = tl.arange(0, BLOCK_D)
-    own, in_dims = head * DIM + dims, dims < DIM
+    cols, in_dims = head * DIM + dims, dims < DIM
     first = tl.program_id(0) == 0
-    found = tl.zeros((BLOCK, BLOCK_D), tl.float32)  # so few rows go to no warpgroup units
+    product = tl.zeros((BLOCK, BLOCK_D), tl.float32)  # so few rows go to no warpgroup units
     of_bias = tl.zeros((BLOCK_D,), tl.float32)
     if role == 0:
         if dkey_ptr is not None:
             for block in tl.range(0, blocks):
                 row, _, _, inside = _globals(place_ptr, block, globals, total)
-                found, _ = _add_outer(
-                    found, q_ptr, row, heads * DIM, inside, own, in_dims, dfolded_ptr,
+                product, _ = _add_outer(
+                    product, q_ptr, row, heads * DIM, inside, cols, in_dims, dfolded_ptr,
                     row * heads + head, WIDTH, column, in_columns, PRECISION,
                 )  # fmt: skip
-            _store(dkey_ptr, tl.trans(found * factor), own, WIDTH, in_dims, column, in_columns)
+            _store(dkey_ptr, tl.trans(product * factor), cols, WIDTH, in_dims, column, in_columns)
         if dkey_bias_ptr is not None:
-            tl.store(dkey_bias_ptr + own, tl.zeros((BLOCK_D,), tl.float32), mask=in_dims & first)
+            tl.store(dkey_bias_ptr + cols, tl.zeros((BLOCK_D,), tl.float32), mask=in_dims & first)
     elif role == 1:
         if dvalue_ptr is not None:
             for block in tl.range(0, blocks):
                 row, place, _, inside = _globals(place_ptr, block, globals, total)
                 at = row * heads + head
-                found, dout = _add_outer(
-                    found, dout_ptr, place if PLACED else row, dout_token, inside, own, in_dims,
+                product, dout = _add_outer(
+                    product, dout_ptr, place if PLACED else row, dout_token, inside, cols, in_dims,
                     context_ptr, at, WIDTH, column, in_columns, PRECISION,
                 )  # fmt: skip
                 if share_ptr is not None:
                     dout *= tl.load(share_ptr + at, mask=inside, other=0.0)[:, None]
                 of_bias += tl.sum(dout, 0)
-            _store(dvalue_ptr, tl.trans(found), own, WIDTH, in_dims, column, in_columns)
+            _store(dvalue_ptr, tl.trans(product), cols, WIDTH, in_dims, column, in_columns)
             bias = cast(of_bias, dvalue_bias_ptr.dtype.element_ty)
-            tl.store(dvalue_bias_ptr + own, bias, mask=in_dims & first)
+            tl.store(dvalue_bias_ptr + cols, bias, mask=in_dims & first)
     elif role == 2:
         if dquery_ptr is not None:
             for block in tl.range(0, blocks):
                 row, place, _, inside = _globals(place_ptr, block, globals, total)
-                found, dq = _add_outer(
-                    found, dq_ptr, row, heads * DIM, inside, own, in_dims, x_ptr, place, x_token,
+                product, dq = _add_outer(
+                    product, dq_ptr, row, heads * DIM, inside, cols, in_dims, x_ptr, place, x_token,
                     column, in_columns, PRECISION,
                 )  # fmt: skip
                 of_bias += tl.sum(dq, 0)
-            _store(dquery_ptr, tl.trans(found), own, WIDTH, in_dims, column, in_columns)
+            _store(dquery_ptr, tl.trans(product), cols, WIDTH, in_dims, column, in_columns)
             bias = cast(of_bias, dquery_bias_ptr.dtype.element_ty)
-            tl.store(dquery_bias_ptr + own, bias, mask=in_dims & first)
+            tl.store(dquery_bias_ptr + cols, bias, mask=in_dims & first)
     else:
         if dx_ptr is not None:
             for block in tl.range(tl.program_id(1), blocks, tl.num_programs(1)):

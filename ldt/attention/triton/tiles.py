@@ -20,10 +20,10 @@ def check(*tensors):
             "backend 'blocked' runs there"
         )
     if first.dtype not in DTYPES or any(x.dtype != first.dtype for x in tensors):
-        found = ", ".join(sorted({str(x.dtype).removeprefix("torch.") for x in tensors}))
+        dtypes = ", ".join(sorted({str(x.dtype).removeprefix("torch.") for x in tensors}))
         raise ValueError(
             "backend 'triton' takes tensors of one dtype, float32, bfloat16 or float16, "
-            f"got {found}; backend 'blocked' takes float64"
+            f"got {dtypes}; backend 'blocked' takes float64"
         )
     why = lacking(first.dtype, first.shape[-1], limits(first.device))
     if why:

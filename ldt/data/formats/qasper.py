@@ -128,7 +128,7 @@ def references(question: dict[str, Any], where: str) -> list[Reference]:
 
 
 def reference(answer: dict[str, Any], where: str) -> Reference:
-    """What an annotator says: the first that holds of unanswerable, which has no evidence whatever
+    """Answer of an annotator: the first that holds of unanswerable, which has no evidence whatever
     is listed, spans, a free form, yes or no.
 
     Raises:

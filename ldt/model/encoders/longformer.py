@@ -76,7 +76,7 @@ class LdtModel(LdtPreTrainedModel):
         return self.embeddings.position_embeddings.weight
 
     def global_projections(self):
-        """As `LdtPreTrainedModel.global_projections`: query, key and value of each layer."""
+        """Pairs of query, key and value of each layer; see `LdtPreTrainedModel`."""
         for layer in self.encoder.layer:
             attention = layer.attention.self
             for name in ("query", "key", "value"):
@@ -120,14 +120,14 @@ class LdtModel(LdtPreTrainedModel):
         others = token_type_ids, position_ids, inputs_embeds
         # can_return_tuple has taken return_dict out of kwargs.
         encoded = self.encode(*inputs, *others, **kwargs)  # type: ignore[misc]
-        x, packing, rest = encoded
+        x, packing, outputs = encoded
         if packed:
             return encoded
         pooled = None
         if self.pooler is not None:
             pooled = self.pooler(packing.first(x))
             x = attach_unused_parameters(x, *unused_parameters(self.pooler))
-        return LdtModelOutput(packing.unpack(x), pooled, **rest)
+        return LdtModelOutput(packing.unpack(x), pooled, **outputs)
 
     def encode(
         self,
@@ -152,14 +152,14 @@ class LdtModel(LdtPreTrainedModel):
         refuse_vmap(input_ids, attention_mask, global_attention_mask, token_type_ids, position_ids)
         masks = attention_mask, global_attention_mask
         words, packing = pack_words(self, input_ids, inputs_embeds, masks, packing)
-        x, rest = self._layers(
+        x, others = self._layers(
             self._inputs(words, input_ids, position_ids, token_type_ids),
             packing,
             _default(output_attentions, self.config.output_attentions),
             _default(output_hidden_states, self.config.output_hidden_states),
             first_only=read != "all",
         )
-        return self.pooler(x) if read == "pooled" else x, packing.to(x.device), rest
+        return self.pooler(x) if read == "pooled" else x, packing.to(x.device), others
 
     def _inputs(self, words, input_ids, position_ids, token_type_ids):
         """Words, positions and, where they are not all 0, types of a padded batch."""
@@ -229,7 +229,7 @@ class LdtModel(LdtPreTrainedModel):
         return x
 
     def _by_graph(self, inputs, packing, first):
-        """What `_through` gives of the embeddings of ``inputs``, by a CUDA graph; None where there
+        """Result of `_through` for the embeddings of ``inputs``, by a CUDA graph; None where there
         is none for it."""
         if self.graphs is None or self.encoder.compiled or torch.compiler.is_compiling():
             return None
@@ -246,7 +246,7 @@ class LdtModel(LdtPreTrainedModel):
         return self._through(self._embed(*inputs), layout, first)
 
     def train(self, mode=True):
-        """As in torch; training has the memory of all graphs."""
+        """Set training mode, which has the memory of all graphs."""
         if mode and self.graphs is not None:
             self.graphs.clear()
         return super().train(mode)

@@ -92,7 +92,7 @@ class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
 
     @property
     def hidden_dropout_prob(self):
-        """Of the heads that transformers does not have."""
+        """Dropout of the heads that transformers does not have."""
         return self.classifier_dropout
 
     @property
@@ -103,7 +103,7 @@ class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
 
     @classmethod
     def plain(cls, values, source="SOURCE"):
-        """As `OwnConfig.plain`: of transformers' ModernBERT or of ldt's."""
+        """Values of a ModernBERT by ldt's names; see `OwnConfig.plain`."""
         values = super().plain(values, source)
         if values.get("local_rope_theta", 0) is None:  # meant that of full layers
             values["local_rope_theta"] = values.get("global_rope_theta", 160_000.0)
@@ -111,7 +111,7 @@ class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
 
     @staticmethod
     def of_new_model(chosen, pad, longest):
-        """As `ldt.model.LdtConfig.of_new_model`; the published models' values."""
+        """Values of a model from scratch, those of the published models; see `LdtConfig`."""
         return {
             "max_position_embeddings": longest,
             "classifier_pooling": "mean",
@@ -123,8 +123,8 @@ def check_modernbert(config):
     """Raise a ValueError for numbers that do not go together, or that are not computed here."""
     check_values(type(config), vars(config))
     check_pad_token(config)
-    dim, rest = divmod(config.hidden_size, config.num_attention_heads)
-    if rest or dim % 2:
+    dim, remainder = divmod(config.hidden_size, config.num_attention_heads)
+    if remainder or dim % 2:
         raise ValueError(
             f"hidden_size {config.hidden_size} must give each of num_attention_heads an even "
             f"number, got {config.num_attention_heads} heads"
@@ -145,14 +145,14 @@ def _check_layers(config):
     for kind in config.layer_types:
         if kind not in kinds:
             raise ValueError(f"layer_types must be {' or '.join(kinds)}, got {kind!r}")
-        found = config.rope_parameters[kind]
-        if found.get("rope_type") not in TYPES:
+        parameters = config.rope_parameters[kind]
+        if parameters.get("rope_type") not in TYPES:
             raise ValueError(
                 f"rope_parameters: rope_type must be {', '.join(TYPES)}, "
-                f"got {found.get('rope_type')!r}"
+                f"got {parameters.get('rope_type')!r}"
             )
-        if not found.get("rope_theta", 0) > 0:
-            raise ValueError(f"rope_theta must be above 0, got {found.get('rope_theta')!r}")
+        if not parameters.get("rope_theta", 0) > 0:
+            raise ValueError(f"rope_theta must be above 0, got {parameters.get('rope_theta')!r}")
 
 
 def _norm(config):
@@ -220,13 +220,13 @@ class Attention(nn.Module):
                 window those are all but padding.
             cos, sin: of the layer's angles, [total, 1, dim / 2].
         """
-        made = self.Wqkv(cast_once(x, self.Wqkv)())
+        qkv = self.Wqkv(cast_once(x, self.Wqkv)())
         if hooked(self.Wqkv):  # a hook may hold what is to be changed in place
-            made = made.clone()
-        made = made.unflatten(1, (3, self.config.num_attention_heads, -1))
+            qkv = qkv.clone()
+        qkv = qkv.unflatten(1, (3, self.config.num_attention_heads, -1))
         clips = self.clips and layout.is_global is not None
-        parts = made[:, :2].clone().unbind(1) if clips else None
-        q, k, v = rotated(made, cos, sin).unbind(1)
+        parts = qkv[:, :2].clone().unbind(1) if clips else None
+        q, k, v = rotated(qkv, cos, sin).unbind(1)
         dropout = self.config.attention_dropout if self.training else 0.0
         # From torch's generator, whose state gradient checkpointing restores.
         seed = torch.randint(2**31, (), device=x.device) if dropout else 0
@@ -242,7 +242,7 @@ class Attention(nn.Module):
 
     @torch.compiler.disable
     def _clipped(self, q, k, v, parts, layout, options):
-        """As `attend`, with global tokens no farther than the window's edge."""
+        """Attend with global tokens no farther than the window's edge; see `attend`."""
         reach = self.window // 2
         angles = frequencies(self.config, "sliding_attention")
         edge = tables(torch.tensor([reach], device=q.device), *angles, q.dtype)
@@ -330,7 +330,7 @@ class PredictionHead(nn.Module):
 
 
 def answers(config, kind, outputs):
-    """As `ldt.model.heads.base.answers`, under the names of transformers' ModernBERTs."""
+    """Layers under the names of transformers' ModernBERTs; see `heads.base.answers`."""
     head, width = PredictionHead(config), config.hidden_size
     if kind == "words":
         return {"head": head, "decoder": Linear(width, outputs, bias=config.decoder_bias)}
@@ -418,8 +418,8 @@ class LdtModernBertModel(LdtPreTrainedModel):
         encoded = self.encode(*inputs, position_ids, inputs_embeds, **kwargs)  # type: ignore[misc]
         if packed:
             return encoded
-        x, packing, rest = encoded
-        return LdtModelOutput(packing.unpack(x), **rest)
+        x, packing, others = encoded
+        return LdtModelOutput(packing.unpack(x), **others)
 
     def encode(
         self,
@@ -458,14 +458,14 @@ class LdtModernBertModel(LdtPreTrainedModel):
                 x = layer(x, *seen[kind])
             x = layer_norm(self.final_norm, x)
         packing = packing.to(x.device)
-        rest = {}
+        others = {}
         if output_hidden_states:
             states = (packing.to(state.device).unpack(state) for state in (*hidden, x))
-            rest = {"hidden_states": tuple(states)}
+            others = {"hidden_states": tuple(states)}
         if read == "all":
-            return x, packing, rest
+            return x, packing, others
         pooling = "cls" if read == "first" else self.config.classifier_pooling
-        return packing.first(x) if pooling == "cls" else packing.reduce(x, pooling), packing, rest
+        return packing.first(x) if pooling == "cls" else packing.reduce(x, pooling), packing, others
 
     def _seen(self, x, packing, position_ids):
         """{kind of layer: (layout with its global tokens, cos, sin)}."""
@@ -476,10 +476,10 @@ class LdtModernBertModel(LdtPreTrainedModel):
             positions = torch.arange(total, device=begin.device) - begin
         else:
             positions = packing.pack(position_ids.expand(packing.shape))
-        given, none = layout, none_global(layout)
+        everywhere, none = layout, none_global(layout)
         layouts = {
-            "full_attention": none if config.global_layers == "none" else given,
-            "sliding_attention": given if config.global_layers == "all" else none,
+            "full_attention": none if config.global_layers == "none" else everywhere,
+            "sliding_attention": everywhere if config.global_layers == "all" else none,
         }
         if config.full_attention_window is None:
             layouts["full_attention"] = all_global(layout)

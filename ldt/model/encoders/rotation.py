@@ -94,8 +94,8 @@ class _Rotate(torch.autograd.Function):
 
 
 def edge_bias(turned_parts, parts, layout, reach, cos, sin):
-    """What clips the distance of a global token and another to the edge of a window: scores at the
-    edge less those at the true distance, 0 for pairs that are no farther.
+    """Bias that clips the distance of a global token and another to the edge of a window: scores at
+    the edge less those at the true distance, 0 for pairs that are no farther.
 
     In proportion to the length times the number of global tokens.
 
@@ -116,13 +116,13 @@ def edge_bias(turned_parts, parts, layout, reach, cos, sin):
     for (start, stop), (first, last) in zip(spans, numbers, strict=True):
         tokens = torch.arange(start, stop, device=cos.device)
         marked = layout.global_index[first:last]
-        for found, asking, seen in ((columns, tokens, marked), (rows, marked, tokens)):
+        for tokens_of_side, asking, seen in ((columns, tokens, marked), (rows, marked, tokens)):
             distance = seen - asking[:, None]
             near = _scores(turned_parts[0][asking], turned_parts[1][seen])
             q, k = parts[0][asking], parts[1][seen]
             ahead, behind = (_scores(q, turned(k, cos, side)) for side in (sin, -sin))
             far = torch.where((distance > 0)[:, None], ahead, behind)
-            found.append(torch.where((distance.abs() > reach)[:, None], far - near, 0.0))
+            tokens_of_side.append(torch.where((distance.abs() > reach)[:, None], far - near, 0.0))
     return _together(columns), _together(rows)
 
 

@@ -67,7 +67,7 @@ class LdtForSequenceClassification(Head):
             words = words_of(input_ids, kwargs.get("inputs_embeds"))
             global_attention_mask = first_real(words, attention_mask)
         pooling = self.config.classifier_pooling
-        x, packing, rest = self.encode(
+        x, packing, others = self.encode(
             input_ids,
             attention_mask,
             global_attention_mask,
@@ -79,7 +79,7 @@ class LdtForSequenceClassification(Head):
         loss = None
         if labels is not None:
             loss = self._loss(logits, labels.to(logits.device), num_items_in_batch)
-        return LdtHeadOutput(loss, logits, **rest)
+        return LdtHeadOutput(loss, logits, **others)
 
     def loss_items(self, *, labels, **inputs):
         """Rows that have a class, or the sum of its weights; of regression and of several labels a

@@ -105,7 +105,7 @@ class LdtForEvidenceAnswering(Head):
                 raise ValueError("give paragraph_positions and sentence_positions, a token of each")
             check_positions(positions, input_ids.shape[1])
         inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
-        x, packing, rest = self.encode(*inputs, **kwargs)
+        x, packing, others = self.encode(*inputs, **kwargs)
         start, end = sides = unpacked_sides(self.qa_outputs(x), packing)
         kind = self.type_classifier(packing.first(x))
         x = packing.unpack(x)
@@ -121,7 +121,7 @@ class LdtForEvidenceAnswering(Head):
                 "sentences": evidence_loss(sentences, sentence_labels, places[1], evidence[1]),
             }
             loss = weighted(losses, self.config.evidence_weights)
-        return LdtEvidenceOutput(loss, start, end, kind, paragraphs, sentences, **rest)
+        return LdtEvidenceOutput(loss, start, end, kind, paragraphs, sentences, **others)
 
     def loss_items(self, *, labels, input_ids, attention_mask=None, **inputs):
         """[5] int64: rows with a right start, a right end and a kind; labels of paragraphs and of

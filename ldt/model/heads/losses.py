@@ -44,8 +44,8 @@ def class_weights(config, device):
 
 
 def class_items(labels, weights=None):
-    """What a mean over labels [...] is divided by: their number, or the sum of their weights,
-    without those of -100."""
+    """Divisor of a mean over labels [...]: their number, or the sum of their weights, without
+    those of -100."""
     known = labels != -100
     if weights is None:
         return known.sum()

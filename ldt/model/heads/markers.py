@@ -1,4 +1,4 @@
-"""What scores parts of a document at their markers, and its losses."""
+"""Scores of parts of a document at their markers, and the losses."""
 
 import torch
 from torch import nn
@@ -45,7 +45,7 @@ def evidence_loss(logits, labels, positions, count=None):
 
 
 def one_passage_loss(logits, labels, positions, count=None):
-    """How improbable the right passages of a row are, or none where none is right.
+    """Negative log likelihood of the right passages of a row, or of none where none is right.
 
     The logarithm of the sum of exp(logit) over the passages of a row and of exp(0) for none, less
     that over its right ones, or 0; the mean over rows that have a label. So a logit is how much

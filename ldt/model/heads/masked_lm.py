@@ -65,12 +65,12 @@ class LdtForMaskedLM(Head):
             `LdtHeadOutput`, or the tuple of what is not None in it.
         """
         inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
-        x, packing, rest = self.encode(*inputs, **kwargs)
+        x, packing, others = self.encode(*inputs, **kwargs)
         if not at_labels:
             logits = self.answer(x)
-            return self.token_output(logits, packing, labels, rest, num_items_in_batch)
+            return self.token_output(logits, packing, labels, others, num_items_in_batch)
         labels = packing.pack(labels.to(x.device).masked_fill(~packing.real(), -100))
         places = (labels != -100).nonzero().squeeze(1)
         logits = self.answer(x[places])
         loss = cross_entropy(logits, labels[places], num_items_in_batch)
-        return LdtHeadOutput(loss, logits, **rest)
+        return LdtHeadOutput(loss, logits, **others)

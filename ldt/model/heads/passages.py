@@ -95,14 +95,14 @@ class LdtForEvidenceClassification(Head):
             ValueError: besides those of `LdtModel`: no positions, or one outside of the input.
         """
         inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
-        x, packing, rest = self._read(passage_positions, *inputs, **kwargs)
+        x, packing, more = self._read(passage_positions, *inputs, **kwargs)
         logits, passages = self._scores(x, packing, passage_positions)
         loss = None
         if labels is not None and passage_labels is not None:
             golds = (logits, labels), (passages, passage_labels, passage_positions)
             losses = self._losses(*golds, *counts(num_items_in_batch, 2))
             loss = weighted(losses, self.config.evidence_weights)
-        return LdtPassageOutput(loss, logits, passages, **rest)
+        return LdtPassageOutput(loss, logits, passages, **more)
 
     def loss_items(self, *, labels, passage_labels, passage_positions, **inputs):
         """[2] int64: rows that have a class; labels of passages, or rows that have any."""
@@ -112,7 +112,7 @@ class LdtForEvidenceClassification(Head):
         return torch.stack([(labels != -100).sum(), known.sum()])
 
     def _read(self, positions, input_ids, *inputs, **kwargs):
-        """What the encoder gives, once the positions are known to be there."""
+        """Outputs of the encoder, once the positions are known to be there."""
         if positions is None:
             raise ValueError("give passage_positions, the marker of each")
         check_positions(positions, input_ids.shape[1])
@@ -173,17 +173,17 @@ class LdtForPassageAnswering(LdtForEvidenceClassification):
             all four labels are given.
         """
         inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
-        x, packing, rest = self._read(passage_positions, *inputs, **kwargs)
+        x, packing, more = self._read(passage_positions, *inputs, **kwargs)
         logits, passages = self._scores(x, packing, passage_positions)
         start, end = sides = unpacked_sides(self.qa_outputs(x), packing)
         loss, golds = None, (start_positions, end_positions, labels, passage_labels)
         if all(gold is not None for gold in golds):
             starts, ends, *others = counts(num_items_in_batch, 4)
             span = sides_loss(sides, golds[:2], packing.real(), (starts, ends))
-            found = (logits, labels), (passages, passage_labels, passage_positions)
-            losses = {"span": span} | self._losses(*found, *others)
+            scored = (logits, labels), (passages, passage_labels, passage_positions)
+            losses = {"span": span} | self._losses(*scored, *others)
             loss = weighted(losses, self.config.evidence_weights)
-        return LdtPassageOutput(loss, logits, passages, start, end, **rest)
+        return LdtPassageOutput(loss, logits, passages, start, end, **more)
 
     def loss_items(self, *, input_ids, attention_mask=None, **inputs):
         """[4] int64: rows with a right start, and a right end; then those of

@@ -80,16 +80,16 @@ class LdtForCandidateRanking(Head):
             global_attention_mask = before_first(self.config, input_ids, attention_mask)
         inputs = positions, input_ids, attention_mask, global_attention_mask, token_type_ids
         if same_document(example_ids):
-            (logits,), rest = micro_batched(self._logits, *inputs, **kwargs), {}
+            (logits,), others = micro_batched(self._logits, *inputs, **kwargs), {}
         else:
-            logits, rest = self._logits_and_rest(*inputs, **kwargs)
+            logits, others = self._logits_and_rest(*inputs, **kwargs)
         logits = exact(logits)
         logits = logits.masked_fill(~there, torch.finfo(logits.dtype).min)
         loss = None
         if labels is not None:
             labels, merge = labels.to(logits.device), self.config.window_merge
             loss = _merged_loss(logits, there, example_ids, labels, merge, num_items_in_batch)
-        return LdtHeadOutput(loss, logits, **rest)
+        return LdtHeadOutput(loss, logits, **others)
 
     def loss_items(self, *, labels, example_ids=None, **inputs):
         """Questions that have a label, scalar int64."""
@@ -101,9 +101,9 @@ class LdtForCandidateRanking(Head):
 
     def _logits_and_rest(self, positions, *inputs, **kwargs):
         """Logits [b, candidates], and the dict of the encoder's other outputs."""
-        x, packing, rest = self.encode(*inputs, **kwargs)
+        x, packing, more = self.encode(*inputs, **kwargs)
         logits = packing.unpack(self.classifier(x)).squeeze(-1)
-        return logits.gather(1, positions.clamp(min=0)), rest
+        return logits.gather(1, positions.clamp(min=0)), more
 
     def _there(self, positions, input_ids):
         """[b, candidates] bool: where there is a candidate."""
@@ -177,12 +177,12 @@ class LdtForMultipleChoice(Head):
             for name, value in kwargs.items()
         }
         rows = (None if value is None else value.flatten(0, 1) for value in inputs)
-        logits, rest = self._logits_and_rest(*rows, choices=number, **flat)
+        logits, others = self._logits_and_rest(*rows, choices=number, **flat)
         logits = logits.view(-1, number)
         loss = None
         if labels is not None:
             loss = cross_entropy(logits, labels.to(logits.device), num_items_in_batch)
-        return LdtHeadOutput(loss, logits, **rest)
+        return LdtHeadOutput(loss, logits, **others)
 
     def _packed(self, inputs, kwargs, choices, example_ids, labels, count):
         if labels is not None and (choices is None or example_ids is None):
@@ -214,8 +214,8 @@ class LdtForMultipleChoice(Head):
             real, separator = separators(self.config, input_ids, attention_mask, choices)
             global_attention_mask = real & after_first(separator, 2)
         inputs = input_ids, attention_mask, global_attention_mask, *others
-        pooled, _, rest = self.encode(*inputs, read="pooled", **kwargs)
-        return self.answer(pooled), rest
+        pooled, _, more = self.encode(*inputs, read="pooled", **kwargs)
+        return self.answer(pooled), more
 
 
 def _merged_loss(logits, there, example_ids, labels, merge, count):

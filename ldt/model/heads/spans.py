@@ -79,17 +79,17 @@ class LdtForQuestionAnswering(Head):
         if global_attention_mask is None and self.has_global_attention:
             global_attention_mask = before_first(self.config, input_ids, attention_mask)
         inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
-        rest = {}
+        others = {}
         if same_document(example_ids):
             start, end, real = micro_batched(self._sides, *inputs, **kwargs)
         else:
-            (start, end, real), rest = self._sides_and_rest(*inputs, **kwargs)
+            (start, end, real), others = self._sides_and_rest(*inputs, **kwargs)
         loss = None
         if start_positions is not None and end_positions is not None:
             golds = start_positions, end_positions
             parts = counts(num_items_in_batch, 2)
             loss = sides_loss((start, end), golds, real, parts, example_ids)
-        return LdtQuestionAnsweringOutput(loss, start, end, **rest)
+        return LdtQuestionAnsweringOutput(loss, start, end, **others)
 
     def loss_items(
         self, *, start_positions, end_positions, attention_mask=None, example_ids=None, **inputs
@@ -104,8 +104,8 @@ class LdtForQuestionAnswering(Head):
 
     def _sides_and_rest(self, *inputs, **kwargs):
         """`_sides`, and the dict of the encoder's other outputs."""
-        x, packing, rest = self.encode(*inputs, **kwargs)
-        return (*unpacked_sides(self.answer(x), packing), packing.real()), rest
+        x, packing, others = self.encode(*inputs, **kwargs)
+        return (*unpacked_sides(self.answer(x), packing), packing.real()), others
 
 
 def unpacked_sides(logits, packing):
@@ -171,10 +171,10 @@ def span_items(sides, shape, attention_mask, example_ids=None):
         attention_mask, example_ids: of the batch, or None.
     """
     real = real_tokens(tuple(shape), attention_mask, sides[0].device)
-    found = torch.stack([_right_places(positions, real).any(1) for positions in sides])
+    has_answer = torch.stack([_right_places(positions, real).any(1) for positions in sides])
     if example_ids is not None:
-        found = (rows_of_documents(example_ids) & found[:, None]).any(2)
-    return found.sum(1)
+        has_answer = (rows_of_documents(example_ids) & has_answer[:, None]).any(2)
+    return has_answer.sum(1)
 
 
 def _right_places(positions, real):

@@ -45,10 +45,10 @@ class LdtForTokenClassification(Head):
             `LdtHeadOutput`, or the tuple of what is not None in it.
         """
         inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
-        x, packing, rest = self.encode(*inputs, **kwargs)
+        x, packing, others = self.encode(*inputs, **kwargs)
         logits = self.answer(x)
         weighing = class_weights(self.config, logits.device), self.config.focal_gamma
-        return self.token_output(logits, packing, labels, rest, num_items_in_batch, *weighing)
+        return self.token_output(logits, packing, labels, others, num_items_in_batch, *weighing)
 
     def loss_items(self, *, labels, **inputs):
         """Labels, or the sum of their weights."""

@@ -76,7 +76,7 @@ class LdtSeq2SeqConfig(PooledConfig, LEDConfig):
 
     @classmethod
     def plain(cls, values, source="SOURCE"):
-        """As `OwnConfig.plain`: of an LED or of the authors' model."""
+        """Values of an LED or of the authors' model by ldt's names; see `OwnConfig.plain`."""
         kind = values.get("model_type")
         if not is_seq2seq(values):
             refuse_others(kind, source)

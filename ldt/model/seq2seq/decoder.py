@@ -176,17 +176,17 @@ class LedDecoderLayer(PostNormLayer):
             mask: of `CausalAttention`.
             past_key_values: `SharedCache`.
         """
-        own, memory = None, None
+        cache, memory = None, None
         if past_key_values is not None:
-            own, memory = past_key_values.self_attention_cache, past_key_values.memory
-        out = self.self_attn(x, mask, own, self.index)
+            cache, memory = past_key_values.self_attention_cache, past_key_values.memory
+        out = self.self_attn(x, mask, cache, self.index)
         x = self.add(out, x, self.self_attn_layer_norm)
         if memory is None:
             documents = self.encoder_attn.keys_and_values(states, groups)
         else:
             if self.index not in memory:
-                found = self.encoder_attn.keys_and_values(states, groups, contiguous=True)
-                memory[self.index] = found
+                keys_and_values = self.encoder_attn.keys_and_values(states, groups, contiguous=True)
+                memory[self.index] = keys_and_values
             documents = memory[self.index]
         x = self.add(self.encoder_attn(x, documents), x, self.encoder_attn_layer_norm)
         return self.feed_forward(x)
@@ -278,6 +278,6 @@ def _seen(mask, past, t, device):
     causal = torch.ones(t, past + t, dtype=torch.bool, device=device).tril(past)
     if mask is None:
         return causal[None, None]
-    own = torch.eye(t, dtype=torch.bool, device=device)
-    own = F.pad(own, (past, 0))
-    return (causal & (mask != 0)[:, None, None]) | own
+    diagonal = torch.eye(t, dtype=torch.bool, device=device)
+    diagonal = F.pad(diagonal, (past, 0))
+    return (causal & (mask != 0)[:, None, None]) | diagonal

@@ -185,7 +185,7 @@ class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
         self.lm_head = new_embeddings
 
     def resize_token_embeddings(self, *args, **kwargs):
-        """As in transformers; new tokens have no bias."""
+        """Resize the embeddings as transformers does; new tokens have no bias."""
         embeddings = super().resize_token_embeddings(*args, **kwargs)
         old, size = self.final_logits_bias, len(embeddings.weight)
         self.final_logits_bias = F.pad(old, (0, size - old.shape[1]))
@@ -272,10 +272,10 @@ class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
         """transformers' hook: beams have decoder ids of their own, and share a document."""
         documents = ("encoder_outputs", "attention_mask", "global_attention_mask", "packing")
         shared = {name: model_kwargs.pop(name) for name in documents if name in model_kwargs}
-        ids, rest = super()._expand_inputs_for_generation(
+        ids, others = super()._expand_inputs_for_generation(
             expand_size, False, input_ids, **model_kwargs
         )
-        return ids, rest | shared
+        return ids, others | shared
 
     def _validate_generated_length(
         self, generation_config, input_ids_length, has_default_max_length
@@ -299,11 +299,11 @@ class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
                 f"cache_implementation {kind!r} is not offered; leave it out: the cache of the "
                 "tokens that are written grows with them, that of the document is made once"
             )
-        given = model_kwargs.get("past_key_values")
+        before = model_kwargs.get("past_key_values")
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
-        made = model_kwargs.get("past_key_values")
-        if made is not None and given is None:
-            model_kwargs["past_key_values"] = SharedCache(made.self_attention_cache)
+        cache = model_kwargs.get("past_key_values")
+        if cache is not None and before is None:
+            model_kwargs["past_key_values"] = SharedCache(cache.self_attention_cache)
 
 
 @dataclass
@@ -383,14 +383,14 @@ class LdtForEvidenceGeneration(LdtForConditionalGeneration):
             return_dict=True,
             **kwargs,
         )
-        loss, found = out.loss, None
+        loss, scores = out.loss, None
         if passage_positions is not None:
-            found = self.passage_logits(out.encoder_last_hidden_state, passage_positions)
+            scores = self.passage_logits(out.encoder_last_hidden_state, passage_positions)
         if loss is not None and passage_labels is not None:
-            evidence = balanced_loss(found, passage_labels, passage_positions, passages)
+            evidence = balanced_loss(scores, passage_labels, passage_positions, passages)
             losses = {"answer": loss, "passages": evidence}
             loss = weighted(losses, self.config.evidence_weights)
-        return LdtEvidenceGenerationOutput(**{**out, "loss": loss, "passage_logits": found})
+        return LdtEvidenceGenerationOutput(**{**out, "loss": loss, "passage_logits": scores})
 
     def passage_logits(self, states, positions):
         """[b, k] of the encoder's states [b, n, width] and positions [b, k], the dtype's least
