@@ -387,7 +387,7 @@ def one_library(monkeypatch):
     ],
 )
 def test_a_model_that_was_sent_answers_as_the_one_here(
-    fine_tuned, precision, explained, monkeypatch
+    fine_tuned, precision, explained, monkeypatch, one_library
 ):
     options = {"raw_scores": True, "device": "cpu", "batch_tokens": 256} | explained
     run = ModelMaker(fine_tuned, read_recipe(fine_tuned), PredictOptions.of(options))
