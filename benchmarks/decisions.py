@@ -157,7 +157,7 @@ def held_out(folder, labels, seed):
     logits, right = [], []
     for part in ("decide", "test"):
         file = f"seed-{seed}/{part}.jsonl"
-        for answer in answers(folder, Path("runs", f"none-{seed}"), file, "--raw-scores"):
+        for answer in answers(folder, Path("runs", f"none-{seed}"), file, "raw_scores=true"):
             logits.append([answer["scores"][label] for label in labels])
         right.append(truth(folder, file, labels))
     return np.array(logits), np.concatenate(right)

@@ -13,7 +13,7 @@ weights, on pieces of documents, and read on whole documents that it was not tra
 
 Where a document is longer than ``LENGTHS[set]``, its windows are read apart and the highest logit
 counts. For the label that a document has, whatever the answer, sentences are ranked by ``gradient``
-and ``occlusion`` as `ldt predict --passages-by` does, by the ``attention`` that their tokens get in
+and ``occlusion`` as `ldt predict passages_by=` does, by the ``attention`` that their tokens get in
 the last layer (mean of its heads), and at random among the sentences of the window that counts,
 which is an expectation. ``chunks`` ranks windows, and is left out where a document has one.
 Occlusion takes a pass a sentence, and is measured on the first ``--occluded`` documents; the others

@@ -92,7 +92,7 @@ def folder(tmp_path, tokenizer_folder, monkeypatch):
 def test_the_main_job_runs_as_it_is_written(page, folder, capfd):
     typed = [c for c in commands(PAGES[page]) if re.search(r"\bldt (?!bench|init$)", c)]
     verbs = {command.split()[1] for command in typed if "|" not in command}
-    further = {"check", "doctor", "evaluate", "init", "labels", "merge", "report"}
+    further = {"check", "doctor", "evaluate", "init", "labels", "report"}
     further |= {"recipes", "--version"}
     assert verbs - further == {"convert", "finetune", "predict"}
     for command in typed:

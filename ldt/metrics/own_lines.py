@@ -35,7 +35,7 @@ class LineKind(NamedTuple):
 def _passages(format: str) -> LineKind:
     return LineKind(
         ("passage_score", "span_score", "yes_no", "offsets"),
-        f"answers of passage_qa have it for documents that ldt predict --format {format} reads",
+        f"answers of passage_qa have it for documents that ldt predict data.format={format} reads",
     )
 
 
@@ -57,8 +57,8 @@ KINDS = {
     ),
     "contractnli": LineKind(
         ("document", "key", "scores", "span_probs"),
-        "answers of evidence_classification have it for documents that ldt predict --format "
-        "contractnli reads",
+        "answers of evidence_classification have it for documents that ldt predict "
+        "data.format=contractnli reads",
     ),
     "qasper": LineKind(("answer", "evidence"), "answers of qasper have one"),
     "lexglue": LineKind(

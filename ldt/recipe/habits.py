@@ -88,7 +88,7 @@ MOVED = {
     "runs": "ldt report",
     "thresholds": "ldt evaluate RUN --choose-thresholds",
     "perplexity": "ldt evaluate MODEL --gold TEXT",
-    "merge": "ldt predict --merge TARGET",
+    "merge": "ldt predict --merge OUTPUT",
 }
 
 
