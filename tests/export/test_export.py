@@ -178,8 +178,8 @@ def test_passages_and_python_go_by_the_exported_model(exported, tmp_path):
     ("options", "line"),
     [
         ({"precision": "int8"}, "an exported model has its own"),
-        ({"device": "cuda"}, "--device cuda: --runtime onnx runs on the cpu"),
-        ({"passages": 1}, "--runtime onnx has no gradients"),
+        ({"device": "cuda"}, "device=cuda: runtime=onnx runs on the cpu"),
+        ({"passages": 1}, "runtime=onnx has no gradients"),
     ],
 )
 def test_what_an_exported_model_cannot_is_refused(options, line, exported, tmp_path):
@@ -190,7 +190,7 @@ def test_what_an_exported_model_cannot_is_refused(options, line, exported, tmp_p
 
 def test_each_runtime_names_the_other(exported, tmp_path):
     run, folder = exported("classification")
-    with pytest.raises(ModelError, match="an exported model; --runtime onnx runs it"):
+    with pytest.raises(ModelError, match="an exported model; runtime=onnx runs it"):
         predicted(folder, [], tmp_path)
     with pytest.raises(ModelError, match=r"no model\.onnx; ldt export \S+ TARGET --format onnx"):
         predicted(run, [], tmp_path, runtime="onnx")

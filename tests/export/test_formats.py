@@ -62,9 +62,9 @@ def test_its_folder_holds_the_files_of_its_format_alone(format, task, exported, 
     said = (folder / "README.md").read_text()
     assert f"proof: run by {FORMATS[format].title}" in said
     runtime = FORMATS[format].runtime
-    with pytest.raises(ModelError, match=f"an exported model; --runtime {runtime} runs it"):
+    with pytest.raises(ModelError, match=f"an exported model; runtime={runtime} runs it"):
         predicted(folder, [], tmp_path)
-    with pytest.raises(ModelError, match=f"an exported model; --runtime {runtime} runs it"):
+    with pytest.raises(ModelError, match=f"an exported model; runtime={runtime} runs it"):
         predicted(folder, [], tmp_path, runtime="onnx")
 
 
