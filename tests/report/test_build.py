@@ -376,14 +376,8 @@ def test_the_model_is_asked_as_its_training_read_the_documents(folder, monkeypat
     monkeypatch.setattr("ldt.inference.predict.predict", predict)
     monkeypatch.setattr("ldt.report.documents.gather", lambda answers, **options: (None, []))
     subject.subject(str(folder), passages=2)
-    data = {
-        "format": "csv",
-        "evidence": None,
-        "text": "body",
-        "id": "name",
-        "encoding": "iso8859-1",
-    }
-    options = {"model": str(folder), "output": "answers.jsonl", "passages": 2} | data
+    data = {"format": "csv", "text": "body", "id": "name", "encoding": "iso8859-1"}
+    options = {"model": str(folder), "output": "answers.jsonl", "passages": 2, "data": data}
     assert asked == [(["dev.jsonl"], options)]
 
 
