@@ -270,7 +270,7 @@ def wrong_everywhere(model, tiny_longformer, source, format, what):
     """Check that training, prediction and evaluation say what is wrong, in one line."""
     recipe = RECIPE.format(model=tiny_longformer, format=format, epochs=1)
     Path("r.yaml").write_text(recipe.replace("train.jsonl.gz", source))
-    options = {"model": model, "format": format, "layout": format, "output": "a.json"}
+    options = {"model": model, "data": {"format": format}, "layout": format, "output": "a.json"}
     for call in (
         lambda: train(recipes.load("r.yaml", command="finetune")),
         lambda: predict(source, **options),
@@ -334,7 +334,7 @@ def test_an_id_that_comes_twice_is_one_line_everywhere(
         train(recipes.load("r.yaml", command="finetune"))
     with pytest.raises(DataError, match=r"^x.jsonl:2: the id .* stands twice; each question once$"):
         evaluation.evaluate("x.jsonl", "none.json", format="nq")
-    options = {"model": model_of(trained), "format": "nq", "layout": "nq"}
+    options = {"model": model_of(trained), "data": {"format": "nq"}, "layout": "nq"}
     with pytest.raises(DataError, match=r"^x.jsonl:2: id -\d+ came before$"):
         predict("x.jsonl", **options, output="a.json")
     assert not Path("a.json").exists()
@@ -343,7 +343,7 @@ def test_an_id_that_comes_twice_is_one_line_everywhere(
 def test_documents_without_candidates_have_no_passage_in_lower_precision_too(trained, tmp_path):
     lines = [tydi(1, TEXT, [], (), "thai"), tydi(2, " ", [], (), "thai")]
     source, output = write(tmp_path / "x.jsonl", *lines), tmp_path / "a.json"
-    options = {"model": model_of(trained), "format": "tydiqa", "precision": "bf16"}
+    options = {"model": model_of(trained), "data": {"format": "tydiqa"}, "precision": "bf16"}
     assert predict(source, **options, layout="tydiqa", output=str(output)) == 0
     found = strictly_valid(output.read_text(), lines, "tydiqa")
     assert [each["passage_answer_index"] for each in found] == [-1, -1]
