@@ -346,7 +346,8 @@ def helps(s, line="ldt"):
     """Ask a command, and each of its sub-commands, for its help."""
     s.ldt(f"help/{line}", f"{line.removeprefix('ldt')} --help")
     text = s.found["help"][line]["out"]
-    for each in text[text.index("Commands:") + 1 :] if "Commands:" in text else []:
+    heads = [number for number, each in enumerate(text) if each.lower().endswith("commands:")]
+    for each in text[heads[0] :] if heads else []:
         if name := re.match(r"  (\S+)", each):
             helps(s, f"{line} {name[1]}")
 
