@@ -313,6 +313,17 @@ def test_what_is_changed_after_it_was_saved_is_not_used_for_gradients():
             out.sum().backward()
 
 
+@pytest.mark.parametrize("within", [False, True])
+def test_a_graph_that_is_retained_gives_its_gradients_again_and_no_other_does(within):
+    layer, given = made(hidden_dropout_prob=0.1), inputs()
+    with recomputing(layer) if within else nullcontext():
+        out = halves(layer, *given).sum()
+    first, second = (torch.autograd.grad(out, given, retain_graph=keep) for keep in (True, False))
+    assert all(map(torch.equal, first, second))
+    with pytest.raises(RuntimeError, match="through the graph a second time"):
+        torch.autograd.grad(out, given)
+
+
 @pytest.mark.covering(2)
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("within", [False, True])
