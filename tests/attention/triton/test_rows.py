@@ -87,11 +87,15 @@ def test_rows_wider_than_a_tile_go_in_chunks(dtype):
     assert not rows_as_close(FOLDED, layout, dtype, factor=3, dropout=0.2, **sizes)
 
 
-@pytest.mark.fast("dtype0-0")
-@pytest.mark.parametrize(("dtype", "seed"), [(torch.bfloat16, 0), (torch.float16, 2)])
-def test_what_is_folded_is_not_rounded(dtype, seed):
-    found = rows_as_close(FOLDED, pack([1500], [0]), dtype, seed, factor=1.5, heads=4, dim=16)
-    assert {name for name, *_ in found} <= {"dq", "dx", "dwk"}  # of gradients that are rounded
+@pytest.mark.fast("dtype0")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_what_is_folded_is_not_rounded(dtype):
+    wrong = rows_as_close(FOLDED, pack([1500], [0]), dtype, factor=1.5, heads=4, dim=16)
+    # Gradients of probabilities are products of a gradient that kernels do round, that of what a
+    # row gathers, and go into these three: seeds 0 to 3 have them up to 4 times as far off as the
+    # rounding of a result is. All else is off by that alone.
+    assert {name for name, *_ in wrong} <= {"dq", "dx", "dwk"}
+    assert all(error < 3 * allowed for _, error, allowed in wrong)
 
 
 def test_long_pieces_meet_their_tokens_in_several_steps(monkeypatch):
