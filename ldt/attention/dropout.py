@@ -17,35 +17,26 @@ def _mix(x):
     return x ^ ((x >> 16) & 0xFFFF)
 
 
-def token_hashes(layout):
-    """[total] int32, a hash of each token's document and place there; the layout caches it."""
-
-    def make():
-        document = layout.document_of
-        place = torch.arange(len(document), device=document.device) - layout.cu_seqlens[document]
-        return _mix(_mix(document.to(torch.int32)) + place.to(torch.int32))
-
-    return layout.cached("token hashes", make)
-
-
 def token_codes(layout, heads, index, seed, salt):
     """[heads, len(index)] int32: a hash of head, document, place in the document, and seed.
 
     ``heads`` is their number, or an int64 tensor of the numbers of some of them.
     """
+    document = layout.document_of[index].to(torch.int32)
+    place = (index - layout.cu_seqlens[layout.document_of[index]]).to(torch.int32)
     if isinstance(heads, int):
         heads = torch.arange(heads, device=index.device)
     head = heads.to(torch.int32)[:, None]
     seed = torch.as_tensor(seed, device=index.device)
     seed = (((seed + 2**31) % 2**32) - 2**31).to(torch.int32)
-    return _mix(token_hashes(layout)[index] + _mix(_mix(seed + salt) + head))
+    code = _mix(_mix(seed + salt) + document)
+    return _mix(_mix(code + head) + place)
 
 
 def kept(query_codes, key_codes, dropout, scratch=None, out=None):
     """[heads, queries, keys] from `token_codes` of both: 0 with probability ``dropout``, else 1.
 
-    The codes are well mixed, so their exclusive or x needs only one more round: x (2 x + 1), a
-    bijection whose upper bits depend on all others (RC6, Rivest et al. 1998).
+    The codes are well mixed, so their exclusive or needs only one more round.
 
     Args:
         scratch: two int32 tensors of at least as many elements, to work in.
@@ -57,9 +48,12 @@ def kept(query_codes, key_codes, dropout, scratch=None, out=None):
         scratch = query_codes.new_empty(2, size)
     x, y = (part[:size].view(shape) for part in scratch)
     torch.bitwise_xor(query_codes[:, :, None], key_codes[:, None, :], out=x)
-    torch.addcmul(x, x, x, value=2, out=y)
+    x *= _M1
+    torch.bitwise_right_shift(x, 15, out=y)
+    x ^= y
+    x *= _M2
     least = int(dropout * 2**32) - 2**31
-    return y >= least if out is None else torch.ge(y, least, out=out)
+    return x >= least if out is None else torch.ge(x, least, out=out)
 
 
 def dropout_mask(layout, heads, queries, keys, dropout, seed):

@@ -25,7 +25,7 @@ def store(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(fine_tuned, store):
+def run(fine_tuned, store, one_library):
     def run(*options, source=SOURCE, target=TARGET):
         with pytest.raises(SystemExit) as ended:
             cli.main(["predict", source, "--output", target, "--model", str(fine_tuned), *options])

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ldt.attention.triton.blocks import meet, own_block, own_rows, own_tiles, seen_by, seen_only
-from ldt.attention.triton.dropout import KEY, QUERY, head_code, kept, least, token_codes
+from ldt.attention.triton.dropout import KEY, QUERY, kept, least, token_codes
 from ldt.attention.triton.forward import LOG2E, sizes, tables
 from ldt.attention.triton.launch import launched
 from ldt.attention.triton.splits import FEW, combine, splits
@@ -108,8 +108,8 @@ def _slopes(p, a, b, delta, keep, gain, PRECISION: tl.constexpr):
 @triton.jit
 def _add_to_dq(
     dq, q, dout, lse, delta, low, high, query_codes, k_ptr, v_ptr, place_ptr, hidden_ptr,
-    next_hidden_ptr, hash_ptr, key_code, k_token, v_token, residue, dilation, begin, end, left,
-    right, tiles, scale, threshold, gain, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    next_hidden_ptr, token_ptr, keys, seed, head, k_token, v_token, residue, dilation, begin, end,
+    left, right, tiles, scale, threshold, gain, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Adds tiles of keys to the gradients of rows; see `seen_only`."""
@@ -124,7 +124,7 @@ def _add_to_dq(
         )  # fmt: skip
         keep = None
         if query_codes is not None:
-            codes = token_codes(tl.load(hash_ptr + key), key_code)
+            codes = token_codes(token_ptr, keys, key, None, seed, head, KEY)
             keep = kept(query_codes[:, None], codes[None, :], threshold)
         p = tl.exp2(scores * scale - lse[:, None])
         ds = _slopes(p, dout, v, delta[:, None], keep, gain, PRECISION)
@@ -188,25 +188,26 @@ def _bwd_dq(
     alive = tl.min(lse, 0) < float("inf")  # else the program has nothing to sum
     q = load_rows(q_ptr + head * DIM, query, q_token, inside, DIM, BLOCK_D)
     behind = 2 * CLASSES * queries.to(tl.int64)  # the rows of bounds
-    query_codes, key_code = None, None
+    seed, query_codes = None, None
     if seed_ptr is not None:
-        code = head_code(seed_ptr, tl.program_id(1), QUERY)
-        query_codes = token_codes(tl.load(query_ptr + behind + query), code)
-        key_code = head_code(seed_ptr, tl.program_id(1), KEY)
+        seed = tl.load(seed_ptr)
+        query_codes = token_codes(
+            query_ptr + behind, queries, query, None, seed, tl.program_id(1), QUERY
+        )
     dq = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     k_ptr += head * DIM
     v_ptr += head * DIM
-    hash_ptr = key_ptr + 2 * CLASSES * keys.to(tl.int64)
-    next_hidden_ptr = None if hidden_ptr is None else hash_ptr + keys
+    token_ptr = key_ptr + 2 * CLASSES * keys.to(tl.int64)
+    next_hidden_ptr = None if hidden_ptr is None else token_ptr + 2 * keys.to(tl.int64)
 
     if gathered_ptr is not None:
-        begin_ptr = query_ptr + behind + 2 * queries.to(tl.int64)
+        begin_ptr = query_ptr + behind + 3 * queries.to(tl.int64)
         low, high, begin, end = seen_by(begin_ptr, begin_ptr + queries, query, first, last, alive)
         tiles = tl.cdiv(end - begin, BLOCK_G)
         dq = _add_to_dq(
             dq, q, dout, lse, delta, low, high, query_codes, k_ptr, v_ptr, gathered_ptr, None, None,
-            hash_ptr, key_code, k_token, v_token, 0, 1, begin, end, tiles, tiles, tiles, scale,
-            threshold, gain, DIM, BLOCK_D, BLOCK_G, PRECISION,
+            token_ptr, keys, seed, tl.program_id(1), k_token, v_token, 0, 1, begin, end, tiles,
+            tiles, tiles, scale, threshold, gain, DIM, BLOCK_D, BLOCK_G, PRECISION,
         )  # fmt: skip
 
     begin_ptr = query_ptr + table
@@ -216,30 +217,22 @@ def _bwd_dq(
     )  # fmt: skip
     dq = _add_to_dq(
         dq, q, dout, lse, delta, low, high, query_codes, k_ptr, v_ptr, None, hidden_ptr,
-        next_hidden_ptr, hash_ptr, key_code, k_token, v_token, residue, dilation, begin, end, left,
-        right, tiles, scale, threshold, gain, DIM, BLOCK_D, BLOCK_N, PRECISION,
+        next_hidden_ptr, token_ptr, keys, seed, tl.program_id(1), k_token, v_token, residue,
+        dilation, begin, end, left, right, tiles, scale, threshold, gain, DIM, BLOCK_D, BLOCK_N,
+        PRECISION,
     )  # fmt: skip
     place = tl.program_id(2).to(tl.int64) * queries + query
     store_rows(dq_ptr + head * DIM, dq * factor, place, dq_token, inside, DIM, BLOCK_D)
 
 
 @triton.jit
-def _dkv(
-    k_ptr, v_ptr, key, inside, low, high, begin, end, left, right, tiles, key_hash_ptr, q_ptr,
-    dout_ptr, stats_ptr, query_hash_ptr, seed_ptr, head, q_token, k_token, v_token, dout_token,
-    residue, dilation, factor, scale, threshold, gain, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
+def _add_to_dkv(
+    dk, dv, k, v, low, high, key_codes, q_ptr, dout_ptr, stats_ptr, token_ptr, queries,
+    seed, head, q_token, dout_token, residue, dilation, begin, end, left, right, tiles,
+    scale, threshold, gain, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of keys and values at tokens ``key``, [BLOCK_M, BLOCK_D] each."""
-    k = load_rows(k_ptr, key, k_token, inside, DIM, BLOCK_D)
-    v = load_rows(v_ptr, key, v_token, inside, DIM, BLOCK_D)
-    query_code, key_codes = None, None
-    if seed_ptr is not None:
-        query_code = head_code(seed_ptr, head, QUERY)
-        hashes = tl.load(key_hash_ptr + key, mask=inside)
-        key_codes = token_codes(hashes, head_code(seed_ptr, head, KEY))
-    dk = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    dv = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    """Adds tiles of queries to the gradients of keys and values."""
     for i in tl.range(0, tiles):
         column, query = meet(i, begin, end, None, residue, dilation, BLOCK_N)
         q = load_columns(q_ptr, query, q_token, DIM, BLOCK_D)
@@ -253,12 +246,36 @@ def _dkv(
         keep = None
         left_over = p
         if key_codes is not None:
-            codes = token_codes(tl.load(query_hash_ptr + query), query_code)
+            codes = token_codes(token_ptr, queries, query, None, seed, head, QUERY)
             keep = kept(codes[None, :], key_codes[:, None], threshold)
             left_over = tl.where(keep, p, 0.0)
         dv = dot(cast(left_over, k.dtype), tl.trans(dout), dv, PRECISION)
         ds = _slopes(p, v, dout, delta[None, :], keep, gain, PRECISION)
         dk = dot(cast(ds, k.dtype), tl.trans(q), dk, PRECISION)
+    return dk, dv
+
+
+@triton.jit
+def _dkv(
+    k_ptr, v_ptr, key, inside, low, high, begin, end, left, right, tiles, key_ptr, keys, q_ptr,
+    dout_ptr, stats_ptr, query_ptr, queries, seed_ptr, head, q_token, k_token, v_token,
+    dout_token, residue, dilation, factor, scale, threshold, gain, DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Gradients of keys and values at tokens ``key``, [BLOCK_M, BLOCK_D] each."""
+    k = load_rows(k_ptr, key, k_token, inside, DIM, BLOCK_D)
+    v = load_rows(v_ptr, key, v_token, inside, DIM, BLOCK_D)
+    seed, codes = None, None
+    if seed_ptr is not None:
+        seed = tl.load(seed_ptr)
+        codes = token_codes(key_ptr, keys, key, inside, seed, head, KEY)
+    dk = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    dv = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    dk, dv = _add_to_dkv(
+        dk, dv, k, v, low, high, codes, q_ptr, dout_ptr, stats_ptr, query_ptr, queries,
+        seed, head, q_token, dout_token, residue, dilation, begin, end, left, right, tiles, scale,
+        threshold, gain, DIM, BLOCK_D, BLOCK_N, PRECISION,
+    )  # fmt: skip
     return dk * factor, dv * gain
 
 
@@ -324,9 +341,9 @@ def _bwd_dkv(
             )  # fmt: skip
             dk, dv = _dkv(
                 k_ptr, v_ptr, place, inside & (place < keys), low, high, begin, end, left, right,
-                tiles, key_ptr, q_ptr, dout_ptr, stats_ptr, query_ptr, seed_ptr, tl.program_id(1),
-                q_token, k_token, v_token, dout_token, 0, 1, factor, scale, threshold, gain, DIM,
-                BLOCK_D, BLOCK_G, BLOCK_N, PRECISION,
+                tiles, key_ptr, keys, q_ptr, dout_ptr, stats_ptr, query_ptr, queries,
+                seed_ptr, tl.program_id(1), q_token, k_token, v_token, dout_token, 0, 1, factor,
+                scale, threshold, gain, DIM, BLOCK_D, BLOCK_G, BLOCK_N, PRECISION,
             )  # fmt: skip
             sums_ptr += head * DIM
             at = split.to(tl.int64) * gathered + slot
@@ -350,10 +367,10 @@ def _bwd_dkv(
         residue, dilation, 0, 1, BLOCK_N,
     )  # fmt: skip
     dk, dv = _dkv(
-        k_ptr, v_ptr, key, inside, low, high, begin, end, left, right, tiles, key_ptr, q_ptr,
-        dout_ptr, stats_ptr, query_ptr, seed_ptr, tl.program_id(1), q_token, k_token, v_token,
-        dout_token, residue, dilation, factor, scale, threshold, gain, DIM, BLOCK_D, BLOCK_M,
-        BLOCK_N, PRECISION,
+        k_ptr, v_ptr, key, inside, low, high, begin, end, left, right, tiles, key_ptr, keys, q_ptr,
+        dout_ptr, stats_ptr, query_ptr, queries, seed_ptr, tl.program_id(1), q_token,
+        k_token, v_token, dout_token, residue, dilation, factor, scale, threshold, gain, DIM,
+        BLOCK_D, BLOCK_M, BLOCK_N, PRECISION,
     )  # fmt: skip
     if hidden_ptr is not None:  # padding; global tokens get theirs where they are gathered
         dk = tl.where((hidden == 0)[:, None], dk, 0.0)

@@ -23,23 +23,38 @@ def least(dropout):
 
 
 @triton.jit
-def head_code(seed_ptr, head, ROLE: tl.constexpr):
-    """The hash of a head, or of [n] heads, whose tokens are `QUERY` or `KEY`."""
-    return _mix(_mix(tl.load(seed_ptr).to(tl.int32) + ROLE) + head)
+def token_codes(table_ptr, count, token, inside, seed, head, ROLE: tl.constexpr):
+    """Hashes [n] of tokens as `QUERY` or as `KEY` of a head, from which `kept` decides.
+
+    Args:
+        table_ptr: [2, count] int32, documents and places.
+        token: [n], columns of the table; those not ``inside`` get any hash. None: all are.
+        seed: int64.
+        head: a number, or [n].
+    """
+    document = tl.load(table_ptr + token, mask=inside)
+    place = tl.load(table_ptr + count + token, mask=inside)
+    return in_head(document_code(document, seed, ROLE), place, head)
 
 
 @triton.jit
-def token_codes(hashes, head_code):
-    """Codes of tokens in heads, from which `kept` decides, of `ldt.attention.dropout.token_hashes`
-    and of `head_code`."""
-    return _mix(hashes + head_code)
+def document_code(document, seed, ROLE: tl.constexpr):
+    """The hash of a document, of which those of its tokens are made."""
+    return _mix(_mix(seed.to(tl.int32) + ROLE) + document)
+
+
+@triton.jit
+def in_head(code, place, head):
+    """The hash of a token in a head, of that of its document and its place there."""
+    return _mix(_mix(code + head) + place)
 
 
 @triton.jit
 def kept(query_codes, key_codes, least):
     """True if a probability is kept, of the codes of its query and key, in any shape."""
-    x = query_codes ^ key_codes
-    return x * (2 * x + 1) >= least
+    x = (query_codes ^ key_codes) * _M1
+    x = x ^ (x >> 15)
+    return x * _M2 >= least
 
 
 @triton.jit

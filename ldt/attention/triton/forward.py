@@ -11,7 +11,7 @@ import triton.language as tl
 
 from ldt.attention.triton.blocks import meet, own_block, own_rows, own_tiles, seen_by, seen_only
 from ldt.attention.triton.devices import precision
-from ldt.attention.triton.dropout import KEY, QUERY, head_code, kept, least, token_codes
+from ldt.attention.triton.dropout import KEY, QUERY, kept, least, token_codes
 from ldt.attention.triton.launch import launched
 from ldt.attention.triton.splits import FEW, combine, splits
 from ldt.attention.triton.tiles import cast, dot, load_columns, load_rows, padded, rows, store_rows
@@ -74,8 +74,8 @@ def sizes(pattern, q, tile):
 @triton.jit
 def _attend(
     m_i, l_i, acc, q, low, high, query_codes, k_ptr, v_ptr, place_ptr, hidden_ptr,
-    next_hidden_ptr, hash_ptr, key_code, k_token, v_token, residue, dilation, begin, end, left,
-    right, tiles, scale, threshold, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    next_hidden_ptr, token_ptr, keys, seed, head, k_token, v_token, residue, dilation, begin, end,
+    left, right, tiles, scale, threshold, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Adds tiles of keys to the largest score, sum and output of rows; see `seen_only`."""
@@ -93,7 +93,7 @@ def _attend(
         alpha = tl.exp2(m_i - new)
         l_i = l_i * alpha + tl.sum(p, 1)
         if query_codes is not None:
-            codes = token_codes(tl.load(hash_ptr + key), key_code)
+            codes = token_codes(token_ptr, keys, key, None, seed, head, KEY)
             p = tl.where(kept(query_codes[:, None], codes[None, :], threshold), p, 0.0)
         acc = dot(cast(p, q.dtype), v, acc * alpha[:, None], PRECISION)
         m_i = new
@@ -141,13 +141,14 @@ def _forward(
     query, inside, first, last = own_rows(residue, dilation, first, size, BLOCK_M)
     q = load_rows(q_ptr + head * DIM, query, q_token, inside, DIM, BLOCK_D)
     behind = 2 * CLASSES * queries.to(tl.int64)  # the rows of bounds
-    query_codes, key_code = None, None
+    seed, query_codes = None, None
     if seed_ptr is not None:
-        code = head_code(seed_ptr, tl.program_id(1), QUERY)
-        query_codes = token_codes(tl.load(query_ptr + behind + query), code)
-        key_code = head_code(seed_ptr, tl.program_id(1), KEY)
+        seed = tl.load(seed_ptr)
+        query_codes = token_codes(
+            query_ptr + behind, queries, query, None, seed, tl.program_id(1), QUERY
+        )
     alive = True
-    masked_ptr = query_ptr + behind + queries
+    masked_ptr = query_ptr + behind + 2 * queries.to(tl.int64)
     if MASKED:  # where all are, the program has nothing to sum
         alive = tl.min(tl.load(masked_ptr + query), 0) == 0
     m_i = tl.full((BLOCK_M,), -1e30, tl.float32)  # finite: a row may meet hidden keys alone
@@ -155,8 +156,8 @@ def _forward(
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     k_ptr += head * DIM
     v_ptr += head * DIM
-    hash_ptr = key_ptr + 2 * CLASSES * keys.to(tl.int64)
-    next_hidden_ptr = None if hidden_ptr is None else hash_ptr + keys
+    token_ptr = key_ptr + 2 * CLASSES * keys.to(tl.int64)
+    next_hidden_ptr = None if hidden_ptr is None else token_ptr + 2 * keys.to(tl.int64)
 
     if gathered_ptr is not None:
         begin_ptr = masked_ptr + queries
@@ -164,8 +165,8 @@ def _forward(
         tiles = tl.cdiv(end - begin, BLOCK_G)
         m_i, l_i, acc = _attend(
             m_i, l_i, acc, q, low, high, query_codes, k_ptr, v_ptr, gathered_ptr, None, None,
-            hash_ptr, key_code, k_token, v_token, 0, 1, begin, end, tiles, tiles, tiles, scale,
-            threshold, DIM, BLOCK_D, BLOCK_G, PRECISION,
+            token_ptr, keys, seed, tl.program_id(1), k_token, v_token, 0, 1, begin, end, tiles,
+            tiles, tiles, scale, threshold, DIM, BLOCK_D, BLOCK_G, PRECISION,
         )  # fmt: skip
 
     begin_ptr = query_ptr + table
@@ -175,8 +176,8 @@ def _forward(
     )  # fmt: skip
     m_i, l_i, acc = _attend(
         m_i, l_i, acc, q, low, high, query_codes, k_ptr, v_ptr, None, hidden_ptr, next_hidden_ptr,
-        hash_ptr, key_code, k_token, v_token, residue, dilation, begin, end, left, right, tiles,
-        scale, threshold, DIM, BLOCK_D, BLOCK_N, PRECISION,
+        token_ptr, keys, seed, tl.program_id(1), k_token, v_token, residue, dilation, begin, end,
+        left, right, tiles, scale, threshold, DIM, BLOCK_D, BLOCK_N, PRECISION,
     )  # fmt: skip
 
     full = l_i > 0

@@ -27,7 +27,6 @@ from functools import cache
 
 import torch
 
-from ldt.attention.dropout import token_hashes
 from ldt.attention.triton import devices
 from ldt.attention.triton.splits import FEW
 from ldt.attention.triton.tiles import cdiv
@@ -69,11 +68,11 @@ class Pattern:
 
     Args:
         queries: the begin of the keys that each query sees, for each class of heads, that is for
-            each dilation; in as many rows their end; the hash of the token whose dropout it has; if
-            ``masked``, 1 where a query gets zeros; with gathered keys, the begin and the end of
-            those that it sees.
-        keys: the same of the queries that see each key, and its hash; if some are hidden, the first
-            such key at or after each one, else their number. Bounds never fall in a row.
+            each dilation; in as many rows their end; document and place of the token whose dropout
+            it has; if ``masked``, 1 where a query gets zeros; with gathered keys, the begin and the
+            end of those that it sees.
+        keys: the same of the queries that see each key, document and place; if some are hidden,
+            the first such key at or after each one, else their number. Bounds never fall in a row.
         hidden: [keys] uint8, 1 at keys in an interval that nobody sees there; None: there are none.
         masked: whether some queries are.
         gathered: keys that are seen besides; None: there are none.
@@ -138,10 +137,10 @@ def windows(layout, window, dilations, causal=False):
             gathered = Gathered.of(layout)
             document, borders = layout.document_of, layout.cu_globals
             of_gathered = [borders[document], borders[document + 1]]
-        hashes = token_hashes(layout)
+        of_tokens = places(layout)
         return Pattern(
-            _table(*_windows(layout, dilations, back, ahead), hashes, *masked, *of_gathered),
-            _table(*_windows(layout, dilations, ahead, back), hashes, *following),
+            _table(*_windows(layout, dilations, back, ahead), *of_tokens, *masked, *of_gathered),
+            _table(*_windows(layout, dilations, ahead, back), *of_tokens, *following),
             None if hidden is None else hidden.view(torch.uint8),
             hidden is not None,
             gathered,
@@ -163,6 +162,17 @@ def _windows(layout, dilations, back, ahead):
         begin.append(first.maximum(row - back))
         end.append(last.minimum(row + ahead + 1))
     return *begin, *end
+
+
+def places(layout):
+    """[2, total] int32, the document of each token and its place there."""
+
+    def make():
+        document = layout.document_of
+        token = torch.arange(layout.total_tokens, device=document.device)
+        return _table(document, token - layout.cu_seqlens[document])
+
+    return layout.cached("places", make)
 
 
 def _table(*rows):
@@ -193,8 +203,8 @@ def of_cells(cells, window):
         following = [] if hidden is None else [_next(hidden)]
         token = cells.tokens(0)[0]  # the first one of a cell
         return Pattern(
-            _table(*cells.reach(window), token_hashes(layout), *masked),
-            _table(first, last, token_hashes(layout)[token], *following),
+            _table(*cells.reach(window), *places(layout), *masked),
+            _table(first, last, *places(layout)[:, token], *following),
             None if hidden is None else hidden.view(torch.uint8),
             bool(masked),
         )
@@ -211,9 +221,9 @@ def of_globals(layout):
         token = layout.global_index.clamp(max=layout.total_tokens - 1)
         hidden = None if layout.key_padding_mask is None else ~layout.key_padding_mask
         following = [] if hidden is None else [_next(hidden)]
-        of_tokens = borders[document], borders[document + 1], token_hashes(layout), *following
+        of_tokens = borders[document], borders[document + 1], *places(layout), *following
         return Pattern(
-            _table(*gathered.table[1:], token_hashes(layout)[token]),
+            _table(*gathered.table[1:], *places(layout)[:, token]),
             _table(*of_tokens),
             None if hidden is None else hidden.view(torch.uint8),
             longest=layout.total_tokens,

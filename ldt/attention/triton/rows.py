@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 
 from ldt.attention.derivatives import first_order
-from ldt.attention.dropout import token_hashes
 from ldt.attention.triton import pattern, rows_products
 from ldt.attention.triton.attention import projected_global_attention
 from ldt.attention.triton.devices import OPTIONS, find, limits, precision, tile
@@ -133,7 +132,7 @@ class Work:
     def __init__(self, layout, x, heads, dim, dropout):
         (total, width), keep = x.shape, layout.key_padding_mask
         self.place = pattern.Gathered.of(layout).table[0]
-        self.hashes = token_hashes(layout)
+        self.tokens = pattern.places(layout)
         self.keep = None if keep is None else keep.view(torch.uint8)
         self.count, self.total, self.heads, self.dim = len(self.place), total, heads, dim
         self.factor, self.dropout, self.gain = dim**-0.5, dropout, 1 / (1 - dropout)
@@ -168,8 +167,8 @@ class Work:
             x.new_empty(self.lines * x.shape[1], **sums),
         )
         attend[(len(self.plan.items),)](
-            high, low, x, self.keep, seed, self.hashes, self.place, self.plan.items, part, stats,
-            x.stride(0), least(self.dropout), **self.sizes, **self.rows,
+            high, low, x, self.keep, seed, self.tokens, self.place, self.plan.items, part, stats,
+            x.stride(0), self.total, least(self.dropout), **self.sizes, **self.rows,
         )  # fmt: skip
         context, lse = x.new_empty(high.shape, **sums), x.new_empty(len(high), **sums)
         share = None if seed is None else torch.empty_like(lse)
@@ -198,9 +197,9 @@ class Work:
         gradients = context, share, dcontext, dshare, delta
         high, low = self.fold(None, q, weights, x, dout, *gradients)
         shared = (
-            high, low, x, dcontext, lse, delta, dshare, self.keep, seed, self.hashes, self.place,
+            high, low, x, dcontext, lse, delta, dshare, self.keep, seed, self.tokens, self.place,
         )  # fmt: skip
-        ints = x.stride(0), self.gain, least(self.dropout)
+        ints = x.stride(0), self.total, self.gain, least(self.dropout)
         part = x.new_empty(self.lines * x.shape[1], **sums)
         bwd_dq[(len(self.plan.items),)](
             *shared, self.plan.items, part, *ints, PARTS=self.parts, **self.sizes, **self.rows

@@ -12,7 +12,7 @@ for each chunk. Scores live in base 2.
 import triton
 import triton.language as tl
 
-from ldt.attention.triton.dropout import KEY, QUERY, head_code, kept, token_codes
+from ldt.attention.triton.dropout import KEY, QUERY, document_code, in_head, kept, token_codes
 from ldt.attention.triton.launch import launched
 from ldt.attention.triton.tiles import cast, dot, load_rows, store_rows
 
@@ -52,31 +52,35 @@ def _seen(keep_ptr, key, end):
 
 
 @triton.jit
-def _kept(seed_ptr, hash_ptr, place_ptr, row, in_rows, key, in_keys, least, PER: tl.constexpr):
+def _kept(
+    seed_ptr, token_ptr, place_ptr, row, in_rows, key, in_keys, total, least, PER: tl.constexpr
+):
     """[rows, keys], which probabilities dropout leaves."""
-    head = row % PER
+    seed, head = tl.load(seed_ptr), row % PER
     token = tl.load(place_ptr + row // PER, mask=in_rows, other=0)
-    queries = tl.load(hash_ptr + token, mask=in_rows)
-    queries = token_codes(queries, head_code(seed_ptr, head, QUERY))
-    keys = tl.load(hash_ptr + key, mask=in_keys)[None, :]
-    keys = token_codes(keys, head_code(seed_ptr, head, KEY)[:, None])
+    queries = token_codes(token_ptr, total, token, in_rows, seed, head, QUERY)
+    document = tl.load(token_ptr + key, mask=in_keys)
+    place = tl.load(token_ptr + total + key, mask=in_keys)
+    code = document_code(document, seed, KEY)
+    keys = in_head(code[None, :], place[None, :], head[:, None])
     return kept(queries[:, None], keys, least)
 
 
 @launched
-@triton.jit(do_not_specialize=["least"])
+@triton.jit(do_not_specialize=["total", "least"])
 def attend(
     q_ptr,  # [rows, WIDTH], scaled
     low_ptr,  # [rows, WIDTH], to be added to q; None: nothing
     x_ptr,  # [total, WIDTH], stride given: keys and values
     keep_ptr,  # [total] uint8, 0 at padding; None: no padding
     seed_ptr,  # [] int64 of dropout; None: no dropout
-    hash_ptr,  # [total] int32, see `token_codes`
+    token_ptr,  # [2, total] int32, see `token_codes`
     place_ptr,  # [globals] int32, tokens of the rows
     item_ptr,  # [items, 4] int32, see Plan
     part_ptr,  # [items, BLOCK_M, WIDTH] float32, sums of values before division
     stats_ptr,  # [3, items, BLOCK_M] float32: largest score, sum, sum of what dropout leaves
     x_token,
+    total,
     least,
     WIDTH: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -117,7 +121,9 @@ def attend(
         alpha = tl.exp2(m_i - shift)
         l_i = l_i * alpha + tl.sum(p, 1)
         if seed_ptr is not None:
-            keep = _kept(seed_ptr, hash_ptr, place_ptr, row, in_rows, key, in_keys, least, PER)
+            keep = _kept(
+                seed_ptr, token_ptr, place_ptr, row, in_rows, key, in_keys, total, least, PER
+            )
             p = tl.where(keep, p, 0.0)
             kept_sum = kept_sum * alpha + tl.sum(p, 1)
         p = cast(p, x_ptr.dtype.element_ty)
@@ -228,14 +234,14 @@ def _scores(
 
 @triton.jit
 def _gradients(
-    scores, dp, seen, lse, delta, gain, seed_ptr, hash_ptr, place_ptr, weight_grad_ptr,
-    row, in_rows, key, in_keys, least, PER: tl.constexpr,
+    scores, dp, seen, lse, delta, gain, seed_ptr, token_ptr, place_ptr, weight_grad_ptr,
+    row, in_rows, key, in_keys, total, least, PER: tl.constexpr,
 ):  # fmt: skip
     """Probabilities after dropout and gradients of scores, both [rows, keys]."""
     p = tl.where(seen[None, :], tl.exp2(scores * LOG2E - lse[:, None]), 0.0)
     dropped = p
     if seed_ptr is not None:
-        keep = _kept(seed_ptr, hash_ptr, place_ptr, row, in_rows, key, in_keys, least, PER)
+        keep = _kept(seed_ptr, token_ptr, place_ptr, row, in_rows, key, in_keys, total, least, PER)
         of_weight = tl.load(weight_grad_ptr + row, mask=in_rows, other=0.0)
         dp = tl.where(keep, (dp + of_weight[:, None]) * gain, 0.0)
         dropped = tl.where(keep, p * gain, 0.0)
@@ -243,7 +249,7 @@ def _gradients(
 
 
 @launched
-@triton.jit(do_not_specialize=["least"])
+@triton.jit(do_not_specialize=["total", "least"])
 def bwd_dq(
     q_ptr,  # [rows, WIDTH]
     low_ptr,  # [rows, WIDTH], to be added to q; None: nothing
@@ -254,11 +260,12 @@ def bwd_dq(
     weight_grad_ptr,  # [rows] float32, of the sums of probabilities; None: no dropout
     keep_ptr,  # [total] uint8, 0 at padding; None: no padding
     seed_ptr,  # [] int64 of dropout; None: no dropout
-    hash_ptr,  # [total] int32, see `token_codes`
+    token_ptr,  # [2, total] int32, see `token_codes`
     place_ptr,  # [globals] int32, tokens of the rows
     item_ptr,  # [items, 4] int32, see Plan
     part_ptr,  # [items, BLOCK_M, WIDTH] float32, gradients of q
     x_token,
+    total,
     gain,
     least,
     WIDTH: tl.constexpr,
@@ -286,8 +293,8 @@ def bwd_dq(
             q_ptr, low_ptr, dout_ptr, x_ptr, row, in_rows, key, x_token, in_keys, WIDTH, CHUNK
         )
         _, ds = _gradients(
-            scores, dp, _seen(keep_ptr, key, end), lse, delta, gain, seed_ptr, hash_ptr,
-            place_ptr, weight_grad_ptr, row, in_rows, key, in_keys, least, PER,
+            scores, dp, _seen(keep_ptr, key, end), lse, delta, gain, seed_ptr, token_ptr,
+            place_ptr, weight_grad_ptr, row, in_rows, key, in_keys, total, least, PER,
         )  # fmt: skip
         ds = cast(ds, x_ptr.dtype.element_ty)
         sums = ()
@@ -300,7 +307,7 @@ def bwd_dq(
 
 
 @launched
-@triton.jit(do_not_specialize=["least"])
+@triton.jit(do_not_specialize=["total", "least"])
 def bwd_dx(
     q_ptr,  # this and the next ten as `bwd_dq` takes them
     low_ptr,
@@ -311,11 +318,12 @@ def bwd_dx(
     weight_grad_ptr,
     keep_ptr,
     seed_ptr,
-    hash_ptr,
+    token_ptr,
     place_ptr,
     block_ptr,  # [blocks, 4] int32, see Plan
     dx_ptr,  # [total, WIDTH], as keys and as values
     x_token,
+    total,
     gain,
     least,
     WIDTH: tl.constexpr,
@@ -345,8 +353,8 @@ def bwd_dx(
             q_ptr, low_ptr, dout_ptr, x_ptr, row, in_rows, key, x_token, in_keys, WIDTH, CHUNK
         )
         p, ds = _gradients(
-            scores, dp, seen, lse, delta, gain, seed_ptr, hash_ptr, place_ptr,
-            weight_grad_ptr, row, in_rows, key, in_keys, least, PER,
+            scores, dp, seen, lse, delta, gain, seed_ptr, token_ptr, place_ptr,
+            weight_grad_ptr, row, in_rows, key, in_keys, total, least, PER,
         )  # fmt: skip
         p = tl.trans(cast(p, x_ptr.dtype.element_ty))
         ds = tl.trans(cast(ds, x_ptr.dtype.element_ty))

@@ -154,7 +154,7 @@ def test_tables_are_made_without_waiting_for_the_device():
         masks = torch.empty(50, dtype=torch.bool), torch.empty(50, dtype=torch.bool)
         layout = Layout(torch.empty(4, dtype=torch.int64), *masks, total_tokens=50, num_global=2)
         cells = Cells(layout, 5, 4)
-        assert of_cells(cells, 16).keys.shape == (4, 15)
+        assert of_cells(cells, 16).keys.shape == (5, 15)
         assert pooling.Tables.of(cells).share.shape == (15, 5)
         assert cells.tokens(0)[0].shape == (15,)
 

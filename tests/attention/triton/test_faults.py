@@ -205,17 +205,12 @@ FAULTS = {
     "the sum is missing in the log-sum-exp": (windows, "forward", "m_i + tl.log2(l_i)", "m_i"),
     "the output is not rescaled": (windows, "forward", "acc * alpha[:, None]", "acc"),
     "the sum is not rescaled": (windows, "forward", "l_i * alpha", "l_i"),
-    "keys have the dropout of queries": (
-        windows,
-        "forward",
-        "tl.program_id(1), KEY",
-        "tl.program_id(1), QUERY",
-    ),
+    "keys have the dropout of queries": (windows, "forward", "head, KEY", "head, QUERY"),
     "gradients of keys have the dropout of queries": (
         windows,
         "backward",
-        "head_code(seed_ptr, head, KEY)",
-        "head_code(seed_ptr, head, QUERY)",
+        "inside, seed, head, KEY",
+        "inside, seed, head, QUERY",
     ),
     "dropout does not reach gradients of scores": (
         windows,
@@ -303,8 +298,8 @@ FAULTS = {
     "global tokens have the dropout of others": (
         globals,
         "pattern",
-        "token_hashes(layout)[token]),",
-        "token_hashes(layout)[0 * token]),",
+        "*places(layout)[:, token]),",
+        "*places(layout)[:, 0 * token]),",
     ),
 }
 
