@@ -130,13 +130,17 @@ def recipe_page():
         "`ldt finetune recipe.yaml data.max_length=2048`.",
         "",
     ]
-    for name, task in sorted(TASKS.items(), key=lambda item: list(OPTIONS).index(item[1].kind)):
+    for name, task in sorted(
+        TASKS.items(), key=lambda item: list(OPTIONS).index(item[1].reads.kind)
+    ):
         lines += [f"## task: {name}", "", first_line(task), ""]
         lines += [*keys(task, skip=("name",)), ""]
         lines += [part for cls in nested(task) for part in nested_section(cls)]
     for title, classes in (("model", MODELS), ("data", OPTIONS)):
         for kind, cls in classes.items():
-            tasks = ", ".join(f"`{name}`" for name, task in TASKS.items() if task.kind == kind)
+            tasks = ", ".join(
+                f"`{name}`" for name, task in TASKS.items() if task.reads.kind == kind
+            )
             lines += [f"## {title}, for {kind}", "", f"{first_line(cls)} For the tasks {tasks}."]
             lines += ["", *keys(cls), ""]
             lines += [part for inner in nested(cls) for part in nested_section(inner)]

@@ -232,7 +232,7 @@ def _is_finetuned(model: str) -> bool:
     from ldt.recipe.recipe import RECIPE, load
 
     file = Path(model) / RECIPE
-    return file.is_file() and load(file, search=False).task.kind == "examples"
+    return file.is_file() and load(file, search=False).task.reads.kind == "examples"
 
 
 def _of_predictions(

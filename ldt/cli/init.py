@@ -95,6 +95,7 @@ def _write(
     from ldt.recipe import draft
     from ldt.recipe.survey import check_fields, survey
     from ldt.tasks import TASKS
+    from ldt.tasks.writing_task import WritingTask
 
     answer = _answer(file, "Data: a file, or for pretraining a folder of text", None, yes, survey)
     for line in answer.lines(task if task and task in TASKS else answer.task):
@@ -116,7 +117,7 @@ def _write(
     task = _answer(task, "Task", answer.task, yes, task_of)
     asked = "Model: a folder or hub id of a BERT, RoBERTa, Longformer"
     suggestion = LARGE if shutil.which("nvidia-smi") else SMALL
-    writes = TASKS[task].generates
+    writes = issubclass(TASKS[task], WritingTask)
     if writes:
         asked, suggestion = "Model: a folder or hub id of a BART, LED", WRITER
 
@@ -126,7 +127,7 @@ def _write(
     model, known = _answer(model, asked, suggestion, yes, model_of)
     tokens = draft.lengths(answer, task, known.count if known.tokenizer else None)
     given = None if max_length is None else str(max_length)
-    joined = TASKS[task].kind == "corpus"  # documents fill inputs together
+    joined = TASKS[task].reads.kind == "corpus"  # documents fill inputs together
     most = [sum(tokens) // draft.INPUTS] if joined else tokens
     suggestion = str(draft.suggested(most, known.length))
     length = _answer(given, "Longest input, in tokens", suggestion, yes, _length)
@@ -159,7 +160,7 @@ def check_task(name: str) -> None:
     if name not in TASKS:
         near = did_you_mean(name, TASKS) or f"; there are {', '.join(TASKS)}"
         raise UserError(f"unknown task {name!r}{near}")
-    if TASKS[name].kind == "characters":
+    if TASKS[name].reads.kind == "characters":
         raise UserError(f"{name} begins without a model; ldt recipes copy charlm_small begins one")
 
 

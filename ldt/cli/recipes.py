@@ -122,12 +122,13 @@ def _with_model(name: str, text: str, model: str, target: str) -> tuple[str, lis
     from ldt.recipe import draft, yaml
     from ldt.recipe.packaged import with_values
     from ldt.tasks import TASKS
+    from ldt.tasks.writing_task import WritingTask
 
     recipe = yaml.parse(text).value
     task, original = TASKS[recipe["task"]["name"]], recipe["model"].get("path")
     if original is None:
         raise UserError(f"{name} makes a new model by model.config; --model has no place there")
-    known = candidate(model, task.generates)
+    known = candidate(model, issubclass(task, WritingTask))
     asked = recipe["data"].get("max_length")
     ending = original.rpartition("-")[2]
     most = int(ending) if ending.isdecimal() else draft.USUAL

@@ -7,7 +7,7 @@ larger than memory works, any feature is read at once in any order, by data-load
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,7 +17,7 @@ from ldt.data.sentences import EDGES
 from ldt.data.tokenization import special_id
 from ldt.errors import DataError, RecipeError
 from ldt.io.record_store import RecordStore, remove_after
-from ldt.io.records import Example
+from ldt.io.records import Example, field
 
 if TYPE_CHECKING:
     import torch
@@ -32,8 +32,10 @@ TOKEN_TYPES = {  # keys with one number a token, and their type in the file
     "token_type_ids": np.uint8,
 }
 NO_POSITION = -100  # fills up rows of labels and positions; losses ignore it
-# Keys of features that the model does not see, besides a task's own (`Task.extras`).
-EXTRAS = frozenset({"answer_tokens", "document", "tokens", "flags", "windows", "chunks", "read"})
+# Keys of features that the model does not see, besides a task's own (`TaskInputs.extras`).
+EXTRAS = frozenset(
+    {"answer_tokens", "document", "tokens", "flags", "windows", "chunks", "read", "unlearnt"}
+)
 
 
 @dataclass(slots=True)
@@ -273,6 +275,15 @@ class Items(Sequence[list[Feature]]):
         return [self.features[row] for row in self.rows[index]]
 
 
+def reordered(example: Example, generator: np.random.Generator, lists: Sequence[str]) -> Example:
+    """An example with its lists, each in a new order."""
+    changed = {}
+    for path in lists:
+        values = field(example, path)
+        changed[path] = [values[place] for place in generator.permutation(len(values))]
+    return replace(example, fields=example.fields | changed)
+
+
 class Reshuffled(Sequence[list[Feature]]):
     """Training documents that are encoded on access, each epoch with its parts in a new order.
 
@@ -282,7 +293,7 @@ class Reshuffled(Sequence[list[Feature]]):
     Args:
         documents: by number.
         numbers: of those that are trained on.
-        shuffle: example and random generator to the example in a new order (`Task.shuffle`).
+        shuffle: example and random generator to the example in a new order (`TaskInputs.shuffled`).
         encode: example to features.
         seed: of the run.
     """

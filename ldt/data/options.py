@@ -285,7 +285,7 @@ class CharacterSection(DataOptions):
         return self
 
 
-OPTIONS: dict[str, type[DataOptions]] = {  # by `Task.kind`
+OPTIONS: dict[str, type[DataOptions]] = {  # by `TaskReads.kind`
     "examples": DataSection,
     "corpus": CorpusSection,
     "characters": CharacterSection,

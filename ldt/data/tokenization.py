@@ -116,7 +116,7 @@ def add_tokens(tokenizer, tokens: Sequence[str]) -> list[int]:
 
 
 def marker_ids(tokenizer, tokens: Sequence[str]) -> list[int]:
-    """Return the ids of a task's own special tokens (`Task.new_tokens`).
+    """Return the ids of a task's own special tokens (`TaskInputs.markers`).
 
     Raises:
         ModelError: the vocabulary lacks one.

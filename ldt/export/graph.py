@@ -17,14 +17,14 @@ from ldt.tasks.base import Task
 OPSETS = range(18, 24)  # of ONNX, that are written
 OPSET = 20
 LARGEST = 2**31 - 2**20  # bytes; a protobuf file is no larger
-# Roles that stand in front of the first separator, by task: with global attention on all of them
-# the graph finds its global tokens itself.
+# Roles that stand in front of the first separator, by kind of answer: with global attention on
+# all of them the graph finds its global tokens itself.
 _FRONT = {
-    "squad": {"cls", "question"},
-    "triviaqa": {"cls", "question"},
-    "multiple_choice": {"cls", "question", "choice"},
+    "span": {"cls", "question"},
+    "mention": {"cls", "question"},
+    "choice": {"cls", "question", "choice"},
 }
-_PAIRS = ("squad", "triviaqa")  # tasks whose inputs may have two types of tokens
+_PAIRS = ("span", "mention")  # kinds of answers whose inputs may have two types of tokens
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,16 @@ class GraphInterface:
             globals_ = "none"
         elif asked == {"cls"}:
             globals_ = "first"
-        elif asked == _FRONT.get(task.name):
+        elif asked == _FRONT.get(task.answers.kind):
             globals_ = "question"
         else:
             globals_ = "given"
         types = getattr(config, "type_vocab_size", 1)
         inputs = ["input_ids", "attention_mask"]
         inputs += ["global_attention_mask"] * (globals_ == "given")
-        inputs += ["token_type_ids"] * (types > 1 and task.name in _PAIRS)
-        inputs += ["positions"] * (task.name == "wikihop")
-        return cls(globals_, tuple(inputs), task.outputs)
+        inputs += ["token_type_ids"] * (types > 1 and task.answers.kind in _PAIRS)
+        inputs += ["positions"] * (task.answers.kind == "candidate")
+        return cls(globals_, tuple(inputs), task.answers.outputs)
 
 
 def graph(model: Any, interface: GraphInterface) -> PaddedModel:

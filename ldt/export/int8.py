@@ -69,7 +69,9 @@ def documents_of(recipe: Recipe, source: Names | None) -> tuple[str, list[Any]]:
     files = each(named)
     format = layout_of_training(files, recipe.data.format)
     changed = PredictOptions.of({"data": {"format": format}}).applied(recipe)
-    documents = list(islice(read(files, changed.data, document=recipe.task.document), DOCUMENTS))
+    documents = list(
+        islice(read(files, changed.data, document=recipe.task.reads.document), DOCUMENTS)
+    )
     if not documents:
         raise UserError(f"{files[0]}: no documents to compare int8 on")
     return ", ".join(files), documents

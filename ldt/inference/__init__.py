@@ -1,6 +1,6 @@
 """Predictions: a run folder and documents to answers, a language model and text to perplexity."""
 
-# `Task.kind` -> class that answers, a `ldt.inference.group.Predictor` made of (folder, recipe,
+# `TaskReads.kind` -> class that answers, a `ldt.inference.group.Predictor` made of (folder, recipe,
 # device, precision), whose ``automatic(device)`` is the precision of "auto", and whose ``inputs``,
 # made of (folder, recipe) without the weights, is a `ldt.inference.group.Encoder`. As text, so that
 # torch is imported when the class is looked up. A kind that is not here has no answers.

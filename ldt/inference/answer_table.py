@@ -20,7 +20,7 @@ from ldt.errors import UserError, listed
 from ldt.inference.inputs import is_stream
 from ldt.inference.options import named
 from ldt.metrics import prediction_files
-from ldt.tasks.base import AnyTask, Writer
+from ldt.tasks.base import AnyTask, PublishedLayout, Writer, default_layout
 
 Layout = Callable[[Path, Path], None]  # writes the answers of a file of lines to a new file
 Answer = dict[str, Any]
@@ -47,7 +47,7 @@ def published_layout(
 
     Args:
         name: that is asked for; None leaves it to the ending of the file: .json is
-            `AnyTask.default_layout`.
+            `ldt.tasks.base.default_layout`.
         output: the file; None or "-" for standard output.
         formats: of the documents and of the training data.
 
@@ -58,19 +58,19 @@ def published_layout(
     if name is None:
         if is_stream(output) or Path(str(output)).suffix.lower() != ".json":
             return None
-        name = task.default_layout(formats)
+        name = default_layout(task, formats)
         if name is None:
             raise UserError(
                 f"answers of {task.name} are JSON lines; name the output .jsonl, not .json"
             )
         return name
-    if name not in task.layouts:
-        known = listed(task.layouts)
+    if name not in task.answers.layouts:
+        known = listed(task.answers.layouts)
         raise UserError(f"--layout {name}: no layout of {task.name}; published ones: {known}")
     if is_stream(output):
         raise UserError(f"--layout {name}: made of all answers at the end; name --output FILE")
     read = next(iter(formats), None)
-    if task.layouts_of_own and name != read:
+    if task.answers.layouts[name].own and name != read:
         raise UserError(
             f"--layout {name}: its offsets are those of its own documents, which are read as "
             f"{read or 'lines'}; {named('data.format', name)} reads them"
@@ -78,11 +78,11 @@ def published_layout(
     return name
 
 
-def layout_of(output: Path, published: Writer | None) -> Layout | None:
+def layout_of(output: Path, published: PublishedLayout | None) -> Layout | None:
     """What writes the answers into a file of this name; None where they stay lines.
 
     Args:
-        published: writer of a published layout, which is taken whatever the name is; None goes by
+        published: published layout, which is taken whatever the name is; None goes by
             the ending.
 
     Raises:
@@ -103,9 +103,9 @@ def layout_of(output: Path, published: Writer | None) -> Layout | None:
     }
     if published is None:
         return tables.get(ending)
-    if ending in _COLUMNS or (ending in tables and not isinstance(published(iter(())), str)):
+    if ending in _COLUMNS or (ending in tables and not isinstance(published.write(iter(())), str)):
         raise UserError(f"{output}: --layout makes no such table; name it .json")
-    return partial(write_published, published)
+    return partial(write_published, published.write)
 
 
 def write_published(published: Writer, answers: Path, target: Path) -> None:

@@ -306,7 +306,9 @@ class Engine:
         data = self.recipe.data
         for number, document in enumerate(documents, 1):
             is_text = isinstance(document, str)
-            fields = {data.text or self.recipe.task.document: document} if is_text else document
+            fields = (
+                {data.text or self.recipe.task.reads.document: document} if is_text else document
+            )
             example = Example({}, number, f"document {number:,}", record=number)
             try:
                 if not isinstance(fields, Mapping):
@@ -356,7 +358,7 @@ def read_recipe(folder: Path, runtime: Runtime = "torch") -> Recipe:
         )
     _check_weights(folder, runtime, file)
     recipe = recipes.load(file, search=False)
-    if recipe.task.kind not in PREDICTORS:
+    if recipe.task.reads.kind not in PREDICTORS:
         raise ModelError(
             f"{folder}: {recipe.task.name} has no answers; ldt finetune RECIPE "
             f"model.path={folder} trains a model that has"
@@ -446,7 +448,7 @@ class ModelMaker:
 
     def _class(self) -> Any:
         exported = self.options.runtime in RUNTIMES
-        return resolve_name(EXPORTED if exported else PREDICTORS[self.recipe.task.kind])
+        return resolve_name(EXPORTED if exported else PREDICTORS[self.recipe.task.reads.kind])
 
 
 def seats(workers: int | str, device: str) -> list[Seat]:

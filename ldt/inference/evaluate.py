@@ -30,7 +30,7 @@ from ldt.metrics.result import Item, Result, compare, count_words, mean, some, u
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import Recipe
 from ldt.recipe.run import recipe_file
-from ldt.tasks.base import Task, named_labels
+from ldt.tasks.base import Task, named_labels, not_empty, path_of, score_all, settings_of
 from ldt.tasks.classification import Classification
 from ldt.tasks.multiple_choice import MultipleChoice
 from ldt.tasks.text.words import sentences
@@ -43,7 +43,12 @@ _TASKS: dict[str, dict[str, Any]] = {
     "token_classification": {"name": "token_classification"},
     "multiple_choice": {"name": "multiple_choice"},
 }
-SCORED = {task["name"] for task in _TASKS.values()}  # the tasks
+# Of each kind of answers (`ldt.tasks.base.Answers`) that is scored here, its formats.
+SCORED = {
+    "label": ("classification", "regression"),
+    "entities": ("token_classification",),
+    "choice": ("multiple_choice",),
+}
 _SCORES = "scores."  # begins the columns of a table of answers
 _OF_ANSWERS = {"windows", "scores"}  # keys that gold files do not have
 
@@ -75,13 +80,13 @@ def evaluate(
     """
     asked = recipe_of(format, recipe, overrides)
     task, data = asked.task, asked.data
-    if task.name not in SCORED and data.format in metrics.METRICS:
+    if task.answers.kind not in SCORED and data.format in metrics.METRICS:
         return _published(asked, gold, pred)
     golds, file = sources.each(gold), sources.only(pred, "answers")
     if [*golds, file].count("-") > 1:
         raise UserError("standard input can be one file only; name the other")
     name = "stdin" if file == "-" else file
-    examples = list(task.each(formats.read(golds, data), sources.named(golds)))
+    examples = list(not_empty(task, formats.read(golds, data), sources.named(golds)))
     found = list(prediction_files.answers(file))
     if not found:
         raise DataError(f"{name}: no answers in it")
@@ -101,7 +106,7 @@ def evaluate(
     result.extra = extra
     result.warnings[:0] = unmatched(result, name)
     result.baselines = task.baseline(right, right, config)
-    result.warnings += no_better(result.metrics, result.baselines, task.lower_is_better)
+    result.warnings += no_better(result.metrics, result.baselines)
     return result
 
 
@@ -151,10 +156,9 @@ def recipe_of(format: str | None, name: str | None, overrides: Iterable[str]) ->
         assert format is not None  # one of them is asked for
         return recipes.of_keys(dict(_TASKS[format]), overrides, f"--format {format}")
     found = recipes.load(recipe_file(Path(name).expanduser()), overrides)
-    kinds = [kind for kind, task in _TASKS.items() if task["name"] == found.task.name]
-    if found.task.kind != "examples":
+    if found.task.reads.kind != "examples":
         raise UserError(f"--recipe {name}: {found.task.name} has no answers to score")
-    if format is not None and format not in kinds:
+    if format is not None and format not in SCORED.get(found.task.answers.kind, ()):
         raise UserError(f"--recipe {name}: answers of {found.task.name}, not of {format}")
     if format == "regression" and found.task.problem != "regression":
         task = found.task.model_copy(update={"problem": "regression"})
@@ -164,7 +168,9 @@ def recipe_of(format: str | None, name: str | None, overrides: Iterable[str]) ->
 
 def _refuse_swapped(task: Task, data, gold: Example, answer: Example, name: str) -> None:
     """Refuse a gold file in the place of answers, by what only one of them has."""
-    asked = {task.path(each, data) for each in (task.document, "tokens", *task.asked)}
+    asked = {
+        path_of(task, each, data) for each in (task.reads.document, "tokens", *task.reads.asked)
+    }
     inputs = [not asked.isdisjoint(each.fields) for each in (gold, answer)]
     outputs = [not _OF_ANSWERS.isdisjoint(each.fields) for each in (gold, answer)]
     if inputs == [False, True] or (inputs[0] == inputs[1] and outputs == [True, False]):
@@ -376,14 +382,14 @@ def _by_rules(
     judged = _judged(task, data, examples, golds, fields)
     missing = [each.id for each in judged if each.answer is None]
     items = [Item(each.id, each.unit, {}, each.words) for each in judged]
-    derive = summarization.metrics if task.name == "summarization" else dict
-    config = _config(task, golds)
-    if task.name in _OF_ALL:
+    derive = summarization.metrics if task.answers.kind == "summary" else dict
+    config = _config(golds)
+    if not task.answers.means:
         if missing:
             what = plural(len(missing), "question")
             raise DataError(f"{name}: {what} without an answer: {some(missing)}; each needs one")
-        figures, _ = task.score([dict(fields[each.id]) for each in judged], golds, config)
-        settings = task.settle(figures)
+        figures, _ = score_all(task, [dict(fields[each.id]) for each in judged], golds, config)
+        settings = settings_of(task, figures)
         figures = {key: value for key, value in figures.items() if key not in settings}
     else:
         for item, gold, example in zip(items, golds, examples, strict=True):
@@ -391,20 +397,19 @@ def _by_rules(
             item.scores = of_answer(task, gold, answer, (answer or example).where)
         figures = mean([item.scores for item in items], derive)
     result = Result(task.name, items, figures, "documents", missing, [], derive=derive)
-    result.noun = "document" if task.noun == "documents" else "question"
+    result.noun = "document" if task.reads.noun == "documents" else "question"
     result.no_place = "the metric of a published layout tells it"
     return result, golds, config
 
 
-_OF_ALL = ("passage_qa", "evidence_classification")  # with figures that are no means
-
-
-def _config(task: Task, golds: Sequence[Any]) -> Any:
-    """What scoring asks a model's config for."""
-    if task.name == "evidence_classification":
-        return SimpleNamespace(**named_labels(list(dict.fromkeys(each["label"] for each in golds))))
-    unanswered = task.name == "squad" and not all(each["answers"] for each in golds)
-    return SimpleNamespace(no_answer_threshold=0.5 if unanswered else None)
+def _config(golds: Sequence[Any]) -> Any:
+    """The config of a model that knows the labels of these golds, or that there may be no
+    answer."""
+    facts = [gold for gold in golds if isinstance(gold, dict)]
+    labels = dict.fromkeys(gold["label"] for gold in facts if "label" in gold)
+    unanswered = any(gold.get("answers") == [] for gold in facts)
+    named = named_labels([*labels]) if labels else {}
+    return SimpleNamespace(no_answer_threshold=0.5 if unanswered else None, **named)
 
 
 def _judged(

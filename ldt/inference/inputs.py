@@ -338,7 +338,7 @@ def copier(keep: Sequence[str], task: AnyTask, more: Sequence[str] = ()) -> Besi
         name = name or path
         if not path:
             raise UserError(f"--keep {','.join(keep)!r}: a name is empty; FIELD,FIELD names fields")
-        if name.partition(".")[0] in (*ANSWER_KEYS, *task.answer_keys, *more):
+        if name.partition(".")[0] in (*ANSWER_KEYS, *task.answers.keys, *more):
             raise UserError(
                 f"--keep {option}: answers of {task.name} have {name!r} themselves; "
                 f"--keep my_{name}={path} gives it another name"

@@ -62,7 +62,7 @@ def merge(target: str, *, overwrite: bool = False) -> int:
     hashes = "".join(each["answers"] for each in about)
     made_by["parts"] = sha256(hashes.encode()).hexdigest()
     path = Path(target)
-    layout = layout_of(path, TASKS[made_by["task"]].layouts.get(made_by["--layout"]))
+    layout = layout_of(path, TASKS[made_by["task"]].answers.layouts.get(made_by["--layout"]))
     sink = AnswerFile(path, made_by=made_by, resume=True, overwrite=overwrite, layout=layout)
     with closing(sink):
         if sink.finished is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ldt.data.labels import REGRESSION
 from ldt.errors import UserError, did_you_mean
 from ldt.inference.runtimes import RUNTIMES, Runtime
 
@@ -234,9 +235,11 @@ class PredictOptions(_Options):
         if self.n_best is not None and "n_best" not in type(task).model_fields:
             raise UserError(f"{named('n_best')}: {task.name} has one answer a document")
         if name := next(iter(self.shown()), None):
-            if task.name != "classification":
+            from ldt.tasks.deciding import Deciding
+
+            if not isinstance(task, Deciding):
                 raise UserError(f"{named(name)}: answers of {task.name} have no scores by class")
-            if self.label_sets and getattr(task, "problem", None) == "regression":
+            if self.label_sets and task.problem_of() == REGRESSION:
                 raise UserError(f"{named('label_sets')}: a regression has no classes")
         self._check_explained(task)
 
@@ -253,18 +256,20 @@ class PredictOptions(_Options):
             )
         if not self.explained:
             return
-        rests_on = getattr(task, "rests_on", None)
-        if rests_on is None:
+        from ldt.tasks.deciding import Deciding
+        from ldt.tasks.explained import ByLogits, ByPlaces, Explained
+
+        if not isinstance(task, Explained):
             raise UserError(f"{named(self.explained[0])}: answers of {task.name} are not explained")
-        if self.chunks and task.name == "token_classification":
+        if self.chunks and isinstance(task, ByPlaces) and not task.chunked:
             raise UserError(
                 f"{named('chunks')}: entities have places of their own, their chunks have none"
             )
-        if self.passages_of and task.name != "classification":
+        if self.passages_of and not isinstance(task, Deciding):
             raise UserError(
                 f"{named('passages_of')}: {task.name} has no classes; its answer is explained"
             )
-        if not self.passages or rests_on != "logits":
+        if not self.passages or not isinstance(task, ByLogits):
             return
         if self.passages_unit != "sentence" and self.passages_by == "chunks":
             raise UserError(f"{named('passages_unit')}: passages by chunks are whole chunks")

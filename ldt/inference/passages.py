@@ -19,8 +19,9 @@ from ldt.inference.options import PredictOptions, named
 from ldt.inference.predictor import Decoder, too_large
 from ldt.io.progress import Heartbeat, reported
 from ldt.io.records import Example
-from ldt.tasks.base import Outputs, Task
-from ldt.tasks.explained import Reading, Target
+from ldt.tasks.base import Outputs
+from ldt.tasks.deciding import Deciding
+from ldt.tasks.explained import ByLogits, ByPlaces, Reading, Target
 
 log = logging.getLogger("ldt")
 
@@ -39,7 +40,7 @@ class Explaining:
         self.predictor, self.options = predictor, options
         self.encode, self.outputs = predictor.encode, predictor.outputs
         self.max_length = predictor.max_length
-        self.task: Task = predictor.task
+        self.task: ByLogits | ByPlaces = predictor.task
         self.documents, self.told = 0, False
         self.heartbeat = Heartbeat("explaining")
         if predictor.model is not None:
@@ -59,11 +60,12 @@ class Explaining:
             example, predictor.tokenizer, predictor.data, self.options.passages_unit
         )
         more: dict[str, Any] = {}
-        if self.options.passages and self.task.rests_on == "places":
+        if self.options.passages and isinstance(self.task, ByPlaces):
             places = self.task.places(answer, example, predictor.data)
             more["passages"] = _around(places, reading, self.options.passages)
         elif self.options.passages:
-            more["passages"] = self._passages(answer, outputs, features, reading)
+            assert isinstance(self.task, ByLogits)
+            more["passages"] = self._passages(self.task, answer, outputs, features, reading)
         if self.options.chunks:
             more["chunks"] = self._chunks(answer, outputs, example, features, reading)
         self.documents += 1
@@ -72,15 +74,14 @@ class Explaining:
 
     def _passages(
         self,
+        task: ByLogits,
         answer: dict[str, Any],
         outputs: list[Outputs],
         features: list[Feature],
         reading: Reading,
     ) -> list[dict[str, Any]]:
         """The best passages of each target, best first."""
-        targets = self.task.targets(
-            answer, self.predictor.config, features, self.options.passages_of
-        )
+        targets = task.targets(answer, self.predictor.config, features, self.options.passages_of)
         found = []
         if self.options.passages_by == "chunks":
             for target in targets:
@@ -128,8 +129,8 @@ class Explaining:
             start, end = reading.span(*place)
             said = {key: alone[key] for key in _OF_CHUNK if key in alone}
             found.append({"start": start, "end": end} | said)
-        if self.task.rests_on == "logits":
-            labels = tuple(answer["scores"]) if self.task.name == "classification" else ()
+        if isinstance(self.task, ByLogits):
+            labels = tuple(answer["scores"]) if isinstance(self.task, Deciding) else ()
             targets = self.task.targets(answer, self.predictor.config, features, labels)
             for target in (each for each in targets if each.merge == "max"):
                 (winner,) = target.shares(outputs)

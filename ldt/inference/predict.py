@@ -148,7 +148,7 @@ class _Run:
                 layout, self.output, trained.task, (reading["format"], trained.data.format)
             )
             if layout and (classes := engine.run.classes()) is not None:
-                trained.task.check_layout(layout, classes)
+                trained.task.answers.layouts[layout].check(layout, classes)
             engine = stack.enter_context(engine.with_(data=reading, **_wanted_by(layout, engine)))
             made_by = self._made_by(engine, keep, layout)
             sink = ending.sink = self._open_sink(engine, made_by, stack)
@@ -180,9 +180,7 @@ class _Run:
         trained, data = engine.trained, self.options.data
         format = data.format or layout_of_training(self.inputs, trained.data.format)
         reading = data.model_dump(exclude_defaults=True) | {"format": format}
-        filed = getattr(trained.task, "reads_files", False) or getattr(
-            trained.data, "text_files", None
-        )
+        filed = trained.task.reads.files or getattr(trained.data, "text_files", None)
         check_reading(self.inputs[0], reading, bool(filed))
         if hasattr(trained.data, "encoding") and data.encoding is None:
             reading["encoding"] = encoding_of_training(self.inputs, trained.data.encoding)
@@ -191,7 +189,9 @@ class _Run:
     def _documents(self, engine: Engine) -> InputDocuments:
         data, task = engine.recipe.data, engine.recipe.task
         most = self.options.data.max_line_bytes
-        reading = partial(read, self.inputs, data, document=task.document, max_line_bytes=most)
+        reading = partial(
+            read, self.inputs, data, document=task.reads.document, max_line_bytes=most
+        )
         return InputDocuments(reading, self.shard)
 
     def _made_by(self, engine: Engine, keep: Sequence[str], layout: str | None) -> dict[str, str]:
@@ -202,7 +202,7 @@ class _Run:
         more = self.options.data.model_dump(exclude_defaults=True, exclude=data | {"evidence"})
         return {
             "model": engine.run.fingerprint(recipe),
-            "text field": recipe.data.text or recipe.task.document,
+            "text field": recipe.data.text or recipe.task.reads.document,
             "id field": recipe.data.id or "id",
             "format": recipe.data.format or "lines",
             "encoding": getattr(recipe.data, "encoding", "utf-8"),
@@ -225,7 +225,7 @@ class _Run:
             return AnswerStream(sys.stdout.buffer)
         if is_stream(output):
             return AnswerStream(stack.enter_context(open(output, "wb")))
-        target, layouts = Path(output), engine.recipe.task.layouts
+        target, layouts = Path(output), engine.recipe.task.answers.layouts
         if made_by["--keep"] and made_by["--layout"]:
             raise UserError(
                 f"--keep: no place in {output}, which has the layout {made_by['--layout']}; name "
@@ -307,7 +307,7 @@ class _Run:
 
 def _wanted_by(layout: str | None, engine: Engine) -> dict[str, Any]:
     """Options of what answers hold, at least those that a published layout wants."""
-    least = engine.trained.task.layout_options.get(layout, {}) if layout else {}
+    least = engine.trained.task.answers.layouts[layout].options if layout else {}
     return {name: max(getattr(engine.options, name) or 0, value) for name, value in least.items()}
 
 

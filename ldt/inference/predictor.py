@@ -17,6 +17,7 @@ from ldt.io.records import Example
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Outputs
 from ldt.tasks.decisions import in_words
+from ldt.tasks.writing_task import WritingTask
 
 log = logging.getLogger("ldt")
 
@@ -85,19 +86,19 @@ class Decoder(EncoderInputs, ABC):
     ):
         super().__init__(folder, recipe, config)
         self.raw_scores, self.label_sets = raw_scores, label_sets
-        self.collate = Collator(self.config.pad_token_id, self.task.head(), self.task.extras)
+        self.collate = Collator(self.config.pad_token_id, self.task.head(), self.task.inputs.extras)
         self._longest = 0  # tokens of an input that the memory held
 
     @abstractmethod
     def run(self, batch: dict[str, Any]) -> Outputs:
-        """Outputs of the head for a batch of `collate`, float32, by the names of `Task.outputs`."""
+        """Outputs of the head for a batch of `collate`, float32, by their names in the task."""
 
     @abstractmethod
     def logits(self, batch: dict[str, Any]) -> np.ndarray:
         """The head's ``logits`` for a batch of `collate`, float32."""
 
     def outputs(self, features: list[Feature]) -> list[Outputs]:
-        """Outputs of the head for each input, float32, by the names of `Task.outputs`.
+        """Outputs of the head for each input, float32, by the names of `TaskAnswers.outputs`.
 
         Raises:
             ResourceError: the memory does not hold the batch.
@@ -169,7 +170,7 @@ class EncoderPredictor(Decoder):
             raise UserError(
                 f"{named('precision', 'int8')} runs on the CPU, not on {self.device}; bf16 does"
             )
-        if precision == "int8" and task.generates:
+        if precision == "int8" and isinstance(task, WritingTask):
             raise UserError(
                 f"{named('precision', 'int8')}: answers of {task.name} are written; bf16 does"
             )
@@ -233,7 +234,7 @@ class EncoderPredictor(Decoder):
 
     def _run(self, inputs) -> Outputs:
         outputs = self.task.run(self.model, inputs)
-        return {name: as_array(outputs[name]) for name in self.task.outputs}
+        return {name: as_array(outputs[name]) for name in self.task.answers.outputs}
 
     def _lowered(self, inputs, exact: Outputs) -> Outputs:
         """Lower the model's precision for good, log how far its outputs are off; return them."""

@@ -22,7 +22,7 @@ def of_answer(task: Task, right: Any, answer: Example | None, where: str) -> dic
         DataError: it is not as ``ldt predict`` writes it.
     """
     try:
-        return _RULES[task.name](right, answer)
+        return _RULES[task.answers.kind](right, answer)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         what = f"{type(error).__name__}: {error}"
         raise DataError(f"{where}: not as ldt predict writes it ({what})") from None
@@ -79,14 +79,13 @@ def _value(answer: Example | None, key: str) -> Any:
     return None if answer is None else answer.fields.get(key)
 
 
-_RULES: dict[str, Callable[[Any, Example | None], dict[str, float]]] = {
-    "squad": _span,
-    "triviaqa": _mention,
-    "wikihop": _candidate,
-    "hotpotqa": _facts,
-    "passage_qa": _passages,
-    "evidence_classification": _class,
-    "qasper": _paper,
-    "qasper_generation": _paper,
-    "summarization": _summary,
+_RULES: dict[str, Callable[[Any, Example | None], dict[str, float]]] = {  # by kind of answers
+    "span": _span,
+    "mention": _mention,
+    "candidate": _candidate,
+    "facts": _facts,
+    "passage": _passages,
+    "evidence": _class,
+    "paper": _paper,
+    "summary": _summary,
 }

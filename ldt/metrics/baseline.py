@@ -1,10 +1,11 @@
 """Scores of answers that are given without reading: the figures to beat."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ldt.io.strict_json import JsonFile
+from ldt.metrics.meanings import LOWER_IS_BETTER
 from ldt.metrics.numbers import metric_text
 
 
@@ -18,20 +19,17 @@ class Baseline(NamedTuple):
 Baselines = dict[str, Baseline]  # by metric
 
 
-def best(
-    figures: Mapping[str, Mapping[str, float]], lower_is_better: Set[str] = frozenset()
-) -> Baselines:
+def best(figures: Mapping[str, Mapping[str, float]]) -> Baselines:
     """Return of each metric the trivial answer that does best by it; of equal ones the first.
 
     Args:
         figures: metrics of each answer, which its key says in words.
-        lower_is_better: the metrics of which the lowest figure is the best.
     """
     highest: Baselines = {}
     for answer, metrics in figures.items():
         for name, value in metrics.items():
             before = highest.get(name)
-            if before is None or is_better(name, value, before.value, lower_is_better):
+            if before is None or is_better(name, value, before.value):
                 highest[name] = Baseline(answer, value)
     return highest
 
@@ -54,25 +52,18 @@ def of_files(evaluate: Callable, gold: JsonFile, predictions: Mapping[str, Any])
     return best(figures)
 
 
-def is_better(
-    name: str, value: float, other: float, lower_is_better: Set[str] = frozenset()
-) -> bool:
+def is_better(name: str, value: float, other: float) -> bool:
     """Tell whether the value of a metric is better than another one."""
-    return value < other if name in lower_is_better else value > other
+    return value < other if name in LOWER_IS_BETTER else value > other
 
 
-def no_better(
-    metrics: Mapping[str, float], baselines: Baselines, lower_is_better: Set[str] = frozenset()
-) -> list[str]:
+def no_better(metrics: Mapping[str, float], baselines: Baselines) -> list[str]:
     """Return a warning where no metric is better than without reading, else nothing.
 
     A metric that is not defined is left out.
     """
     baselines = {name: each for name, each in baselines.items() if name in metrics}
-    beaten = (
-        is_better(name, metrics[name], trivial.value, lower_is_better)
-        for name, trivial in baselines.items()
-    )
+    beaten = (is_better(name, metrics[name], trivial.value) for name, trivial in baselines.items())
     if not baselines or any(beaten):
         return []
     name, (answer, value) = next(iter(baselines.items()))

@@ -243,8 +243,8 @@ def _task(predictions: JsonFile, name: str | None) -> LexGlueTask:
     return BY_COLUMNS[columns] if name is None else TASKS[name]
 
 
-def _outputs(task: LexGlueTask) -> int:
-    return SCOTUS_OUTPUTS if task.name == "scotus" else len(task.classes)
+def _outputs(part: LexGlueTask) -> int:
+    return SCOTUS_OUTPUTS if part.name == "scotus" else len(part.classes)
 
 
 def _gold_labels(task: LexGlueTask, line: Example) -> list[int]:

@@ -25,6 +25,9 @@ _LOWER = {
     "mse": "mean squared distance from the right number",
     "mae": "mean distance from the right number, in its unit",
     "loss": "what the training made smaller, in nats",
+    "bits_per_token": "loss in bits of each token that is predicted",
+    "bits_per_character": "loss in bits of each character that is predicted",
+    "bits_per_byte": "loss in bits for each byte of the text",
     "perplexity": "e to the loss: among so many tokens the model as good as guesses",
     "aurc": "mean share of wrong answers over all shares of documents answered, the surest first",
 }

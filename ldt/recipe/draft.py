@@ -84,7 +84,7 @@ def draft(
         width: of the model, if that is known.
         name: file that the recipe is written to, for its first lines.
     """
-    kind = TASKS[task].kind
+    kind = TASKS[task].reads.kind
     head = [f"A first recipe for {found.source}: {task}. Keys left out have their defaults."]
     known = {
         "task": meanings(TASKS[task]),
@@ -109,7 +109,7 @@ def draft(
 
 def commands(task: str, name: str) -> list[str]:
     """The commands that check and run a recipe."""
-    return [f"ldt check {name}", f"ldt {COMMANDS[TASKS[task].kind]} {name}"]
+    return [f"ldt check {name}", f"ldt {COMMANDS[TASKS[task].reads.kind]} {name}"]
 
 
 def _task_keys(found: Survey, task: str) -> Iterator[Key]:
@@ -131,9 +131,9 @@ def _data_keys(found: Survey, task: str, max_length: int, tokens: list[int]) -> 
         yield Key("data", "eval_fraction", *_share(found, task))
     name = found.document(task)
     named = found.format or found.keys.get("text_files") == name
-    if name == found.text and name != TASKS[task].document and not named:
+    if name == found.text and name != TASKS[task].reads.document and not named:
         yield Key("data", "text", name)
-    if TASKS[task].kind == "examples":
+    if TASKS[task].reads.kind == "examples":
         if task == "classification" and found.labels:
             yield Key("data", "label", found.labels.path, f"Here {found.labels.words()}.")
             for key, value in found.labels.data.items():
@@ -141,8 +141,8 @@ def _data_keys(found: Survey, task: str, max_length: int, tokens: list[int]) -> 
         if found.id:
             yield Key("data", "id", found.id)
     yield Key("data", "max_length", max_length, _lengths_seen(tokens, max_length))
-    if TASKS[task].kind == "examples":
-        yield Key("data", "overflow", TASKS[task].overflows[0])
+    if TASKS[task].reads.kind == "examples":
+        yield Key("data", "overflow", TASKS[task].inputs.overflows[0])
         stride = STRIDES.get(task, 0)
         if 4 * stride < max_length and stride:
             yield Key("data", "stride", stride)
@@ -169,7 +169,7 @@ def _training_keys(found: Survey, task: str, width: int | None) -> Iterator[Key]
     narrow = width is not None and width < NARROW
     rate = 1e-4 if narrow else 3e-5
     yield Key("training", "learning_rate", rate, "The first key to try other values of.")
-    if TASKS[task].kind == "examples":
+    if TASKS[task].reads.kind == "examples":
         few = len(found.examples) < 1000
         yield Key("training", "num_train_epochs", 5 if few else 3)
         yield Key("training", "per_device_train_batch_size", 1, "Larger ones take more memory.")

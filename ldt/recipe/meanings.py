@@ -25,10 +25,11 @@ def summary(item: object) -> str:
 
 def meanings(cls: type) -> dict[str, str]:
     """Name -> meaning of the ``Args:`` of a class's docstring, those of its bases included."""
+    from ldt.tasks.base import AnyTask
+
     found: dict[str, str] = {}
-    roles = getattr(cls, "roles", ())
-    if roles:
-        names = ", ".join(f"``{role}``" for role in roles)
+    if issubclass(cls, AnyTask) and cls.inputs.roles:
+        names = ", ".join(f"``{role}``" for role in cls.inputs.roles)
         found["global_attention"] = _GLOBAL_ATTENTION.format(roles=names)
     for base in reversed(cls.__mro__):
         text = inspect.cleandoc(base.__dict__.get("__doc__") or "")

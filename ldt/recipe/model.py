@@ -75,7 +75,7 @@ class PretrainedModelSection(CharacterModelSection):
         return self
 
 
-MODELS: dict[str, type[ModelSection]] = {  # by `Task.kind`
+MODELS: dict[str, type[ModelSection]] = {  # by `TaskReads.kind`
     "examples": ModelSection,
     "corpus": PretrainedModelSection,
     "characters": CharacterModelSection,

@@ -134,7 +134,7 @@ def load(
     task, model, data, training = _validate(root, problems)
     _check_data(data, task, problems)
     if command == ITS_OWN:
-        command = task and COMMANDS[task.kind]
+        command = task and COMMANDS[task.reads.kind]
     if command is not None:
         _check_command(root, task, command, problems)
         _check_model(root, problems)
@@ -331,27 +331,27 @@ def _check_data(data, task, problems):
     why = unread(data.format) if problems.clean(("data", "format")) else {}
     if task is not None:
         keys = "label", "label_separator"
-        if unlabelled := {*keys} - set(getattr(task, "label_keys", keys)):
+        if unlabelled := {*keys} - set(task.reads.label_keys):
             why |= dict.fromkeys(unlabelled, f"{task.name} has no labels of this kind")
-        if not (data.text_files or getattr(task, "reads_files", True)):
+        if not (data.text_files or task.reads.files):
             why["evidence"] = "data.text_files names no field of names of files"
     for key in sorted(named & why.keys()):
         problems.add(("data", key), f"not read, {why[key]}; leave it out")
-    if task is not None and data.overflow not in task.overflows:
-        names = " or ".join(task.overflows)
+    if task is not None and data.overflow not in task.inputs.overflows:
+        names = " or ".join(task.inputs.overflows)
         given = "" if "overflow" in data.model_fields_set else ", the default"
         what = f"{task.name} has one input a document: expected {names}, got {data.overflow}{given}"
         problems.add(("data", "overflow"), what)
     for name in data.fields:
-        if task is not None and name not in task.fields:
-            names = ", ".join(task.fields) or "none"
-            near = did_you_mean(name, task.fields) or f"; {task.name} has {names}"
+        if task is not None and name not in task.reads.fields:
+            names = ", ".join(task.reads.fields) or "none"
+            near = did_you_mean(name, task.reads.fields) or f"; {task.name} has {names}"
             problems.add(("data", "fields", name), f"no such field of the task{near}")
 
 
 def _check_command(root, task, command, problems):
     """Check that a command trains this task, and has the keys that it needs."""
-    trained_by = command if task is None else COMMANDS[task.kind]
+    trained_by = command if task is None else COMMANDS[task.reads.kind]
     if trained_by != command:
         problems.add(("task", "name"), f"{task.name} is trained by ldt {trained_by}")
         problems.stop()  # what another command needs is beside the point
@@ -362,7 +362,9 @@ def _check_command(root, task, command, problems):
 
 def backends(task: Any) -> tuple[str, ...]:
     """Names that ``model.attention`` of a class of tasks takes; imports torch."""
-    fields = task.model_construct().config_fields()
+    from ldt.tasks.base import config_fields
+
+    fields = config_fields(task.model_construct())
     return get_args(fields.model_fields["attention_backend"].annotation)
 
 
@@ -377,16 +379,18 @@ def _check_model(root, problems):
         if backend not in names:
             what = f"expected one of {', '.join(names)}, got {shown(backend)}"
             problems.add(("model", "attention"), what)
-    if isinstance(config, dict) and "config" in MODELS[task.kind].model_fields:
+    if isinstance(config, dict) and "config" in MODELS[task.reads.kind].model_fields:
+        from ldt.tasks.base import config_fields, model_types
+
         made, where = task.model_construct(), ("model", "config")
         chosen, kind = dict(config), None
-        if names := made.model_types():
+        if names := model_types(made):
             kind = chosen.pop("model_type", None)
             if kind not in (None, *names):
                 what = f"expected one of {', '.join(names)}, got {shown(kind)}"
                 problems.add((*where, "model_type"), what)
                 return
-        _by_name(made.config_fields(kind), chosen, where, problems)
+        _by_name(config_fields(made, kind), chosen, where, problems)
 
 
 def _check_training(training, problems):
@@ -463,7 +467,7 @@ def _task_class(root):
 def _sections(root):
     """Classes of the model and data sections; of an unknown task those of fine-tuning."""
     task = _task_class(root)
-    kind = "examples" if task is None else task.kind
+    kind = "examples" if task is None else task.reads.kind
     return MODELS[kind], OPTIONS[kind]
 
 

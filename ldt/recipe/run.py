@@ -573,7 +573,7 @@ def identity(
             keys[f"training.{key}"] = value
     keys["processes"] = processes
     streaming = isinstance(recipe.data, CorpusSection) and recipe.data.streaming
-    if recipe.task.kind != "examples" and not streaming:
+    if recipe.task.reads.kind != "examples" and not streaming:
         # Any number of processes takes the same inputs in a step, if it is as many.
         parts = [keys.pop(key, 1) for key in _A_STEP]
         keys["inputs a step"] = math.prod(parts)

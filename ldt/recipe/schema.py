@@ -14,7 +14,7 @@ from ldt.recipe.model import MODELS
 from ldt.recipe.recipe import COMMANDS, NEEDS, SECTIONS, backends
 from ldt.recipe.training import training_section
 from ldt.tasks import TASKS
-from ldt.tasks.base import AnyTask
+from ldt.tasks.base import AnyTask, config_class, config_fields, model_types
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -83,20 +83,20 @@ def _sections(task: type[AnyTask], definitions: dict[str, Any]) -> dict[str, Any
     """Schemas of the sections of a task but training, by name; their classes go to definitions."""
     made = {
         "task": _schema(task, definitions),
-        "model": _schema(MODELS[task.kind], definitions),
-        "data": _schema(OPTIONS[task.kind], definitions),
+        "model": _schema(MODELS[task.reads.kind], definitions),
+        "data": _schema(OPTIONS[task.reads.kind], definitions),
     }
-    roles = getattr(task, "roles", ())
+    roles = task.inputs.roles
     if roles:
         made["task"]["properties"]["global_attention"]["items"] = {"enum": list(roles)}
     model, data = made["model"]["properties"], made["data"]["properties"]
     _only(model["attention"], backends(task))
     if "config" in model:
         _configure(model["config"], task)
-    if issubclass(OPTIONS[task.kind], DataSection):
+    if issubclass(OPTIONS[task.reads.kind], DataSection):
         _only(data["format"], (*FORMATS, None))
-        data["fields"]["propertyNames"] = {"enum": list(task.fields)}
-    for section, key in NEEDS[COMMANDS[task.kind]]:
+        data["fields"]["propertyNames"] = {"enum": list(task.reads.fields)}
+    for section, key in NEEDS[COMMANDS[task.reads.kind]]:
         _need(made[section], key)
     for section in ("model", "data"):
         if "required" not in made[section]:
@@ -118,8 +118,8 @@ def _configure(value: dict[str, Any], task: type[AnyTask]) -> None:
     """Give ``model.config`` the fields of the config that the task's model has, of each kind that
     it names by ``model_type``."""
     of: dict[Any, list[str | None]] = {}  # config class -> its names; the first is what is left out
-    for name in task.model_construct().model_types() or (None,):
-        of.setdefault(task.model_construct().config_class(name), []).append(name)
+    for name in model_types(task.model_construct()) or (None,):
+        of.setdefault(config_class(task.model_construct(), name), []).append(name)
     kinds = []
     for names in of.values():
         kinds.append(_fields(task, names[0]))
@@ -135,8 +135,8 @@ def _configure(value: dict[str, Any], task: type[AnyTask]) -> None:
 def _fields(task: type[AnyTask], model_type: str | None) -> dict[str, Any]:
     """Schema of the config of a task's models of a kind."""
     made = task.model_construct()
-    fields = made.config_fields(model_type).model_json_schema(schema_generator=_Described)
-    _describe(fields, meanings(made.config_class(model_type)))
+    fields = config_fields(made, model_type).model_json_schema(schema_generator=_Described)
+    _describe(fields, meanings(config_class(made, model_type)))
     for each in fields["properties"].values():
         each.pop("default", None)
     return fields
@@ -171,5 +171,5 @@ def _need(section: dict[str, Any], key: str) -> None:
 
 def _needed_sections(names: Iterable[str]) -> list[str]:
     """Sections that the commands of all these tasks need keys of."""
-    needs = [{section for section, _ in NEEDS[COMMANDS[TASKS[name].kind]]} for name in names]
+    needs = [{section for section, _ in NEEDS[COMMANDS[TASKS[name].reads.kind]]} for name in names]
     return sorted(set.intersection(*needs))

@@ -90,7 +90,7 @@ class Survey:
     def document(self, task: str) -> str | None:
         """The field that a task reads the document from; None where there is none."""
         others = {"token_classification": "tokens", "triviaqa": "context_file"}
-        for name in (TASKS[task].document, others.get(task)):
+        for name in (TASKS[task].reads.document, others.get(task)):
             if name in self.columns:
                 return name
         return None if self.text in SIGNS.get(task, ()) else self.text
@@ -99,7 +99,7 @@ class Survey:
         """The text of each document as a task reads it, with its question."""
         if self.texts:
             return list(self.texts)
-        asked = {"question", "query", "hypothesis"} & set(TASKS[task].fields)
+        asked = {"question", "query", "hypothesis"} & set(TASKS[task].reads.fields)
         names = [name for name in (self.document(task), *asked) if name in self.columns]
         return [" ".join(_texts(each, names)) for each in self.examples]
 
@@ -287,7 +287,9 @@ def _task(
     for name, signs in SIGNS.items():
         if name == "summarization" and _NAMED & set(columns):
             continue
-        if set(signs) <= set(columns) and (TASKS[name].document in columns or text not in signs):
+        if set(signs) <= set(columns) and (
+            TASKS[name].reads.document in columns or text not in signs
+        ):
             return "squad" if name == "triviaqa" and _has_places(columns["answers"]) else name
     if {"text", "entities"} <= set(columns):
         return "token_classification"
@@ -383,7 +385,7 @@ def check_fields(found: Survey, task: str) -> None:
     Raises:
         UserError: the fields that are missing, and those that there are.
     """
-    other = found.format is not None and found.format not in TASKS[task].layouts
+    other = found.format is not None and found.format not in TASKS[task].answers.layouts
     if other and found.task != task and task != "mlm":
         raise UserError(f"{found.source}: its layout is that of {found.task}, not of {task}")
     signs = () if found.format else SIGNS.get(task, ())
@@ -393,7 +395,7 @@ def check_fields(found: Survey, task: str) -> None:
     if task == "classification" and found.labels is None:
         missing = ["label"]
     if found.columns and found.document(task) is None:
-        missing.append(TASKS[task].document)
+        missing.append(TASKS[task].reads.document)
     if task == "classification" and found.labels and found.labels.trouble:
         raise DataError(
             f"{found.source}: no label that can be learned: {found.labels.trouble}; mend the file, "

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ldt.errors import plural
 from ldt.metrics.baseline import Baseline, is_better
-from ldt.metrics.meanings import HEADLINES, LOWER_IS_BETTER, meaning
+from ldt.metrics.meanings import HEADLINES, meaning
 from ldt.metrics.numbers import columns, metric_text
 from ldt.metrics.result import Result
 from ldt.recipe.run import is_metric
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 def report(subject: Subject) -> Report:
     """All that a page says of answers, or of a run."""
     run, result = subject.run, subject.result
-    lower = LOWER_IS_BETTER | (run.recipe.task.lower_is_better if run else frozenset())
     figures = _of_result(result, subject) if result else _of_run(run) if run else []
     charts = curves.of_training(run.log, _metric(run)) if run else []
     tables = []
@@ -39,7 +38,7 @@ def report(subject: Subject) -> Report:
     missing = [f"no documents on this page: {subject.missing}"] if subject.missing else []
     return Report(
         title=subject.name,
-        sentence=_sentence(subject, figures, lower),
+        sentence=_sentence(subject, figures),
         facts=_facts(subject),
         figures=figures,
         meanings=_meanings(subject, figures, tables),
@@ -191,7 +190,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def _sentence(subject: Subject, figures: Sequence[Figure], lower: Set[str]) -> str:
+def _sentence(subject: Subject, figures: Sequence[Figure]) -> str:
     """The headline: the share of right answers, and whether reading was of use."""
     documents, result = subject.documents, subject.result
     if not figures:
@@ -218,16 +217,16 @@ def _sentence(subject: Subject, figures: Sequence[Figure], lower: Set[str]) -> s
     parts.append(told)
     if main.baseline is None:
         return " ".join(parts) + "."
-    parts[-1] += f"; {_trivial(main)} without reading, so the model is {_verdict(main, lower)}."
+    parts[-1] += f"; {_trivial(main)} without reading, so the model is {_verdict(main)}."
     return " ".join(parts)
 
 
-def _verdict(figure: Figure, lower: Set[str]) -> str:
+def _verdict(figure: Figure) -> str:
     """Words on whether a metric is better than without reading, and whether that may be chance."""
     assert figure.baseline is not None
-    if not is_better(figure.name, figure.value, figure.baseline, lower):
+    if not is_better(figure.name, figure.value, figure.baseline):
         return "no better than that"
     if figure.interval is None:
         return "better than that"
-    ends = [is_better(figure.name, end, figure.baseline, lower) for end in figure.interval]
+    ends = [is_better(figure.name, end, figure.baseline) for end in figure.interval]
     return "better than that" if all(ends) else "better than that, but it may be chance"

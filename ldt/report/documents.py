@@ -21,7 +21,8 @@ from ldt.report import scores
 from ldt.report.model import MISSING, SILENT, Document
 from ldt.report.scores import Read
 from ldt.report.views import view
-from ldt.tasks.base import ANSWER_KEYS, Task
+from ldt.tasks.base import ANSWER_KEYS, Task, not_empty
+from ldt.tasks.deciding import Deciding
 
 SUM = 1e-3  # as far from 1 the probabilities of a document may add up
 Examples = Mapping[str, Example]
@@ -60,13 +61,13 @@ def gather(
     task, data = asked.task, asked.data
     texts: Examples = {}
     if documents is not None:
-        listed = formats.read(sources.each(documents), data, document=task.document)
+        listed = formats.read(sources.each(documents), data, document=task.reads.document)
         texts = _by_id(listed, sources.named(documents))
     if gold is None:
         read = [Read(_kept(task, each), None, each) for each in found.values()]
     else:
         name = sources.named(gold)
-        examples = list(task.each(formats.read(sources.each(gold), data), name))
+        examples = list(not_empty(task, formats.read(sources.each(gold), data), name))
         once((str(each.id) for each in examples), name)
         rights = _rights(task, data, examples, name)
         read = [
@@ -79,7 +80,7 @@ def gather(
             answers, gold, asked, format=format, recipe=recipe, overrides=overrides
         )
         items = {item.id: item for item in result.items}
-    doubted = _doubts(task, read)
+    doubted = _doubts(read)
     made = []
     for each, doubt in zip(read, doubted, strict=True):
         whole = each
@@ -101,14 +102,14 @@ def _by_id(examples: Iterable[Example], name: str) -> Examples:
 
 
 def _rights(task: Any, data, examples: Sequence[Example], name: str) -> Sequence[Any]:
-    if task.name == "classification":
+    if isinstance(task, Deciding):
         return task.read_labels(examples, data, name)[2]
     return [task.gold(example, data, None) for example in examples]
 
 
 def _with_choice(task: Any, data, example: Example, answer: Example | None) -> Example | None:
     """An answer that says in words which one of several choices it is, with the place of that."""
-    if task.name != "multiple_choice" or answer is None or "choice" in answer.fields:
+    if task.answers.kind != "choice" or answer is None or "choice" in answer.fields:
         return answer
     choice = choice_of(answer, task.choices(example, data))["choice"]
     return replace(answer, fields={**answer.fields, "choice": choice})
@@ -116,7 +117,7 @@ def _with_choice(task: Any, data, example: Example, answer: Example | None) -> E
 
 def _kept(task: Task, answer: Example) -> Example:
     """Parts of a document that its answer shows."""
-    own = {*ANSWER_KEYS, *task.answer_keys}
+    own = {*ANSWER_KEYS, *task.answers.keys}
     return replace(answer, fields={k: v for k, v in answer.fields.items() if k not in own})
 
 
@@ -205,14 +206,14 @@ def _notes(answer: Example | None) -> list[str]:
     return notes
 
 
-def _doubts(task: Task, read: Sequence[Read]) -> list[tuple[float, str] | None]:
+def _doubts(read: Sequence[Read]) -> list[tuple[float, str] | None]:
     """Doubt of each gold label, and, of several labels, the name of the most doubtful one; None
     where no label is in doubt or no probabilities are known."""
     found: list[tuple[float, str] | None] = [None] * len(read)
-    if task.name not in ("classification", "evidence_classification"):
-        return found
-    golds = [each.right["label"] if isinstance(each.right, dict) else each.right for each in read]
-    known, rows, names = [], [], list[str]()
+    golds = [
+        each.right.get("label") if isinstance(each.right, dict) else each.right for each in read
+    ]
+    known, rows, names, right = [], [], list[str](), list[Any]()
     for number, (each, gold) in enumerate(zip(read, golds, strict=True)):
         given = each.answer.fields.get("scores") if each.answer else None
         if not isinstance(gold, str | list) or not isinstance(given, dict):
@@ -220,10 +221,11 @@ def _doubts(task: Task, read: Sequence[Read]) -> list[tuple[float, str] | None]:
         names = names or list(given)
         if given.keys() == {*names} >= {*several(gold)}:
             known.append(number)
+            right.append(gold)
             rows.append([given[name] for name in names])
     if not known:
         return found
-    probabilities, right = np.array(rows, float), [golds[number] for number in known]
+    probabilities = np.array(rows, float)
     table = indicators(right, names)
     several_each = isinstance(right[0], list)
     if probabilities.min() < 0 or probabilities.max() > 1:

@@ -169,7 +169,7 @@ def _logged(log: list[dict[str, Any]], metric: Any) -> dict[str, Any]:
 def _resuming(run: Run, task: str | None) -> str:
     """The command that goes on with a run."""
     known = TASKS.get(task or "")
-    kind = known.kind if known else "examples"
+    kind = known.reads.kind if known else "examples"
     # A phase of a staged training is gone on with by the recipe of all of them.
     recipe = "RECIPE" if kind == "characters" else run.folder / RECIPE
     return f"ldt {COMMANDS[kind]} {recipe} --resume goes on"
@@ -179,9 +179,8 @@ def _goodness(run: Summary) -> float:
     """Lower of better runs, by a metric that they share."""
     if run.value is None:
         return math.inf
-    metric, known = run.metric or "", TASKS.get(run.task or "")
-    lower = known.lower_is_better if known else frozenset()
-    return run.value if is_better(metric.removeprefix("train_"), 0.0, 1.0, lower) else -run.value
+    metric = (run.metric or "").removeprefix("train_")
+    return run.value if is_better(metric, 0.0, 1.0) else -run.value
 
 
 def _changed(path: Path) -> datetime | None:

@@ -107,7 +107,7 @@ def result_of(
         UserError, DataError: as `ldt.metrics.evaluate` and `ldt.inference.evaluate.evaluate`.
     """
     data, name = asked.data, asked.task.name
-    if format in metrics.METRICS and name not in evaluate.SCORED:
+    if format in metrics.METRICS and asked.task.answers.kind not in evaluate.SCORED:
         return metrics.evaluate(gold, answers, format=format, data=data)
     kind = format if format in OWN else name if recipe is None else None
     keys = [*([f"data.format={data.format}"] if format in _PUBLISHED else []), *overrides]
@@ -127,15 +127,15 @@ def of_document(
         DataError: an answer that is not as ``ldt predict`` writes it.
     """
     scores = dict(item.scores) if item is not None else {}
-    if not scores or task.name == "token_classification":  # whose scores are counts
+    if not scores or isinstance(task, TokenClassification):  # whose scores are counts
         where = (read.answer or read.example).where
         if isinstance(task, TokenClassification):
             scores = _entities(read.right, read.answer, task.raw_text(read.example, data))
-        elif rule := _RULES.get(task.name):
+        elif rule := _RULES.get(task.answers.kind):
             scores = rule(read.right, read.answer)
         else:
             scores = of_answer(task, read.right, read.answer, where)
-    if task.name == "summarization":
+    if task.answers.kind == "summary":
         scores = {name: scores[name] for name in summarization.ROUGE}
     decisive = next((name for name in _DECISIVE if name in scores), None)
     return None if decisive is None else scores[decisive] == 1, scores
@@ -173,6 +173,6 @@ def _choice(right: Any, answer: Example | None) -> dict[str, float]:
 
 
 _RULES: dict[str, Callable[[Any, Example | None], dict[str, float]]] = {
-    "classification": _labels,
-    "multiple_choice": _choice,
+    "label": _labels,
+    "choice": _choice,
 }

@@ -17,6 +17,7 @@ from ldt.metrics.result import Result
 from ldt.recipe.run import Description, Run
 from ldt.report.model import Document
 from ldt.tasks.decisions import chosen_on_these, in_short
+from ldt.tasks.explained import ByLogits
 
 log = logging.getLogger("ldt")
 
@@ -120,7 +121,7 @@ def evaluation_set(run: Description, gold: Names = ()) -> tuple[list[str], str, 
         UserError: a pattern of them that no file matches.
     """
     task, data = run.recipe.task, run.recipe.data
-    if task.kind != "examples":
+    if task.reads.kind != "examples":
         return [], f"models of {task.name} have no answers that gold files hold", []
     if not run.results:
         return [], "the run is not finished, so that its model does not answer yet", []
@@ -157,7 +158,8 @@ def _answered(
     from ldt.inference.predict import predict
 
     data, task = run.recipe.data, run.recipe.task
-    task.check_scorer()
+    if task.answers.scorer:
+        task.answers.scorer()
     log.info("%s: answering %s", run.folder, named(list(gold)))
     with TemporaryDirectory(prefix="ldt-") as folder, _unnamed(folder):
         file = os.path.join(folder, "answers.jsonl")
@@ -166,7 +168,7 @@ def _answered(
             model=str(run.folder),
             output=file,
             data=data.model_dump(include=_READING, exclude_none=True),
-            passages=passages if getattr(task, "rests_on", None) == "logits" else 0,
+            passages=passages if isinstance(task, ByLogits) else 0,
         )
         if code:  # of a signal
             log.info("%s: no answer is kept", run.folder)

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 from ldt.errors import DataError
 from ldt.inference.evaluate import found_entities
 from ldt.inference.label_tools import ANSWER, EVIDENCE, KEYS, Span, checked, spans_in
-from ldt.io.records import Example, field, texts
+from ldt.io.records import Example, field
 from ldt.metrics import passage_qa
 from ldt.metrics.classification import several
 from ldt.report import model
 from ldt.report.model import Mark
-from ldt.tasks.base import Task
+from ldt.tasks.base import Task, path_of
 from ldt.tasks.span_task import context_of
 from ldt.tasks.text.mentions import mentions
 from ldt.tasks.text.words import sentences
@@ -49,10 +49,10 @@ def view(task: Task, data, example: Example, answer: Example | None, right: Any)
     Raises:
         DataError: a right answer that cannot be read; a mark of either that does not fit the text.
     """
-    seen = _VIEWS[task.name](task, data, example, answer, right)
+    seen = _VIEWS.get(task.answers.kind, _plain)(task, data, example, answer, right)
     marks = list(seen.marks)
     if seen.text is not None and answer is not None:
-        own = _PLACED_BY_TASK.get(task.name, set())
+        own = _PLACED.get(task.answers.kind, set())
         for kind, keys in (
             (model.ANSWER, {*KEYS} - {"passages"} - own),
             (model.PASSAGE, {"passages"}),
@@ -63,7 +63,7 @@ def view(task: Task, data, example: Example, answer: Example | None, right: Any)
 
 
 # Keys of answers whose places are not characters of the text that is shown.
-_PLACED_BY_TASK = {"hotpotqa": {"answer"}, "token_classification": {"entities"}}
+_PLACED = {"facts": {"answer"}, "entities": {"entities"}}
 
 
 def label_text(label: Any) -> str | None:
@@ -105,7 +105,7 @@ def _optional(example: Example | None, path: str) -> Any:
 
 def _text(task: Task, data, example: Example, between: str = "\n") -> str | None:
     """The text of a document or of several, parted so; None where there is none."""
-    for path in dict.fromkeys((task.path(task.document, data), *TEXTS)):
+    for path in dict.fromkeys((path_of(task, task.reads.document, data), *TEXTS)):
         value = _optional(example, path)
         if isinstance(value, str):
             return value
@@ -117,8 +117,8 @@ def _text(task: Task, data, example: Example, between: str = "\n") -> str | None
 def _asks(task: Task, data, example: Example, answer: Example | None) -> dict[str, str]:
     """The texts beside a document, by name; of a list an item a line."""
     found = {}
-    for name in task.asked:
-        value = _optional(example, task.path(name, data)) or _optional(answer, name)
+    for name in task.reads.asked:
+        value = _optional(example, path_of(task, name, data)) or _optional(answer, name)
         if isinstance(value, list):
             value = "\n".join(map(str, value))
         if isinstance(value, str):
@@ -137,6 +137,14 @@ def _one_of(answers: Iterable[str]) -> str:
     return " | ".join(dict.fromkeys(filter(None, answers))) or NO_ANSWER
 
 
+def _plain(task: Any, data, example: Example, answer: Example | None, right: Any) -> View:
+    """A document, what is asked about it, the right answer and the first key of the answer."""
+    gold = next(iter(right.values()), None) if isinstance(right, dict) else right
+    said = _said(answer, task.answers.keys[0]) if task.answers.keys else None
+    text, asks = _text(task, data, example), _asks(task, data, example, answer)
+    return View(text, asks, None if gold is None else str(gold), said)
+
+
 def _label(task: Any, data, example: Example, answer: Example | None, right: Any) -> View:
     text = _text(task, data, example, "\n\n")
     return View(text, {}, label_text(right), label_text(_optional(answer, "label")))
@@ -144,7 +152,7 @@ def _label(task: Any, data, example: Example, answer: Example | None, right: Any
 
 def _entities(task: Any, data, example: Example, answer: Example | None, right: Any) -> View:
     """Entities in characters of a text, or of given words that are laid end to end."""
-    where, path = example.where, task.path("tokens", data)
+    where, path = example.where, path_of(task, "tokens", data)
     text, places = _text(task, data, example), None
     if text is None and _optional(example, path) is not None:
         text, places = _joined(sentences(example, path)[0])
@@ -210,7 +218,7 @@ def _span(task: Any, data, example: Example, answer: Example | None, right: Any)
 def _mentions(task: Any, data, example: Example, answer: Example | None, right: Any) -> View:
     """A page, which may lie in a file of its own, where every name of the answer is marked."""
     text, marks = _text(task, data, example), []
-    path = _optional(example, task.path("context_file", data))
+    path = _optional(example, path_of(task, "context_file", data))
     if text is None and path is not None:
         text = context_of(Path(path))
     if right is not None and text is not None:
@@ -232,7 +240,7 @@ def _choice(task: Any, data, example: Example, answer: Example | None, right: An
 
 def _facts(task: Any, data, example: Example, answer: Example | None, right: Any) -> View:
     """Paragraphs with their titles, of which sentences are evidence."""
-    listed = _optional(example, task.path(task.document, data))
+    listed = _optional(example, path_of(task, task.reads.document, data))
     asks, gold = _asks(task, data, example, answer), None if right is None else right["answer"]
     if not isinstance(listed, list):
         return View(None, asks, gold, _said(answer))
@@ -264,11 +272,11 @@ def _facts(task: Any, data, example: Example, answer: Example | None, right: Any
 def _passages(task: Any, data, example: Example, answer: Example | None, right: Any) -> View:
     """A page with the passages and the spans of its annotations, those that enough of them have."""
     text, where = _text(task, data, example), example.where
-    candidates = _optional(example, task.path("candidates", data)) or []
+    candidates = _optional(example, path_of(task, "candidates", data)) or []
     asks, gold, marks = _asks(task, data, example, answer), None, []
     if right is not None and text is not None:
         said, (has_passage, has_answer) = [], passage_qa.right_of(right.annotations)
-        for each in _optional(example, task.path("annotations", data)):
+        for each in _optional(example, path_of(task, "annotations", data)):
             if has_answer:
                 marks += _placed(model.GOLD, each["spans"], ANSWER, text, where)
             if has_passage:
@@ -296,7 +304,7 @@ def _candidates(
 def _evidence(task: Any, data, example: Example, answer: Example | None, right: Any) -> View:
     text, marks, gold = _text(task, data, example), [], None
     if right is not None:
-        gold, spans = right["label"], _optional(example, task.path("spans", data))
+        gold, spans = right["label"], _optional(example, path_of(task, "spans", data))
         places = [spans[number] for number in right["evidence"]]
         marks = _placed(model.GOLD, places, EVIDENCE, text, example.where)
     said = label_text(_optional(answer, "label"))
@@ -308,13 +316,9 @@ def _paper(task: Any, data, example: Example, answer: Example | None, right: Any
     asks, gold = _asks(task, data, example, answer), None
     if right is not None:
         gold = _one_of(each.answer for each in right["references"])
-    if _optional(example, task.path("paragraphs", data)) is None:
+    if _optional(example, path_of(task, "paragraphs", data)) is None:
         return View(_text(task, data, example), asks, gold, _said(answer))
-    if task.name == "qasper":
-        text, places = task.paper(example, data)
-    else:
-        paragraphs = texts(example, task.path("paragraphs", data))
-        text, places = _joined([[paragraph] for paragraph in paragraphs])
+    text, places = task.paper(example, data)
     marks, where = [], example.where
     numbers = {n for each in right["paragraphs"] for n in each} if right else ()
     said = (_optional(answer, "paragraphs") or ()) if answer is not None else ()
@@ -331,23 +335,22 @@ def _paper(task: Any, data, example: Example, answer: Example | None, right: Any
 
 def _summary(task: Any, data, example: Example, answer: Example | None, right: Any) -> View:
     text, asks = _text(task, data, example, "\n\n"), {}
-    if question := _optional(example, task.path("question", data)):
+    if question := _optional(example, path_of(task, "question", data)):
         asks = {"question": str(question)}
     gold = None if right is None else right["summary"]
     return View(text, asks, gold, _said(answer, "summary"))
 
 
 _VIEWS: dict[str, Callable[[Any, Any, Example, Example | None, Any], View]] = {
-    "classification": _label,
-    "token_classification": _entities,
-    "multiple_choice": _choice,
-    "squad": _span,
-    "triviaqa": _mentions,
-    "wikihop": _candidate,
-    "hotpotqa": _facts,
-    "passage_qa": _passages,
-    "evidence_classification": _evidence,
-    "qasper": _paper,
-    "qasper_generation": _paper,
-    "summarization": _summary,
+    "label": _label,
+    "entities": _entities,
+    "choice": _choice,
+    "span": _span,
+    "mention": _mentions,
+    "candidate": _candidate,
+    "facts": _facts,
+    "passage": _passages,
+    "evidence": _evidence,
+    "paper": _paper,
+    "summary": _summary,
 }

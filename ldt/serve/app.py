@@ -261,7 +261,7 @@ class App:
 
 
 def _kind(served: Served) -> str:
-    return "classifier" if served.task.name == "classification" else served.task.name
+    return "classifier" if served.task.answers.kind == "label" else served.task.name
 
 
 def _no_ranker(value: Any, served: Served) -> shapes.Asked:

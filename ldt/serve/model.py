@@ -19,7 +19,8 @@ from ldt.inference.options import PredictOptions
 from ldt.io.records import Example, has, identified
 from ldt.recipe.recipe import Recipe
 from ldt.serve.scheduler import LocalReplica, Replica
-from ldt.tasks.base import AnyTask
+from ldt.tasks.base import AnyTask, path_of
+from ldt.tasks.explained import ByLogits
 
 LEAST, MOST = 2048, 16384  # tokens of a batch where nobody says how many
 WORK = 1 << 30  # tokens x layers x width², which take a core some tenths of a second
@@ -78,7 +79,7 @@ class Served:
         self, folder: str | None = None, places: Sequence[Seat] | None = None, **options: Any
     ):
         engine = Engine.open(folder, **options)
-        if engine.trained.task.kind != "examples":
+        if engine.trained.task.reads.kind != "examples":
             raise UserError(
                 f"{engine.folder}: a model of {engine.trained.task.name} generates text and is not "
                 "served; ldt predict runs it"
@@ -158,7 +159,7 @@ class Served:
         Raises:
             DataError: its id is neither text nor a whole number.
         """
-        names = (self.task.document, *self.task.fields)
+        names = (self.task.reads.document, *self.task.reads.fields)
         paths = {name: self.path(name) for name in names}
         record = {paths.get(name, name): value for name, value in fields.items()}
         example = Example(record, number, f"input {number:,}", record=number)
@@ -168,10 +169,7 @@ class Served:
 
     def path(self, name: str) -> str:
         """Where the records of the training have a field of the task."""
-        task = self.task
-        if hasattr(task, "path"):
-            return task.path(name, self.recipe.data)
-        return self.recipe.data.text if name == task.document else name
+        return path_of(self.task, name, self.recipe.data)
 
 
 class RequestReader:
@@ -191,7 +189,7 @@ class RequestReader:
         options.check(model.recipe.task)
         recipe = options.applied(model.recipe)
         task, data = recipe.task, recipe.data
-        if asked.truncate and "truncate" in task.overflows:
+        if asked.truncate and "truncate" in task.inputs.overflows:
             data = data.model_copy(update={"overflow": "truncate"})
         predictor = copy(model.predictor)
         shown = {"raw_scores": asked.raw_scores, "label_sets": asked.label_sets}
@@ -199,7 +197,7 @@ class RequestReader:
         self.asked, self.task, self.options = asked, task, options
         self.max_length = predictor.max_length
         self.predictor = predictor
-        self.alone = bool(options.explained) and getattr(task, "rests_on", None) == "logits"
+        self.alone = bool(options.explained) and isinstance(task, ByLogits)
 
     def encode(self, example: Example) -> list[Feature]:
         """The inputs of a document.

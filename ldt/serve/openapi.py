@@ -54,7 +54,7 @@ def document(served: "Served", bodies: Sequence[type[BaseModel]]) -> dict[str, A
     _, made = models_json_schema(models, ref_template="#/components/schemas/{model}")
     schemas = made["$defs"]
     fields: dict[str, Any] = {
-        name: {} for name in (served.task.document, *getattr(served.task, "asked", ()))
+        name: {} for name in (served.task.reads.document, *served.task.reads.asked)
     }
     native = schemas["Native"]
     native["properties"] = fields | native["properties"]

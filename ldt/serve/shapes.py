@@ -21,17 +21,12 @@ from ldt.serve.refused import Refused, invalid
 MOST = 100  # passages, and further answers
 MOST_READ = 50_000_000  # characters: those of a document times those asked about it
 DEEPEST = 20  # levels of a body
-SPANS = ("squad", "triviaqa")  # tasks of a question on a text, answered by a span of it
-# Further names of fields for /rank, so that one request suits both tasks.
-_ALSO = {
-    "multiple_choice": {"query": "question", "candidates": "choices", "supports": "context"},
-    "wikihop": {"question": "query", "choices": "candidates", "context": "supports"},
-}
-# Route -> tasks that it is for; all others are for any.
+SPANS = ("span", "mention")  # kinds of answers that are pieces of the text
+# Route -> kinds of answers that it is for, and the tasks in words; all others are for any.
 ROUTES = {
-    "entities": ("token_classification",),
-    "rank": ("multiple_choice", "wikihop"),
-    "summarize": ("summarization",),
+    "entities": (("entities",), "token_classification"),
+    "rank": (("choice", "candidate"), "multiple_choice or wikihop"),
+    "summarize": (("summary",), "summarization"),
 }
 
 
@@ -192,12 +187,12 @@ def summary(answer: Answer, given: Parameters) -> dict[str, Any]:
     return {"summary_text": answer["summary"]}
 
 
-# Task -> the shape that TEI and InferenceClient have for an answer, and the parameters that count;
-# the answers of other tasks are ldt's own.
+# Kind of answer -> the shape that TEI and InferenceClient have for it, and the parameters that
+# count; other answers are ldt's own.
 SHAPES: dict[str, tuple[Callable[[Answer, Parameters], Any], set[str]]] = {
-    "classification": (scores, {"function_to_apply", "top_k"}),
-    "token_classification": (entities, {"aggregation_strategy", "ignore_labels"}),
-    "summarization": (summary, set()),
+    "label": (scores, {"function_to_apply", "top_k"}),
+    "entities": (entities, {"aggregation_strategy", "ignore_labels"}),
+    "summary": (summary, set()),
     **dict.fromkeys(SPANS, (spans, {"top_k", "handle_impossible_answer"})),
 }
 
@@ -206,20 +201,19 @@ def predict(value: Any, served: Served) -> Asked:
     """Understand the body of /predict."""
     body = checked(Predict, value)
     given, task = body.parameters or Parameters(), served.task
+    form = task.answers.kind
     options: dict[str, Any] = {"truncate": bool(body.truncate), "raw_scores": body.raw_scores}
-    if task.name == "classification":
+    if form == "label":
         _check_function(given.function_to_apply, served)
         options["raw_scores"] |= given.function_to_apply == "none"
-    elif task.name in SPANS and given.top_k is not None:
+    elif form in SPANS and given.top_k is not None:
         options["n_best"] = given.top_k
-    one, takes = SHAPES.get(task.name, (lambda answer, given: answer, ()))
+    one, takes = SHAPES.get(form, (lambda answer, given: answer, ()))
     for name in given.model_fields_set:
         if getattr(given, name) is not None and name not in takes:
             raise invalid(f"parameters.{name} means nothing to {task.name}")
     single, documents = _inputs(body.inputs, served)
-    nested = task.name == "summarization" or (
-        task.name == "classification" and body.parameters is not None
-    )
+    nested = form == "summary" or (form == "label" and body.parameters is not None)
 
     def shape(answers: list[Answer]) -> Any:
         shaped = [one(answer, given) for answer in answers]
@@ -248,18 +242,18 @@ def _inputs(inputs: Any, served: Served) -> tuple[bool, list[dict[str, Any]]]:
             if not isinstance(each, dict):
                 raise invalid(f"inputs: {kind(each)} as number {number:,}, expected an object")
         return False, [_fields(each, served, strict=True) for each in inputs]
-    if asked := getattr(task, "asked", ()):
-        names = listed([task.document, *asked])
+    if asked := task.reads.asked:
+        names = listed([task.reads.document, *asked])
         raise invalid(f"inputs: {kind(inputs)}, expected an object with {names}")
     if isinstance(inputs, str):
-        return True, [{task.document: inputs}]
-    if task.name != "classification":
-        return False, [{task.document: _text(each)} for each in inputs]
+        return True, [{task.reads.document: inputs}]
+    if task.answers.kind != "label":
+        return False, [{task.reads.document: _text(each)} for each in inputs]
     if not isinstance(inputs[0], list):
         if len(inputs) > 2:
             raise invalid('inputs: a list of texts; a batch is a list of lists, [["a"], ["b"]]')
-        return True, [{task.document: _alone(inputs)}]
-    return False, [{task.document: _alone(each)} for each in inputs]
+        return True, [{task.reads.document: _alone(inputs)}]
+    return False, [{task.reads.document: _alone(each)} for each in inputs]
 
 
 def _alone(texts: Any) -> str:
@@ -284,8 +278,8 @@ def native(value: Any, served: Served, route: str) -> Asked:
         route: without the slash.
     """
     task = served.task
-    if task.name not in ROUTES.get(route, (task.name,)):
-        right = " or ".join(ROUTES[route])
+    kinds, right = ROUTES.get(route, ((task.answers.kind,), ""))
+    if task.answers.kind not in kinds:
         what = f"/{route} is for a model of {right}, this one is of {task.name}: /answer"
         raise Refused(424, "Backend", what, "model_type")
     body = checked(Native, value)
@@ -339,8 +333,8 @@ def _fields(given: Mapping[str, Any], served: Served, strict: bool) -> dict[str,
         strict: whether a field that the task does not have is refused.
     """
     task = served.task
-    also = {"text": task.document} | _ALSO.get(task.name, {})
-    here = [name for name in (task.document, *task.fields) if name != "context_file"]
+    also = {"text": task.reads.document, **task.reads.also}
+    here = [name for name in (task.reads.document, *task.reads.fields) if name != "context_file"]
     paths = [part for name in here for part in served.path(name).split(JOIN)]
     known = {"id", *here, *(path.partition(".")[0] for path in paths)}
     found: dict[str, Any] = {}
@@ -350,14 +344,15 @@ def _fields(given: Mapping[str, Any], served: Served, strict: bool) -> dict[str,
             if strict:
                 near = did_you_mean(name, [*known, *Native.model_fields])
                 raise invalid(f"no field {name[:100]!r}{near}; it has {listed(sorted(known))}")
-            if getattr(task, "reads_files", False):  # a request names no file of this machine
+            if task.reads.files:  # a request names no file of this machine
                 continue
         if right in found:
             raise invalid(f"field {right!r} is there under two names")
         found[right] = value
-    if task.name == "wikihop" and isinstance(found.get("supports"), str):
-        found["supports"] = [found["supports"]]
-    _check_size(found, getattr(task, "asked", ()))
+    document = found.get(task.reads.document)
+    if task.reads.several and isinstance(document, str):
+        found[task.reads.document] = [document]
+    _check_size(found, task.reads.asked)
     return found
 
 
@@ -432,7 +427,7 @@ def check_batch(size: int, most: int) -> None:
 def labels(served: Served) -> dict[str, Any]:
     """The labels of a model as TEI's /info has them; none where it has no classes."""
     names = getattr(served.predictor.config, "id2label", None) or {}
-    if served.task.name not in ("classification", "token_classification"):
+    if served.task.answers.kind not in ("label", "entities"):
         return {}
     return {
         "id2label": {str(number): name for number, name in names.items()},

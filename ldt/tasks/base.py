@@ -3,17 +3,18 @@
 Nothing here imports torch before a head is asked for.
 """
 
+import dataclasses
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import numpy as np
 from pydantic import BaseModel, model_validator
 
 from ldt.data.corpus import fingerprint, normalised
 from ldt.data.features import Feature
+from ldt.data.labels import REGRESSION
 from ldt.data.options import Section
 from ldt.errors import DataError, kind
 from ldt.io.records import Example, field, flat, text
@@ -22,34 +23,18 @@ from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ldt.data.options import DataSection
-    from ldt.data.sentences import Unit
-    from ldt.tasks.explained import Reading, Target
 
 NO_LABEL = -100  # a label that has no part in the loss
 WRITTEN = "sequences"  # output of a model that writes: ids of tokens, -100 where there is none
 # Keys of answers of any task: those of the flags among them.
 ANSWER_KEYS = ("id", "windows", "empty", "truncated", "unread_tokens", "question_cut")
-Outputs = dict[str, np.ndarray]  # of one input, by name
+Outputs = dict[str, "np.ndarray"]  # of one input, by name
 # Makes of answers, each with its ``id``, what a published evaluator reads: one JSON value, an
 # iterator of JSON lines, or text.
 Writer = Callable[[Iterable[dict]], Any]
-
-
-class Decision(NamedTuple):
-    """Decisions by the answers for held-out documents (`Task.decide`).
-
-    Args:
-        answers: as they count for the metrics.
-        changes: to the config of the model.
-        report: figures for metrics.json.
-        columns: further ones of each row of the table of metrics; may be empty.
-    """
-
-    answers: Sequence[dict]
-    changes: Mapping[str, Any] = MappingProxyType({})
-    report: Mapping[str, Any] = MappingProxyType({})
-    columns: Sequence[dict[str, Any]] = ()
 
 
 class Fault(NamedTuple):
@@ -57,6 +42,450 @@ class Fault(NamedTuple):
 
     kind: str
     what: str
+
+
+class SplitGroups(NamedTuple):
+    """The groups of an example in a split into training and evaluation.
+
+    Args:
+        unit: group that stays together, so that none is evaluated on that was trained on.
+        strata: groups whose shares are the same in both parts.
+    """
+
+    unit: Hashable
+    strata: Collection[Hashable] = ()
+
+
+@dataclass(frozen=True)
+class TaskReads:
+    """Fields and labels that a task reads of a record.
+
+    Args:
+        kind: kind of data, a key of `ldt.data.options.OPTIONS`.
+        document: field of the document where data.text names none.
+        asked: fields of the input beside the document.
+        fields: all fields beside the document, which data.fields can rename.
+        also: further names of fields in requests to a server.
+        label_keys: keys of the data section, by which labels are read.
+        noun: name of the examples in messages.
+        files: True if documents may be in files of their own (`data.evidence`).
+        several: True if a document is a list of texts.
+    """
+
+    kind: str = "examples"
+    document: str = "text"
+    asked: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
+    also: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    label_keys: tuple[str, ...] = ()
+    noun: str = "documents"
+    files: bool = False
+    several: bool = False
+
+
+@dataclass(frozen=True)
+class TaskInputs:
+    """Inputs of the model that a task makes of an example.
+
+    Args:
+        roles: roles of the segments that `Task.encode` joins, which may have global attention.
+        markers: special tokens that the vocabulary is to have.
+        extras: keys of features that the head does not take.
+        label_names: arguments of the head, for its loss.
+        overflows: values of data.overflow with which it reads long documents, the usual one first.
+        together: True if all features of a document are trained on by one loss.
+        shuffled: fields, lists whose order training draws anew in every epoch.
+        one_class: True if each label is one class, as label smoothing takes it.
+        any_encoder: True if ``model.config`` of a recipe may name a ``model_type``.
+    """
+
+    roles: tuple[str, ...] = ()
+    markers: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
+    label_names: tuple[str, ...] = ("labels",)
+    overflows: tuple[str, ...] = ("windows", "truncate", "error")
+    together: bool = False
+    shuffled: tuple[str, ...] = ()
+    one_class: bool = False
+    any_encoder: bool = False
+
+
+@dataclass(frozen=True)
+class PublishedLayout:
+    """A published layout of answers.
+
+    Args:
+        write: writer of the file.
+        options: options of `ldt predict` that it wants at least.
+        default: formats of documents or training data with which a file that ends in .json has this
+            layout; None for any.
+        own: True if it needs documents that are read in the same layout.
+        check: raises a UserError where it has no place for a model of these classes; it takes the
+            name of the layout and the classes.
+    """
+
+    write: Writer
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    default: Collection[str] | None = None
+    own: bool = False
+    check: Callable[[str, Sequence[str]], Any] = lambda layout, classes: None
+
+
+@dataclass(frozen=True)
+class TaskAnswers:
+    """Answers of a task, and the ways to score, show and write them.
+
+    Args:
+        kind: kind of answer, by which reports show it and servers shape it: label, entities,
+            choice, candidate, span, mention, facts, passage, evidence, paper or summary; "" shows
+            and serves the answer as it is.
+        outputs: outputs of the head, which `Task.decode` reads.
+        keys: keys of an answer besides `ANSWER_KEYS`.
+        metric: metric by which the best checkpoint is chosen; of a regression it is mse.
+        settings: metrics that are settings of the model, found on the evaluation set, with the
+            path of each in the config.
+        means: True if each metric is a mean over documents.
+        scorer: raises a UserError where a package that scores the answers is not installed.
+        layouts: published layouts, by name.
+    """
+
+    kind: str = ""
+    outputs: tuple[str, ...] = ("logits",)
+    keys: tuple[str, ...] = ()
+    metric: str = "f1"
+    settings: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    means: bool = True
+    scorer: Callable[[], Any] | None = None
+    layouts: Mapping[str, PublishedLayout] = dataclasses.field(default_factory=dict)
+
+
+class AnyTask(Section, ABC):
+    """Members of every task, whatever kind of data it learns from."""
+
+    reads: ClassVar[TaskReads] = TaskReads()
+    inputs: ClassVar[TaskInputs] = TaskInputs()
+    answers: ClassVar[TaskAnswers] = TaskAnswers()
+
+    name: str
+
+    @abstractmethod
+    def head(self) -> type:
+        """The model class of ``ldt.model`` that learns it."""
+
+
+class Task(AnyTask):
+    """The fields of the ``task:`` section of a recipe, and what they do with text and answers.
+
+    Three records (`TaskReads`, `TaskInputs`, `TaskAnswers`) say what is fixed; the methods read an
+    example, encode it, answer it and score answers. Further abilities are classes to inherit:
+    `ldt.tasks.explained.ByLogits` and `ByPlaces` (passages that an answer rests on),
+    `ldt.tasks.deciding.Calibrated` and `Deciding` (probabilities, thresholds, abstention),
+    `ldt.tasks.weighted.Weighted` (weights of classes), `ldt.tasks.writing_task.WritingTask` (text
+    that a decoder writes).
+
+    A feature is one input of the model: input_ids, global_attention_mask, token_type_ids and what
+    else the head takes (``positions``, the labels), ``document`` (number of the example in its
+    file, from 0), ``tokens`` (of the whole document, special ones included, whether or not all are
+    read) and ``flags`` (what the answer must say about the input); ``chunks``, the number of parts
+    the document is read in, where that is not the number of its features; ``read`` (first, start,
+    end): from place ``first`` on stand the tokens of the document from ``start`` to before ``end``;
+    ``unlearnt`` (kind, tokens): of the first feature of a document whose right answer cannot be
+    learnt, a kind of `ldt.data.findings` and the tokens of the answer. Other keys are the task's
+    own. All are kept on the disk (`ldt.data.features.Features`), a long text once where the
+    features of a document share it.
+    """
+
+    global_attention: list[str]
+
+    @model_validator(mode="after")
+    def _check_roles(self):
+        if unknown := [role for role in self.global_attention if role not in self.inputs.roles]:
+            raise ValueError(
+                f"global_attention: no {', '.join(map(repr, unknown))} in the input of "
+                f"{self.name}, which has {', '.join(self.inputs.roles)}"
+            )
+        return self
+
+    # -- read
+
+    def parts(self, example: Example, data: "DataSection") -> tuple[str, str]:
+        """What the model reads of an example, as text: the document, and what is asked about it.
+
+        Raises:
+            DataError: a field is missing, or the document is no text.
+        """
+        path = path_of(self, self.reads.document, data)
+        document = field(example, path)
+        if not isinstance(document, str | list):
+            raise DataError(f"{example.where}: field {path!r} is {kind(document)}, expected text")
+        asked = [flat(field(example, path_of(self, name, data))) for name in self.reads.asked]
+        return flat(document), "\n".join(asked)
+
+    def classes(self, example: Example, data: "DataSection") -> str | list[str] | None:
+        """The class that is the right answer, or the list of classes in it; None of a blank one,
+        and an empty list where the task has no classes.
+
+        Raises:
+            DataError: they cannot be read.
+        """
+        return []
+
+    @abstractmethod
+    def gold(self, example: Example, data: "DataSection", config) -> Any:
+        """Return the right answer in the form that `measure` takes."""
+
+    def answer_key(self, example: Example, data: "DataSection") -> str:
+        """The right answer as text that is the same for equal answers.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        return json.dumps(self.gold(example, data, None), default=sorted, sort_keys=True)
+
+    def groups(self, example: Example, data: "DataSection") -> SplitGroups:
+        """The groups of an example in a split: here the example and its copies stay together, and
+        classes keep their shares."""
+        unit = fingerprint("\0".join(map(normalised, self.parts(example, data))))
+        return SplitGroups(unit, strata_of(self, example, data))
+
+    def faults(self, example: Example, data: "DataSection") -> Iterator[Fault]:
+        """Yield what is wrong with an example by what the task knows, for `ldt check`.
+
+        Raises:
+            DataError: the example cannot be read.
+        """
+        return iter(())
+
+    def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
+        """Return what the training set says about the model's config, as class names.
+
+        Here nothing, once every right answer has been read. Warnings go to the logger "ldt".
+
+        Raises:
+            DataError: there is nothing to learn from these examples.
+        """
+        for example in not_empty(self, examples, training_set(data)):
+            self.gold(example, data, None)
+        return {}
+
+    def meaning(self, config) -> str:
+        """A line on how labels are read, with the keys that would have it otherwise, or none."""
+        return ""
+
+    def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
+        """Read every right answer of the evaluation set.
+
+        Raises:
+            DataError: the set has what the model cannot answer, or nothing.
+        """
+        for example in not_empty(self, examples, evaluation_set(data)):
+            self.gold(example, data, config)
+
+    # -- encode
+
+    @abstractmethod
+    def encode(
+        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
+    ) -> list[Feature]:
+        """Return the features of an example, one per chunk; with labels if there is a config.
+
+        Raises:
+            DataError: the example lacks a field or does not fit; the message says where.
+        """
+
+    def instances(self, features: Sequence[Feature]) -> Sequence[Feature]:
+        """Return what is trained on of a training document, by its features; nothing leaves it
+        out."""
+        return features
+
+    def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
+        """Return which inputs are trained on, None for all; and lines to print about it."""
+        return None, []
+
+    def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
+        """Return what the inputs to train on change in the config, and lines to print about it.
+
+        Where the model writes, ``generation`` among the changes are settings of its
+        GenerationConfig.
+        """
+        return {}, []
+
+    def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
+        """Lines to print about an encoded training set, less ``left_out`` documents."""
+        return []
+
+    # -- answer
+
+    def run(self, model, inputs: Mapping[str, Any], *, quick: bool = False) -> Mapping[str, Any]:
+        """Return tensors by the names of `TaskAnswers.outputs`, and maybe others, for a batch.
+
+        Args:
+            model: of the class `head`.
+            inputs: of its forward; without labels, or with them.
+            quick: whether a rougher answer will do, as in an evaluation while the model trains.
+        """
+        return model(**inputs)
+
+    @abstractmethod
+    def decode(
+        self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
+    ) -> dict:
+        """Return the answer for one document.
+
+        Args:
+            outputs: of the head for each feature, by the names of `TaskAnswers.outputs`; what has a
+                number for each token may be longer than the feature, by padding.
+            config: the model's.
+            example: the document.
+            features: those of the document; the answer carries their flags.
+        """
+
+    # -- score
+
+    @abstractmethod
+    def measure(
+        self, answers: Sequence[dict], golds: Sequence[Any], config
+    ) -> tuple[dict[str, float], list[dict]]:
+        """Return the metrics of one answer or more, and the rows of the table beside them."""
+
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
+        """Return of each metric what the best answer has that needs no reading (`best_constant`).
+
+        Args:
+            trained: the right answers of the training set, by which it is chosen.
+            golds: those of the evaluation set.
+        """
+        return {}
+
+
+def path_of(task: AnyTask, name: str, data: Any) -> str:
+    """The path of a field of a task in the user's files, for `ldt.io.records.field`."""
+    if name == task.reads.document and data.text is not None:
+        return data.text
+    return data.fields.get(name, name) if isinstance(task, Task) else name
+
+
+def question_of(task: Task, example: Example, data: "DataSection", name: str = "question") -> str:
+    """Return the text of a question.
+
+    Args:
+        name: name of its field.
+
+    Raises:
+        DataError: there is no such field, or not a word in it.
+    """
+    question = text(example, path_of(task, name, data))
+    if not question.strip():
+        raise DataError(f"{example.where}: the question is empty")
+    return question
+
+
+def strata_of(task: Task, example: Example, data: "DataSection") -> Collection[Hashable]:
+    """The classes of an example that can be read."""
+    try:
+        names = task.classes(example, data)
+    except DataError:
+        return []
+    return [names] if isinstance(names, str) else names or []
+
+
+def not_empty(task: Task, examples: Iterable[Example], source: str) -> Iterator[Example]:
+    """Yield the examples of a set.
+
+    Raises:
+        DataError: there was none.
+    """
+    example = None
+    for example in examples:
+        yield example
+    if example is None:
+        raise DataError(f"{source}: no {task.reads.noun}")
+
+
+def score_all(
+    task: Task, answers: Sequence[dict], golds: Sequence[Any], config
+) -> tuple[dict[str, float], list[dict]]:
+    """Return metrics and the rows of the table to print beside them (`Task.measure`).
+
+    Raises:
+        DataError: there are no answers.
+    """
+    if not answers:
+        raise DataError(f"no {task.reads.noun} to score")
+    return task.measure(answers, golds, config)
+
+
+def settings_of(task: AnyTask, metrics: Mapping[str, float]) -> dict[str, Any]:
+    """Changes to the config of the finished model by its metrics (without ``eval_``)."""
+    changes: dict[str, Any] = {}
+    for name, (key, *inner) in task.answers.settings.items():
+        if name in metrics and inner:
+            changes.setdefault(key, {})[inner[0]] = metrics[name]
+        elif name in metrics:
+            changes[key] = metrics[name]
+    return changes
+
+
+def best_constant(
+    task: Task, answers: Mapping[str, dict], golds: Sequence[Any], config
+) -> Baselines:
+    """Return of each metric what the best one of some answers has, given for every document.
+
+    Args:
+        answers: each as `Task.measure` takes it, by its name in words.
+    """
+    figures = {}
+    for name, answer in answers.items():
+        metrics, _ = score_all(task, [answer] * len(golds), golds, config)
+        settings = settings_of(task, metrics)  # these tell nothing about the quality
+        figures[name] = {key: v for key, v in metrics.items() if key not in settings}
+    return baseline.best(figures)
+
+
+def metric_of(task: AnyTask, config) -> str:
+    """The metric by which the best checkpoint is chosen."""
+    return "mse" if config.problem_type == REGRESSION else task.answers.metric
+
+
+def default_layout(task: AnyTask, formats: Iterable[str | None]) -> str | None:
+    """Name of the layout of a file of answers that ends in .json; None for none.
+
+    Args:
+        formats: those of the documents and of the training data.
+    """
+    read, layouts = [*formats], task.answers.layouts
+    free = [name for name, layout in layouts.items() if layout.default is None]
+    suit = [
+        name
+        for name, layout in layouts.items()
+        if layout.default and not {*layout.default}.isdisjoint(read[: 1 if layout.own else None])
+    ]
+    return next(iter([*(name for name in read if name in free), *suit, *free]), None)
+
+
+def model_types(task: AnyTask) -> tuple[str, ...]:
+    """Values that ``model.config`` of a recipe may have as ``model_type``; none where a model from
+    scratch is of one kind."""
+    if not task.inputs.any_encoder:
+        return ()
+    from ldt.model.encoders import ENCODERS
+
+    return tuple(ENCODERS)
+
+
+def config_class(task: AnyTask, model_type: str | None = None) -> Any:
+    """The class of a task's config, of the head's own encoder or of that of a model_type."""
+    from ldt.model.encoders import encoder_class
+
+    model: Any = encoder_class(model_type) if model_type else task.head()
+    return model.config_class
+
+
+def config_fields(task: AnyTask, model_type: str | None = None) -> type[BaseModel]:
+    """A model whose fields are those of `config_class` with their types; imports torch."""
+    from ldt.model.config_file import fields_of
+
+    return fields_of(config_class(task, model_type))
 
 
 def named_labels(names: Sequence[str]) -> dict[str, Any]:
@@ -73,380 +502,3 @@ def training_set(data: "DataSection") -> str:
 def evaluation_set(data: "DataSection") -> str:
     """Name of the evaluation set in messages."""
     return named(data.eval) if data.eval else "the evaluation set"
-
-
-class AnyTask(Section, ABC):
-    """Members of every task, whatever kind of data it learns from."""
-
-    kind: ClassVar[str]  # of data: a key of `ldt.data.options.OPTIONS`
-    document: ClassVar[str] = "text"  # field of the document where data.text names none
-    fields: ClassVar[tuple[str, ...]] = ()  # further ones, which data.fields can rename
-    label_keys: ClassVar[tuple[str, ...]] = ()  # of the data section, by which labels are read
-    label_names: ClassVar[tuple[str, ...]] = ("labels",)  # arguments of the head, for its loss
-    lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss"})
-    extras: ClassVar[tuple[str, ...]] = ()  # keys of its features that the head does not take
-    # Values of data.overflow with which it reads long documents, the usual one first.
-    overflows: ClassVar[tuple[str, ...]] = ("windows", "truncate", "error")
-    generates: ClassVar[bool] = False  # its answers are written token by token
-    answer_keys: ClassVar[tuple[str, ...]] = ()  # keys of its answers, besides `ANSWER_KEYS`
-    layouts: ClassVar[Mapping[str, Writer]] = {}  # the published ones, by name
-    layouts_of_own: ClassVar[bool] = False  # they need documents that are read in the same one
-    # Options of `ldt.inference.predict.predict` that a layout wants at least, by its name.
-    layout_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-
-    name: str
-
-    @abstractmethod
-    def head(self) -> type:
-        """The model class of ``ldt.model`` that learns it."""
-
-    def default_layout(self, formats: Iterable[str | None]) -> str | None:
-        """Name of the layout of a file of answers that ends in .json, None for none: the first
-        of the formats of documents and training data that is one, else the first of all.
-        """
-        named = (name for name in formats if name in self.layouts)
-        return next(named, None) or next(iter(self.layouts), None)
-
-    def check_layout(self, layout: str, classes: Sequence[str]) -> None:
-        """Raise a UserError where one of ``layouts`` has no place for a model of these classes."""
-
-    def has_one_class(self, config=None) -> bool:
-        """True where each label is one class, of which its logits are, as label smoothing takes it.
-
-        Args:
-            config: of the model; None before the data are read, where they have a say.
-        """
-        return False
-
-    def check_scorer(self) -> None:
-        """Raise a UserError where a package that scores the answers is not installed."""
-
-    def model_types(self) -> tuple[str, ...]:
-        """What ``model.config`` of a recipe may name as ``model_type``; nothing where a model from
-        scratch is of one kind."""
-        return ()
-
-    def config_class(self, model_type: str | None = None) -> Any:
-        """The class of its config, of the head's own encoder or of that of a model_type."""
-        from ldt.model.encoders import encoder_class
-
-        made: Any = encoder_class(model_type) if model_type else self.head()
-        return made.config_class
-
-    def config_fields(self, model_type: str | None = None) -> type[BaseModel]:
-        """A model whose fields are those of `config_class` with their types; imports torch."""
-        from ldt.model.config_file import fields_of
-
-        return fields_of(self.config_class(model_type))
-
-
-class Task(AnyTask):
-    """The fields of the ``task:`` section of a recipe, and what they do with text and answers.
-
-    A feature is one input of the model: input_ids, global_attention_mask, token_type_ids and what
-    else the head takes (``positions``, the labels), ``document`` (number of the example in its
-    file, from 0), ``tokens`` (of the whole document, special ones included, whether or not all are
-    read) and ``flags`` (what the answer must say about the input); ``chunks``, the number of parts
-    the document is read in, where that is not the number of its features; ``read`` (first, start,
-    end): from place ``first`` on stand the tokens of the document from ``start`` to before ``end``.
-    Other keys are the task's own. All are kept on the disk (`ldt.data.features.Features`), a long
-    text once where the features of a document share it.
-    """
-
-    kind: ClassVar[str] = "examples"
-    roles: ClassVar[tuple[str, ...]]  # of the segments that `encode` joins
-    lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss", "mse", "mae"})
-    outputs: ClassVar[tuple[str, ...]] = ("logits",)  # of the head, which `decode` reads
-    together: ClassVar[bool] = False  # all features of a document are trained on by one loss
-    shuffles: ClassVar[bool] = False  # training sees each example anew in every epoch
-    new_tokens: ClassVar[tuple[str, ...]] = ()  # special tokens that the vocabulary is to have
-    noun: ClassVar[str] = "questions"  # what examples are called in messages
-    asked: ClassVar[tuple[str, ...]] = ()  # fields of the input beside the document
-    # What names the passages of an answer: the logits that decide it (`targets`), its own places
-    # in the text (`places`), or nothing.
-    rests_on: ClassVar[Literal["logits", "places"] | None] = None
-    reads_files: ClassVar[bool] = False  # documents may be in files of their own (`data.evidence`)
-
-    global_attention: list[str]
-
-    @model_validator(mode="after")
-    def _check_roles(self):
-        if unknown := [role for role in self.global_attention if role not in self.roles]:
-            raise ValueError(
-                f"global_attention: no {', '.join(map(repr, unknown))} in the input of "
-                f"{self.name}, which has {', '.join(self.roles)}"
-            )
-        return self
-
-    def path(self, name: str, data: "DataSection") -> str:
-        """The path of a field of this task in the user's files, for `ldt.io.records.field`."""
-        if name == self.document and data.text is not None:
-            return data.text
-        return data.fields.get(name, name)
-
-    def question(self, example: Example, data: "DataSection", name: str = "question") -> str:
-        """Return the text of a question.
-
-        Args:
-            name: of its field.
-
-        Raises:
-            DataError: there is no such field, or not a word in it.
-        """
-        question = text(example, self.path(name, data))
-        if not question.strip():
-            raise DataError(f"{example.where}: the question is empty")
-        return question
-
-    def parts(self, example: Example, data: "DataSection") -> tuple[str, str]:
-        """What the model reads of an example, as text: the document, and what is asked about it.
-
-        Raises:
-            DataError: a field is missing, or the document is no text.
-        """
-        path = self.path(self.document, data)
-        document = field(example, path)
-        if not isinstance(document, str | list):
-            raise DataError(f"{example.where}: field {path!r} is {kind(document)}, expected text")
-        asked = [flat(field(example, self.path(name, data))) for name in self.asked]
-        return flat(document), "\n".join(asked)
-
-    def classes(self, example: Example, data: "DataSection") -> str | list[str] | None:
-        """The class that is the right answer, or the list of classes in it; None of a blank one,
-        and an empty list where the task has no classes.
-
-        Raises:
-            DataError: they cannot be read.
-        """
-        return []
-
-    def answer_key(self, example: Example, data: "DataSection") -> str:
-        """The right answer as text that is the same for equal answers.
-
-        Raises:
-            DataError: it cannot be read.
-        """
-        return json.dumps(self.gold(example, data, None), default=sorted, sort_keys=True)
-
-    def faults(self, example: Example, data: "DataSection") -> Iterator[Fault]:
-        """Yield what is wrong with an example by what the task knows, for `ldt check`.
-
-        Raises:
-            DataError: the example cannot be read.
-        """
-        return iter(())
-
-    def each(self, examples: Iterable[Example], source: str) -> Iterator[Example]:
-        """Yield the examples of a set.
-
-        Raises:
-            DataError: there was none.
-        """
-        example = None
-        for example in examples:
-            yield example
-        if example is None:
-            raise DataError(f"{source}: no {self.noun}")
-
-    def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
-        """Return what the training set says about the model's config, as class names.
-
-        Here nothing, once every right answer has been read. Warnings go to the logger "ldt".
-
-        Raises:
-            DataError: there is nothing to learn from these examples.
-        """
-        for example in self.each(examples, training_set(data)):
-            self.gold(example, data, None)
-        return {}
-
-    def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
-        """Read every right answer of the evaluation set.
-
-        Raises:
-            DataError: the set has what the model cannot answer, or nothing.
-        """
-        for example in self.each(examples, evaluation_set(data)):
-            self.gold(example, data, config)
-
-    def strata(self, example: Example, data: "DataSection") -> Collection[Hashable]:
-        """The groups of an example whose shares a split keeps: its classes that can be read."""
-        try:
-            names = self.classes(example, data)
-        except DataError:
-            return []
-        return [names] if isinstance(names, str) else names or []
-
-    def unit(self, example: Example, data: "DataSection") -> Hashable:
-        """The group of an example that a split leaves together, as the questions on one text; here
-        the example and its copies, so that none is evaluated on that was trained on."""
-        return fingerprint("\0".join(map(normalised, self.parts(example, data))))
-
-    @abstractmethod
-    def encode(
-        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
-    ) -> list[Feature]:
-        """Return the features of an example, one per chunk; with labels if there is a config.
-
-        Raises:
-            DataError: the example lacks a field or does not fit; the message says where.
-        """
-
-    def keeps(self, features: Sequence[Feature]) -> bool:
-        """Tell whether a training document is trained on, by its features."""
-        return True
-
-    def instances(self, features: Sequence[Feature]) -> Sequence[Feature]:
-        """Return what is trained on of a training document, by its features: here these."""
-        return features
-
-    def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
-        """Return which inputs are trained on, None for all; and lines to print about it."""
-        return None, []
-
-    def beyond(self, features: Sequence[Feature]) -> tuple[str, int] | None:
-        """A kind of `ldt.data.findings`, by which a right answer is not learnt, and its tokens."""
-        return None
-
-    def shuffle(
-        self, example: Example, generator: np.random.Generator, data: "DataSection"
-    ) -> Example:
-        """The example as one epoch of training sees it, with the order of its parts drawn anew."""
-        return example
-
-    def meaning(self, config) -> str:
-        """A line on how labels are read, with the keys that would have it otherwise, or none."""
-        return ""
-
-    def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Lines to print about an encoded training set, less ``left_out`` documents (`keeps`)."""
-        return []
-
-    def run(self, model, inputs: Mapping[str, Any], *, quick: bool = False) -> Mapping[str, Any]:
-        """Return tensors by the names of `outputs`, and maybe others, for a batch.
-
-        Args:
-            model: of the class `head`.
-            inputs: of its forward; without labels, or with them.
-            quick: whether a rougher answer will do, as in an evaluation while the model trains.
-        """
-        return model(**inputs)
-
-    def sampled(self, documents: int) -> Collection[int]:
-        """Return the numbers of the documents of an evaluation set, here all of so many, that are
-        answered for while a model trains."""
-        return range(documents)
-
-    @abstractmethod
-    def gold(self, example: Example, data: "DataSection", config) -> Any:
-        """Return the right answer in the form that `score` takes."""
-
-    @abstractmethod
-    def decode(
-        self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
-    ) -> dict:
-        """Return the answer for one document.
-
-        Args:
-            outputs: of the head for each feature, by the names of `Task.outputs`; what has a number
-                for each token may be longer than the feature, by padding.
-            config: the model's.
-            example: the document.
-            features: those of the document; the answer carries their flags.
-        """
-
-    def reading(
-        self, example: Example, tokenizer, data: "DataSection", unit: "Unit" = "sentence"
-    ) -> "Reading":
-        """The document as `encode` reads it, in passages; of tasks whose answers rest on some."""
-        raise NotImplementedError
-
-    def targets(
-        self, answer: dict, config, features: Sequence[Feature], labels: Sequence[str] = ()
-    ) -> "list[Target]":
-        """Return the logits that decided an answer, or those of ``labels``."""
-        raise NotImplementedError
-
-    def places(
-        self, answer: dict, example: Example, data: "DataSection"
-    ) -> list[tuple[int, float]]:
-        """Return where in the document's text an answer stands: (character, score) of each."""
-        raise NotImplementedError
-
-    def score(
-        self, answers: Sequence[dict], golds: Sequence[Any], config
-    ) -> tuple[dict[str, float], list[dict]]:
-        """Return metrics and the rows of the table to print beside them (`measure`).
-
-        Raises:
-            DataError: there are no answers.
-        """
-        if not answers:
-            raise DataError(f"no {self.noun} to score")
-        return self.measure(answers, golds, config)
-
-    @abstractmethod
-    def measure(
-        self, answers: Sequence[dict], golds: Sequence[Any], config
-    ) -> tuple[dict[str, float], list[dict]]:
-        """Return the metrics of one answer or more, and the rows of the table beside them."""
-
-    def trivial(self, golds: Sequence[Any], config) -> dict[str, dict]:
-        """Return answers that need no reading, by their names in words, as `measure` takes them.
-
-        Args:
-            golds: the right answers of the training set, by which they are chosen.
-        """
-        return {}
-
-    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
-        """Return of each metric what the best one of the `trivial` answers has.
-
-        Args:
-            trained: the right answers of the training set.
-            golds: those of the evaluation set, each of which gets the same answer.
-        """
-        figures = {}
-        for name, answer in self.trivial(trained, config).items():
-            metrics, _ = self.score([answer] * len(golds), golds, config)
-            settings = self.settle(metrics)  # these tell nothing about the quality
-            figures[name] = {key: v for key, v in metrics.items() if key not in settings}
-        return baseline.best(figures, self.lower_is_better)
-
-    @abstractmethod
-    def default_metric(self, config) -> str:
-        """The metric by which the best checkpoint is chosen; see ``lower_is_better``."""
-
-    def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
-        """Return what the inputs to train on change in the config, and lines to print about it.
-
-        Where the model writes, ``generation`` among the changes are settings of its
-        GenerationConfig.
-        """
-        return {}, []
-
-    def in_full(self) -> Self:
-        """The task, with answers that have all that `decide` reads."""
-        return self
-
-    @property
-    def decides(self) -> bool:
-        """Whether the recipe leaves something to held-out documents (`decide`)."""
-        return False
-
-    def decide(
-        self, answers: Sequence[dict], golds: Sequence[Any], config, lengths: Sequence[int]
-    ) -> Decision:
-        """Choose by the answers for held-out documents what a model decides by; here nothing.
-
-        Args:
-            answers: of the task `in_full`, by a model that decides by nothing yet.
-            golds: the right answers.
-            config: the model's.
-            lengths: tokens of each document.
-        """
-        return Decision(answers)
-
-    def settle(self, metrics: dict[str, float]) -> dict[str, Any]:
-        """Changes to the config of the finished model by its metrics (without ``eval_``)."""
-        return {}

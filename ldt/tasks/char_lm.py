@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from ldt.data.options import LONGEST, MOST, Count, Epochs, Length, Rate, Section
 from ldt.metrics.numbers import loss_and_bits
-from ldt.tasks.base import AnyTask
+from ldt.tasks.base import AnyTask, TaskAnswers, TaskReads
 
 Span = Annotated[int, Field(le=LONGEST)]  # the rest is for the model to say, phase by phase
 
@@ -70,11 +70,8 @@ class CharacterLM(AnyTask):
         sampling: options by which `ldt predict` continues a prompt.
     """
 
-    kind: ClassVar[str] = "characters"
-    answer_keys: ClassVar[tuple[str, ...]] = ("text",)
-    lower_is_better: ClassVar[frozenset[str]] = frozenset(
-        {"loss", "bits_per_character", "bits_per_byte"}
-    )
+    reads: ClassVar[TaskReads] = TaskReads(kind="characters")
+    answers: ClassVar[TaskAnswers] = TaskAnswers(keys=("text",))
 
     name: Literal["charlm"] = "charlm"
     vocabulary: Literal["characters", "bytes"] = "characters"

@@ -3,7 +3,8 @@
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -29,10 +30,24 @@ from ldt.data.tokenization import tokenize, tokenize_with_offsets
 from ldt.errors import DataError, RecipeError, UserError, listed, shown
 from ldt.io.records import Example, field, text, texts
 from ldt.metrics import baseline, classification, lexglue
+from ldt.metrics.baseline import Baselines
 from ldt.metrics.classification import indicators, several
-from ldt.tasks.base import Fault, Outputs, Writer, evaluation_set, named_labels, training_set
+from ldt.tasks.base import (
+    Fault,
+    Outputs,
+    PublishedLayout,
+    TaskAnswers,
+    TaskInputs,
+    TaskReads,
+    best_constant,
+    evaluation_set,
+    named_labels,
+    not_empty,
+    path_of,
+    training_set,
+)
 from ldt.tasks.deciding import Deciding, names_of
-from ldt.tasks.explained import MERGES, Reading, Target
+from ldt.tasks.explained import MERGES, ByLogits, Reading, Target
 from ldt.tasks.text.joined import Joined, joined
 from ldt.tasks.weighted import Weighted
 
@@ -44,7 +59,16 @@ log = logging.getLogger("ldt")
 _PROBLEMS = {"single_label": SINGLE, "multi_label": MULTI, "regression": REGRESSION}
 
 
-class Classification(Deciding, Weighted):
+def _check_layout(layout: str, classes: Sequence[str]) -> None:
+    """Refuse classes of no part of LexGLUE."""
+    if lexglue.part_of(classes) is None:
+        raise UserError(
+            f"--layout {layout}: has the classes of {', '.join(lexglue.TASKS)}, the model has "
+            f"{listed(classes)}; name the output .jsonl, without --layout"
+        )
+
+
+class Classification(Deciding, Weighted, ByLogits):
     """One class, several classes or a number for each document, a text or a list of paragraphs.
 
     Paragraphs are laid end to end with a separator between two of them (`joined`).
@@ -72,17 +96,21 @@ class Classification(Deciding, Weighted):
         max_paragraph_words: words of each that are read, parted by blanks; none reads all.
     """
 
-    roles: ClassVar[tuple[str, ...]] = ("cls", "document", "sep")
-    noun: ClassVar[str] = "documents"
-    label_keys: ClassVar[tuple[str, ...]] = ("label", "label_separator")
-    rests_on: ClassVar[Literal["logits", "places"] | None] = "logits"
-    layouts: ClassVar[Mapping[str, Writer]] = {
-        "lexglue": lexglue.published,
-        "lexglue-logits": lexglue.published_logits,
-    }
-    layout_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "lexglue-logits": {"raw_scores": True}
-    }
+    reads: ClassVar[TaskReads] = replace(Deciding.reads, label_keys=("label", "label_separator"))
+    inputs: ClassVar[TaskInputs] = replace(
+        Deciding.inputs, roles=("cls", "document", "sep"), one_class=True
+    )
+    answers: ClassVar[TaskAnswers] = replace(
+        Deciding.answers,
+        layouts={
+            "lexglue": PublishedLayout(
+                lexglue.published, default=lexglue.TASKS, check=_check_layout
+            ),
+            "lexglue-logits": PublishedLayout(
+                lexglue.published_logits, {"raw_scores": True}, default=(), check=_check_layout
+            ),
+        },
+    )
 
     name: Literal["classification"] = "classification"
     global_attention: list[str] = ["cls"]
@@ -99,22 +127,14 @@ class Classification(Deciding, Weighted):
 
         return LdtForSequenceClassification
 
-    def default_layout(self, formats: Iterable[str | None]) -> str | None:
-        """lexglue, of documents or training data of that benchmark."""
-        return "lexglue" if not set(formats).isdisjoint(lexglue.TASKS) else None
+    def problem_of(self, config=None) -> str:
+        """Return the problem of the recipe; single_label where it says none."""
+        return config.problem_type if config else _PROBLEMS[self.problem or "single_label"]
 
-    def check_layout(self, layout: str, classes: Sequence[str]) -> None:
-        """Refuse classes of no part of the benchmark."""
-        if lexglue.part_of(classes) is None:
-            raise UserError(
-                f"--layout {layout}: has the classes of {', '.join(lexglue.TASKS)}, the model has "
-                f"{listed(classes)}; name the output .jsonl, without --layout"
-            )
-
-    def has_one_class(self, config=None) -> bool:
-        """Return whether the problem is single_label."""
-        problem = config.problem_type if config else _PROBLEMS[self.problem or "single_label"]
-        return problem == SINGLE
+    @property
+    def balanced(self) -> bool:
+        """True if ``sample`` is balanced."""
+        return self.sample == "balanced"
 
     def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
         """Return id2label, label2id, num_labels, problem_type, classifier_pooling if the recipe
@@ -185,7 +205,7 @@ class Classification(Deciding, Weighted):
             DataError, RecipeError: as of `learn`, where labels cannot be read.
         """
         reader = self.labels_of(data)
-        values = [(reader.raw(each), each.where) for each in self.each(examples, source)]
+        values = [(reader.raw(each), each.where) for each in not_empty(self, examples, source)]
         problem = _PROBLEMS[self.problem] if self.problem else infer_problem(values, reader)
         self._check_recipe(problem, data)
         if problem != REGRESSION:
@@ -203,7 +223,7 @@ class Classification(Deciding, Weighted):
         unseen: Counter[str] = Counter()
         where: dict[str, str] = {}
         reader = self.labels_of(data)
-        for example in self.each(examples, evaluation_set(data)):
+        for example in not_empty(self, examples, evaluation_set(data)):
             gold = reader.gold(example, config.problem_type)
             for name in several(gold) if config.problem_type != REGRESSION else ():
                 if name not in names:
@@ -248,7 +268,7 @@ class Classification(Deciding, Weighted):
         if self._in_paragraphs(example, data):
             document, ids, _, unread = self._joined(example, tokenizer, data)
         else:
-            document = text(example, self.path("text", data))
+            document = text(example, path_of(self, "text", data))
             ids = tokenize(tokenizer, document)
         cls, sep = ends(tokenizer)
         chunks, flags = fit(len(ids), max_length - 2, example, data, document)
@@ -319,7 +339,7 @@ class Classification(Deciding, Weighted):
         if self._in_paragraphs(example, data):
             document, _, offsets, _ = self._joined(example, tokenizer, data)
         else:
-            document = text(example, self.path("text", data))
+            document = text(example, path_of(self, "text", data))
             _, offsets = tokenize_with_offsets(tokenizer, document)
         return Reading(document, offsets, UNITS[unit](document))
 
@@ -350,35 +370,21 @@ class Classification(Deciding, Weighted):
         several = config.problem_type == MULTI
         return classification.class_metrics(right, predicted, several=several), rows
 
-    def trivial(self, golds: Sequence[Any], config) -> dict[str, dict]:
-        """Return the most frequent class; with several labels the classes that most documents
-        have, and all of them; of a regression the mean.
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
+        """Return what the most frequent class has; with several labels the classes that most
+        documents have, or all of them; of a regression the mean.
         """
-        if config.problem_type == REGRESSION:
-            mean = float(np.mean(golds))
-            return {f"always {mean:.4g}": {"label": mean}}
-        if config.problem_type == SINGLE:
-            label = baseline.commonest([gold] for gold in golds)
-            return {baseline.quoted(label): {"label": label}}
-        names = names_of(config)
-        shares = indicators(golds, names).mean(0)
-        usual = [name for name, share in zip(names, shares, strict=True) if share > 0.5]
-        few = f"always {listed(usual, 3)}" if usual else "always no class"
-        return {few: {"label": usual}, "always all classes": {"label": names}}
-
-    def default_metric(self, config) -> str:
-        """macro_f1, or mse of a regression."""
-        return "mse" if config.problem_type == REGRESSION else "macro_f1"
+        return best_constant(self, _constants(trained, config), golds, config)
 
     def labels_of(self, data: "DataSection") -> LabelReader:
         """The reader of the labels."""
         return LabelReader(data.label, data.label_separator, self.labels)
 
     def _in_paragraphs(self, example: Example, data: "DataSection") -> bool:
-        return isinstance(field(example, self.path("text", data)), list)
+        return isinstance(field(example, path_of(self, "text", data)), list)
 
     def _joined(self, example: Example, tokenizer, data: "DataSection") -> Joined:
-        paragraphs = texts(example, self.path("text", data))
+        paragraphs = texts(example, path_of(self, "text", data))
         limits = {"most": self.max_paragraphs, "words": self.max_paragraph_words}
         return joined(tokenizer, paragraphs, **limits)
 
@@ -419,3 +425,18 @@ def _warn_of_rare(counts: Counter[str], names: list[str]) -> None:
     rare = [f"{name!r} ({counts[name]})" for name in names if counts[name] < 2]
     if rare:
         log.warning("classes with one training document or none: %s", ", ".join(rare[:10]))
+
+
+def _constants(golds: Sequence[Any], config) -> dict[str, dict]:
+    """Answers that need no reading, by their names in words."""
+    if config.problem_type == REGRESSION:
+        mean = float(np.mean(golds))
+        return {f"always {mean:.4g}": {"label": mean}}
+    if config.problem_type == SINGLE:
+        label = baseline.commonest([gold] for gold in golds)
+        return {baseline.quoted(label): {"label": label}}
+    names = names_of(config)
+    shares = indicators(golds, names).mean(0)
+    usual = [name for name, share in zip(names, shares, strict=True) if share > 0.5]
+    few = f"always {listed(usual, 3)}" if usual else "always no class"
+    return {few: {"label": usual}, "always all classes": {"label": names}}

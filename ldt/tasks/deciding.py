@@ -6,15 +6,18 @@ import json
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, WithJsonSchema
 
-from ldt.data.labels import MULTI, REGRESSION
+from ldt.data.labels import MULTI, REGRESSION, Gold
 from ldt.errors import ModelError, RecipeError, UserError, did_you_mean, listed
+from ldt.io.records import Example
 from ldt.metrics.classification import indicators
-from ldt.tasks.base import Decision, Task
+from ldt.tasks.base import Task, TaskAnswers
 from ldt.tasks.decisions.policy import COVERAGES, METHODS, Decided, Policy, Rules, decide
 from ldt.tasks.decisions.report import report, summary
 from ldt.tasks.decisions.thresholds import DEFAULT, TARGET, Objective, Outcome
@@ -27,6 +30,22 @@ F1 = "f1"
 # Keys that stand between a score and a decision.
 DECISIVE = ("threshold", "threshold_target", "positive", "calibration", "abstain")
 Probability = Annotated[float, Field(ge=0, le=1)]
+
+
+class Decision(NamedTuple):
+    """Decisions by the answers for held-out documents (`Calibrated.decide`).
+
+    Args:
+        answers: as they count for the metrics.
+        changes: to the config of the model.
+        report: figures for metrics.json.
+        columns: further ones of each row of the table of metrics; may be empty.
+    """
+
+    answers: Sequence[dict]
+    changes: Mapping[str, Any] = MappingProxyType({})
+    report: Mapping[str, Any] = MappingProxyType({})
+    columns: Sequence[dict[str, Any]] = ()
 
 
 def _class_name(name: Any) -> Any:
@@ -71,7 +90,25 @@ class Calibrated(Task):
 
     @property
     def decides(self) -> bool:
+        """True if the recipe leaves something to held-out documents (`decide`)."""
         return any(map(self.chooses, self.chosen))
+
+    def in_full(self) -> Self:
+        """The task, with answers that have all that `decide` reads."""
+        return self
+
+    @abstractmethod
+    def decide(
+        self, answers: Sequence[dict], golds: Sequence[Any], config, lengths: Sequence[int]
+    ) -> Decision:
+        """Choose by the answers for held-out documents what a model decides by.
+
+        Args:
+            answers: of the task `in_full`, by a model that decides by nothing yet.
+            golds: the right answers.
+            config: the model's.
+            lengths: tokens of each document.
+        """
 
     def chooses(self, key: str) -> bool:
         """True if the recipe has a key of the task chosen on held-out documents."""
@@ -176,7 +213,12 @@ class Deciding(Abstaining):
             ``auto`` for the best of them.
     """
 
-    answer_keys: ClassVar[tuple[str, ...]] = ("label", "scores", "score", "abstained", "why")
+    answers: ClassVar[TaskAnswers] = replace(
+        Abstaining.answers,
+        kind="label",
+        keys=("label", "scores", "score", "abstained", "why"),
+        metric="macro_f1",
+    )
     chosen: ClassVar[tuple[str, ...]] = ("threshold", "calibration", "abstain")
     probability: ClassVar[str] = "scores"
 
@@ -184,6 +226,29 @@ class Deciding(Abstaining):
     threshold_target: TargetText = F1
     positive: ClassName | None = None
     calibration: Literal["none", "auto", "temperature", "platt", "beta"] = "none"
+
+    @abstractmethod
+    def problem_of(self, config=None) -> str:
+        """The problem of the labels, as transformers' configs name it.
+
+        Args:
+            config: of the model; None before the data are read, where they have a say.
+        """
+
+    @property
+    def balanced(self) -> bool:
+        """True if an epoch takes each class equally often."""
+        return False
+
+    @abstractmethod
+    def read_labels(
+        self, examples: Iterable[Example], data: DataSection, source: str
+    ) -> tuple[str, list[tuple[Any, str]], list[Gold]]:
+        """The problem, and the label of each example, as its file has it and as a gold.
+
+        Args:
+            source: name of the examples in messages.
+        """
 
     def chooses(self, key: str) -> bool:
         return self.threshold == "auto" if key == "threshold" else super().chooses(key)

@@ -1,7 +1,8 @@
 """A class for what is claimed about a document, and the passages it rests on; as in ContractNLI."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -17,8 +18,23 @@ from ldt.io.records import Example, field, text
 from ldt.metrics import baseline, classification, contractnli
 from ldt.metrics.baseline import Baselines
 from ldt.tasks import passages
-from ldt.tasks.base import Outputs, Writer, evaluation_set, named_labels, training_set
+from ldt.tasks.base import (
+    Outputs,
+    PublishedLayout,
+    SplitGroups,
+    TaskAnswers,
+    TaskInputs,
+    TaskReads,
+    named_labels,
+    not_empty,
+    path_of,
+    question_of,
+    score_all,
+    strata_of,
+    training_set,
+)
 from ldt.tasks.deciding import names_of
+from ldt.tasks.explained import ByPlaces
 from ldt.tasks.passages import Weight
 from ldt.tasks.question_task import QuestionTask
 from ldt.tasks.text.alignment import Span
@@ -27,7 +43,7 @@ if TYPE_CHECKING:
     from ldt.data.options import DataSection
 
 
-class EvidenceClassification(QuestionTask):
+class EvidenceClassification(QuestionTask, ByPlaces):
     """A class for a hypothesis on a document of any length, and the spans that are its evidence.
 
     An example has ``hypothesis``, ``text``, ``spans`` (the passages that can be evidence, a list of
@@ -48,22 +64,33 @@ class EvidenceClassification(QuestionTask):
         threshold: probability above which a span is evidence.
     """
 
-    extras: ClassVar[tuple[str, ...]] = (*QuestionTask.extras, "passages", "spans", "about")
-    roles: ClassVar[tuple[str, ...]] = (*QuestionTask.roles, "passages")
-    document: ClassVar[str] = "text"
-    label_keys: ClassVar[tuple[str, ...]] = ("label", "label_separator")
-    asked: ClassVar[tuple[str, ...]] = ("hypothesis",)
-    fields: ClassVar[tuple[str, ...]] = ("hypothesis", "spans", "evidence", "key", "document")
-    answer_keys: ClassVar[tuple[str, ...]] = (
-        *("label", "scores", "score", "evidence", "span_probs"),
-        *("key", "document", "hypothesis"),
+    reads: ClassVar[TaskReads] = replace(
+        QuestionTask.reads,
+        document="text",
+        asked=("hypothesis",),
+        fields=("hypothesis", "spans", "evidence", "key", "document"),
+        label_keys=("label", "label_separator"),
+        noun="hypotheses",
     )
-    label_names: ClassVar[tuple[str, ...]] = ("labels", "passage_labels")
-    outputs: ClassVar[tuple[str, ...]] = ("logits", "passage_logits")
-    new_tokens: ClassVar[tuple[str, ...]] = ("[SPAN]",)
-    noun: ClassVar[str] = "hypotheses"
-    rests_on: ClassVar[Literal["logits", "places"] | None] = "places"
-    layouts: ClassVar[Mapping[str, Writer]] = {"contractnli": contractnli.published}
+    inputs: ClassVar[TaskInputs] = replace(
+        QuestionTask.inputs,
+        roles=(*QuestionTask.inputs.roles, "passages"),
+        markers=("[SPAN]",),
+        extras=(*QuestionTask.inputs.extras, "passages", "spans", "about"),
+        label_names=("labels", "passage_labels"),
+    )
+    answers: ClassVar[TaskAnswers] = replace(
+        QuestionTask.answers,
+        kind="evidence",
+        outputs=("logits", "passage_logits"),
+        keys=(
+            *("label", "scores", "score", "evidence", "span_probs"),
+            *("key", "document", "hypothesis"),
+        ),
+        metric="class.accuracy",  # by which ContractNLI's authors choose
+        means=False,
+        layouts={"contractnli": PublishedLayout(contractnli.published)},
+    )
 
     name: Literal["evidence_classification"] = "evidence_classification"
     global_attention: list[str] = ["cls", "question", "passages"]
@@ -76,9 +103,11 @@ class EvidenceClassification(QuestionTask):
 
         return LdtForEvidenceClassification
 
-    def unit(self, example: Example, data: "DataSection") -> Hashable:
+    def groups(self, example: Example, data: "DataSection") -> SplitGroups:
         """The document: hypotheses on one are not parted."""
-        return text(example, self.path("text", data))
+        return SplitGroups(
+            text(example, path_of(self, "text", data)), strata_of(self, example, data)
+        )
 
     def classes(self, example: Example, data: "DataSection") -> str | list[str] | None:
         """Return the class."""
@@ -93,7 +122,7 @@ class EvidenceClassification(QuestionTask):
                 ``labels``, or the same label everywhere.
         """
         source, seen = training_set(data), Counter[str]()
-        for example in self.each(examples, source):
+        for example in not_empty(self, examples, source):
             seen[self._gold(example, data, self.labels or ())["label"]] += 1
         if len(seen) == 1:
             raise DataError(
@@ -112,15 +141,6 @@ class EvidenceClassification(QuestionTask):
         names = listed(names_of(config), 5)
         return f"labels: one class a hypothesis, in the order {names} (task.labels names another)"
 
-    def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
-        """Read the labels and the evidence of all evaluation examples.
-
-        Raises:
-            DataError: there are none, or one has a label that the training set does not have.
-        """
-        for example in self.each(examples, evaluation_set(data)):
-            self.gold(example, data, config)
-
     def encode(
         self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
     ) -> list[Feature]:
@@ -130,10 +150,10 @@ class EvidenceClassification(QuestionTask):
             DataError: a field is missing, a span is not in the text, the hypothesis is empty or
                 leaves no room.
         """
-        context = text(example, self.path("text", data))
+        context = text(example, path_of(self, "text", data))
         spans = self._spans(example, data)
         features = self.chunks(example, context, tokenizer, data=data, max_length=max_length)
-        about = {"hypothesis": self.question(example, data, "hypothesis")}
+        about = {"hypothesis": question_of(self, example, data, "hypothesis")}
         about |= self._named(example, data)
         places = np.array(spans, np.int32).reshape(-1, 2)
         for feature in features:
@@ -149,7 +169,7 @@ class EvidenceClassification(QuestionTask):
     ) -> tuple[Sequence[Span], Sequence[int]]:
         """Return the spans, with one marker for all."""
         spans = self._spans(example, data)
-        return spans, marker_ids(tokenizer, self.new_tokens) * len(spans)
+        return spans, marker_ids(tokenizer, self.inputs.markers) * len(spans)
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Number of inputs with evidence, and of those whose class is not learnt."""
@@ -239,15 +259,11 @@ class EvidenceClassification(QuestionTask):
             scores = {label: float(label == name) for label in names_of(config)}
             zeros = [0.0] * gold["spans"]
             answers.append({"label": name, "scores": scores, "span_probs": zeros})
-        metrics, _ = self.score(answers, golds, config)
+        metrics, _ = score_all(self, answers, golds, config)
         what = baseline.quoted(usual)
         if len(by_key) > 1:
             what = "always the commonest class of a hypothesis"
         return baseline.best({what: metrics})
-
-    def default_metric(self, config) -> str:
-        """class.accuracy, by which ContractNLI's authors choose."""
-        return "class.accuracy"
 
     def _reader(self, data: "DataSection") -> LabelReader:
         return LabelReader(data.label, data.label_separator, self.labels)
@@ -257,7 +273,7 @@ class EvidenceClassification(QuestionTask):
         label = self._reader(data).gold(example, SINGLE)
         if names and label not in names:
             raise DataError(f"{example.where}: label {label!r}, expected one of {listed(names)}")
-        spans, path = len(self._spans(example, data)), self.path("evidence", data)
+        spans, path = len(self._spans(example, data)), path_of(self, "evidence", data)
         numbers = field(example, path)
         for number in numbers if isinstance(numbers, list) else [numbers]:
             if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < spans:
@@ -270,7 +286,7 @@ class EvidenceClassification(QuestionTask):
 
     def _named(self, example: Example, data: "DataSection") -> dict[str, Any]:
         """Key and document, as far as the example has them."""
-        found = {name: self.path(name, data) for name in ("key", "document")}
+        found = {name: path_of(self, name, data) for name in ("key", "document")}
         return {
             name: field(example, path) for name, path in found.items() if path in example.fields
         }
@@ -281,9 +297,9 @@ class EvidenceClassification(QuestionTask):
         Raises:
             DataError: no list, or one that is not within the text.
         """
-        path = self.path("spans", data)
+        path = path_of(self, "spans", data)
         listed_spans = field(example, path)
-        length = len(text(example, self.path("text", data)))
+        length = len(text(example, path_of(self, "text", data)))
         if not isinstance(listed_spans, list):
             raise DataError(
                 f"{example.where}: field {path!r} is {kind(listed_spans)}, expected [start, end] "

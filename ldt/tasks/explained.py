@@ -1,14 +1,21 @@
 """Grounds of an answer: the logits that decide it, and the places where the document is read."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
 from ldt.data.features import Feature
+from ldt.data.sentences import Unit
+from ldt.io.records import Example
 from ldt.metrics.numbers import logsumexp, softmax
+from ldt.tasks.base import Task
 from ldt.tasks.text.alignment import Span
+
+if TYPE_CHECKING:
+    from ldt.data.options import DataSection
 
 
 class Merge(NamedTuple):
@@ -99,3 +106,35 @@ class Reading:
         places = self.offsets[start:end]
         places = places[places[:, 1] > places[:, 0]]
         return (int(places[0, 0]), int(places[-1, 1])) if len(places) else (0, 0)
+
+
+class Explained(Task):
+    """A task whose answers rest on passages of the document: `ByLogits` or `ByPlaces`."""
+
+    @abstractmethod
+    def reading(
+        self, example: Example, tokenizer, data: "DataSection", unit: Unit = "sentence"
+    ) -> Reading:
+        """The document as `encode` reads it, in passages."""
+
+
+class ByLogits(Explained):
+    """A task whose answers are decided by logits, of which a gradient names the passages."""
+
+    @abstractmethod
+    def targets(
+        self, answer: dict, config, features: Sequence[Feature], labels: Sequence[str] = ()
+    ) -> list[Target]:
+        """Return the logits that decided an answer, or those of ``labels``."""
+
+
+class ByPlaces(Explained):
+    """A task whose answers have places of their own in the text."""
+
+    chunked: ClassVar[bool] = True  # one chunk alone has an answer too
+
+    @abstractmethod
+    def places(
+        self, answer: dict, example: Example, data: "DataSection"
+    ) -> list[tuple[int, float]]:
+        """Return where in the document's text an answer stands: (character, score) of each."""

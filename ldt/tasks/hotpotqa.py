@@ -4,7 +4,8 @@ Input: <s> [question] question [/question]
        (<t> title </t> (sentence [/sent])* [/par])*  yes no null </s>
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -16,9 +17,23 @@ from ldt.data.tokenization import marker_ids, tokenize
 from ldt.errors import DataError
 from ldt.io.records import Example, field, text
 from ldt.metrics import baseline, hotpotqa
+from ldt.metrics.baseline import Baselines
 from ldt.metrics.numbers import logistic, logsumexp, softmax
 from ldt.metrics.result import mean
-from ldt.tasks.base import NO_LABEL, Fault, Outputs, Task, Writer, named_labels
+from ldt.tasks.base import (
+    NO_LABEL,
+    Fault,
+    Outputs,
+    PublishedLayout,
+    Task,
+    TaskAnswers,
+    TaskInputs,
+    TaskReads,
+    best_constant,
+    named_labels,
+    path_of,
+    question_of,
+)
 from ldt.tasks.text import paragraphs
 from ldt.tasks.text.alignment import aligned, real_tokens
 from ldt.tasks.text.mentions import mentions
@@ -55,34 +70,40 @@ class HotpotQA(Task):
         max_answer: tokens of the longest answer.
     """
 
-    extras: ClassVar[tuple[str, ...]] = (
-        *("offsets", "paragraphs", "sentences", "context"),
-        *("lost", "unfound"),
+    reads: ClassVar[TaskReads] = replace(
+        Task.reads,
+        document="context",
+        asked=("question",),
+        fields=("question", "answer", "supporting_facts"),
+        noun="questions",
     )
-    roles: ClassVar[tuple[str, ...]] = (
-        *("cls", "question", "titles", "sentences"),
-        *("document", "paragraphs", "options", "sep"),
+    inputs: ClassVar[TaskInputs] = replace(
+        Task.inputs,
+        roles=(
+            *("cls", "question", "titles", "sentences"),
+            *("document", "paragraphs", "options", "sep"),
+        ),
+        markers=("[question]", "[/question]", "<t>", "</t>", "[/sent]", "[/par]"),
+        extras=("offsets", "paragraphs", "sentences", "context", "lost", "unfound"),
+        label_names=(
+            *("labels", "start_positions", "end_positions"),
+            *("paragraph_labels", "sentence_labels"),
+        ),
     )
-    document: ClassVar[str] = "context"
-    asked: ClassVar[tuple[str, ...]] = ("question",)
-    fields: ClassVar[tuple[str, ...]] = ("question", "answer", "supporting_facts")
-    answer_keys: ClassVar[tuple[str, ...]] = (
-        *("answer", "type", "score", "title", "sentence", "start", "end"),
-        *("supporting_facts", "fact_scores"),
+    answers: ClassVar[TaskAnswers] = replace(
+        Task.answers,
+        kind="facts",
+        outputs=(
+            *("start_logits", "end_logits", "type_logits"),
+            *("paragraph_logits", "sentence_logits"),
+        ),
+        keys=(
+            *("answer", "type", "score", "title", "sentence", "start", "end"),
+            *("supporting_facts", "fact_scores"),
+        ),
+        metric="joint_f1",
+        layouts={"hotpotqa": PublishedLayout(hotpotqa.published)},
     )
-    label_names: ClassVar[tuple[str, ...]] = (
-        *("labels", "start_positions", "end_positions"),
-        *("paragraph_labels", "sentence_labels"),
-    )
-    outputs: ClassVar[tuple[str, ...]] = (
-        *("start_logits", "end_logits", "type_logits"),
-        *("paragraph_logits", "sentence_logits"),
-    )
-    new_tokens: ClassVar[tuple[str, ...]] = (
-        *("[question]", "[/question]", "<t>", "</t>"),
-        *("[/sent]", "[/par]"),
-    )
-    layouts: ClassVar[Mapping[str, Writer]] = {"hotpotqa": hotpotqa.published}
 
     name: Literal["hotpotqa"] = "hotpotqa"
     global_attention: list[str] = ["cls", "question", "titles", "sentences"]
@@ -117,7 +138,7 @@ class HotpotQA(Task):
     def faults(self, example: Example, data: "DataSection") -> Iterator[Fault]:
         """Yield an answer that no sentence mentions, and evidence that is not there."""
         answer, facts = self.gold(example, data, None).values()
-        context = paragraphs.read(example, self.path("context", data))
+        context = paragraphs.read(example, path_of(self, "context", data))
         there = {(title, place) for title, sentences in context for place in range(len(sentences))}
         told = "\n".join(sentence for _, sentences in context for sentence in sentences)
         if answer not in TYPES[1:] and not mentions(told, [answer]):
@@ -139,9 +160,9 @@ class HotpotQA(Task):
         Raises:
             DataError: an empty question, one that leaves no room, or no sentences.
         """
-        question = self.question(example, data)
-        context = paragraphs.read(example, self.path("context", data))
-        asks, asked, *marks = marker_ids(tokenizer, self.new_tokens)
+        question = question_of(self, example, data)
+        context = paragraphs.read(example, path_of(self, "context", data))
+        asks, asked, *marks = marker_ids(tokenizer, self.inputs.markers)
         cls, sep = ends(tokenizer)
         question_ids = [asks, *tokenize(tokenizer, f" {question.strip()}"), asked]
         head = [cls, Segment("question", question_ids)]
@@ -186,7 +207,7 @@ class HotpotQA(Task):
         Raises:
             DataError: a field is missing or of another form.
         """
-        path, facts = self.path("supporting_facts", data), set()
+        path, facts = path_of(self, "supporting_facts", data), set()
         listed = field(example, path)
         for fact in listed if isinstance(listed, list) else [listed]:
             match fact:
@@ -197,7 +218,7 @@ class HotpotQA(Task):
                         f"{example.where}: field {path!r}: {str(fact)[:60]}, expected "
                         "[title, number of a sentence]"
                     )
-        return {"answer": text(example, self.path("answer", data)), "facts": facts}
+        return {"answer": text(example, path_of(self, "answer", data)), "facts": facts}
 
     def decode(
         self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
@@ -242,14 +263,12 @@ class HotpotQA(Task):
         ]
         return mean(scores), rows
 
-    def trivial(self, golds: Sequence[dict], config) -> dict[str, dict]:
-        """Return the most frequent answer, without facts."""
-        usual = baseline.commonest([gold["answer"]] for gold in golds)
-        return {baseline.quoted(usual): {"answer": usual, "supporting_facts": []}}
-
-    def default_metric(self, config) -> str:
-        """The F1 of answer and facts together."""
-        return "joint_f1"
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
+        """Return what the most frequent answer has, without facts."""
+        usual = baseline.commonest([gold["answer"]] for gold in trained)
+        return best_constant(
+            self, {baseline.quoted(usual): {"answer": usual, "supporting_facts": []}}, golds, config
+        )
 
     def _feature(
         self, head: list[Segment], chunk: list[Paragraph], tail: list[Segment], marks: list[int]

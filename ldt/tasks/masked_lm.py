@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from ldt.data.masking import Masker
 from ldt.data.options import Length
 from ldt.metrics.numbers import loss_and_bits
-from ldt.tasks.base import AnyTask
+from ldt.tasks.base import AnyTask, TaskInputs, TaskReads
 
 
 class MaskedLM(AnyTask):
@@ -28,11 +28,8 @@ class MaskedLM(AnyTask):
             ``trainable: positions``.
     """
 
-    kind: ClassVar[str] = "corpus"
-    roles: ClassVar[tuple[str, ...]] = ("cls",)
-    lower_is_better: ClassVar[frozenset[str]] = frozenset(
-        {"loss", "bits_per_token", "bits_per_byte", "perplexity"}
-    )
+    reads: ClassVar[TaskReads] = TaskReads(kind="corpus")
+    inputs: ClassVar[TaskInputs] = TaskInputs(roles=("cls",), any_encoder=True)
 
     name: Literal["mlm"] = "mlm"
     global_attention: list[Literal["cls"]] = []
@@ -46,11 +43,6 @@ class MaskedLM(AnyTask):
         if (self.trainable == "positions") != (self.source_length is not None):
             raise ValueError("trainable: positions and source_length go together")
         return self
-
-    def model_types(self) -> tuple[str, ...]:
-        from ldt.model.encoders import ENCODERS
-
-        return tuple(ENCODERS)
 
     def head(self) -> type:
         from ldt.model import LdtForMaskedLM

@@ -1,6 +1,7 @@
 """The right one of a few choices about a text: [cls] question choice [sep] text [sep] for each."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -11,16 +12,25 @@ from ldt.data.tokenization import tokenize, tokenize_with_offsets
 from ldt.errors import DataError, RecipeError
 from ldt.io.records import Example, field, kind, text, texts
 from ldt.metrics import baseline
+from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import mean
-from ldt.tasks.base import Outputs
-from ldt.tasks.explained import Reading, Target
+from ldt.tasks.base import (
+    Outputs,
+    TaskAnswers,
+    TaskInputs,
+    TaskReads,
+    best_constant,
+    path_of,
+    question_of,
+)
+from ldt.tasks.explained import ByLogits, Reading, Target
 from ldt.tasks.ranking import Ranking
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
 
 
-class MultipleChoice(Ranking):
+class MultipleChoice(Ranking, ByLogits):
     """One of the choices of each question; questions may differ in their number.
 
     Each choice is an input of its own and scored at the first token; the probabilities are the
@@ -31,18 +41,25 @@ class MultipleChoice(Ranking):
     The field that `data.label` names holds the place of the right choice, from 0 on, or its text.
     """
 
-    extras: ClassVar[tuple[str, ...]] = ("texts",)
-    roles: ClassVar[tuple[str, ...]] = ("cls", "question", "choice", "context", "sep")
-    document: ClassVar[str] = "context"
-    label_keys: ClassVar[tuple[str, ...]] = ("label",)
-    asked: ClassVar[tuple[str, ...]] = ("question", "choices")
-    fields: ClassVar[tuple[str, ...]] = ("question", "choices")
-    answer_keys: ClassVar[tuple[str, ...]] = (
-        *("answer", "choice", "score", "scores", "abstained", "why"),
+    reads: ClassVar[TaskReads] = replace(
+        Ranking.reads,
+        document="context",
+        asked=("question", "choices"),
+        fields=("question", "choices"),
+        also={"query": "question", "candidates": "choices", "supports": "context"},
+        label_keys=("label",),
+    )
+    inputs: ClassVar[TaskInputs] = replace(
+        Ranking.inputs,
+        roles=("cls", "question", "choice", "context", "sep"),
+        extras=("texts",),
+    )
+    answers: ClassVar[TaskAnswers] = replace(
+        Ranking.answers,
+        kind="choice",
+        keys=("answer", "choice", "score", "scores", "abstained", "why"),
     )
     probability: ClassVar[str] = "scores"
-    together: ClassVar[bool] = True
-    rests_on: ClassVar[Literal["logits", "places"] | None] = "logits"
 
     name: Literal["multiple_choice"] = "multiple_choice"
     global_attention: list[str] = ["cls", "question", "choice"]
@@ -63,9 +80,9 @@ class MultipleChoice(Ranking):
         Raises:
             DataError: the question or a choice is empty, or they leave no room for the text.
         """
-        question = self.question(example, data)
+        question = question_of(self, example, data)
         choices = self.choices(example, data)
-        document = text(example, self.path("context", data))
+        document = text(example, path_of(self, "context", data))
         cls, sep = ends(tokenizer)
         asked = tokenize(tokenizer, question)
         offered = [tokenize(tokenizer, f" {choice.strip()}") for choice in choices]
@@ -140,7 +157,7 @@ class MultipleChoice(Ranking):
         self, example: Example, tokenizer, data: "DataSection", unit: Unit = "sentence"
     ) -> Reading:
         """Return the text, whose passages are its sentences or paragraphs."""
-        document = text(example, self.path("context", data))
+        document = text(example, path_of(self, "context", data))
         _, offsets = tokenize_with_offsets(tokenizer, document)
         return Reading(document, offsets, UNITS[unit](document))
 
@@ -158,10 +175,10 @@ class MultipleChoice(Ranking):
         pairs = zip(answers, golds, strict=True)
         return mean([{"accuracy": one["choice"] == other["choice"]} for one, other in pairs]), []
 
-    def trivial(self, golds: Sequence[Any], config) -> dict[str, dict]:
-        """Return the place where the right choice stands most often."""
-        place = baseline.commonest([gold["choice"]] for gold in golds)
-        return {f"always choice {place}": {"choice": place}}
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
+        """Return what the place has where the right choice stands most often."""
+        place = baseline.commonest([gold["choice"]] for gold in trained)
+        return best_constant(self, {f"always choice {place}": {"choice": place}}, golds, config)
 
     def choices(self, example: Example, data: "DataSection") -> list[str]:
         """Return the texts of all choices.
@@ -169,16 +186,13 @@ class MultipleChoice(Ranking):
         Raises:
             DataError: they are missing, or one is empty.
         """
-        path = self.path("choices", data)
+        path = path_of(self, "choices", data)
         choices = texts(example, path)
         if not choices:
             raise DataError(f"{example.where}: field {path!r} is an empty list")
         if not all(choice.strip() for choice in choices):
             raise DataError(f"{example.where}: field {path!r}: a choice is empty")
         return choices
-
-    def default_metric(self, config) -> str:
-        return "accuracy"
 
     def _label(self, example: Example, data: "DataSection") -> int:
         """The place of the right choice."""

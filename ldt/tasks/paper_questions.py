@@ -1,6 +1,7 @@
 """The base of tasks with questions on scientific papers, as in QASPER."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ldt.data.formats.qasper import TYPES, UNANSWERABLE, YES, Reference
@@ -9,8 +10,19 @@ from ldt.io.records import Example, field, texts
 from ldt.io.strict_json import take
 from ldt.io.strict_json import texts as all_texts
 from ldt.metrics import baseline, qasper
+from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import mean
-from ldt.tasks.base import Task, Writer
+from ldt.tasks.base import (
+    PublishedLayout,
+    SplitGroups,
+    Task,
+    TaskAnswers,
+    TaskReads,
+    best_constant,
+    path_of,
+    strata_of,
+)
+from ldt.tasks.text.alignment import Span
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -26,13 +38,31 @@ class PaperQuestions(Task):
     texts of an extractive answer.
     """
 
-    document: ClassVar[str] = "paragraphs"
-    fields: ClassVar[tuple[str, ...]] = ("question", "title", "abstract", "sections", "answers")
-    layouts: ClassVar[Mapping[str, Writer]] = {"qasper": qasper.published}
+    reads: ClassVar[TaskReads] = replace(
+        Task.reads,
+        document="paragraphs",
+        fields=("question", "title", "abstract", "sections", "answers"),
+        noun="questions",
+    )
+    answers: ClassVar[TaskAnswers] = replace(
+        Task.answers,
+        kind="paper",
+        metric="Answer F1",
+        layouts={"qasper": PublishedLayout(qasper.published)},
+    )
 
-    def unit(self, example: Example, data: "DataSection") -> Hashable:
+    def groups(self, example: Example, data: "DataSection") -> SplitGroups:
         """The paper: questions on one are not parted."""
-        return self.parts(example, data)[0]
+        return SplitGroups(self.parts(example, data)[0], strata_of(self, example, data))
+
+    def paper(self, example: Example, data: "DataSection") -> tuple[str, list[Span]]:
+        """The paper as one text, here a paragraph a line, and the characters of each paragraph."""
+        places, start = [], 0
+        paragraphs = self._paragraphs(example, data)
+        for paragraph in paragraphs:
+            places.append((start, start + len(paragraph)))
+            start += len(paragraph) + 1
+        return "\n".join(paragraphs), places
 
     def gold(self, example: Example, data: "DataSection", config) -> dict[str, Any]:
         """Return ``references``, of all annotators, and the numbers of ``paragraphs`` of each.
@@ -40,7 +70,7 @@ class PaperQuestions(Task):
         Raises:
             DataError: there are no answers, or one has another form.
         """
-        path, where = self.path("answers", data), example.where
+        path, where = path_of(self, "answers", data), example.where
         answers = field(example, path)
         if not isinstance(answers, list) or not answers:
             raise DataError(
@@ -79,14 +109,15 @@ class PaperQuestions(Task):
         ]
         return mean(scores), rows
 
-    def trivial(self, golds: Sequence[Any], config) -> dict[str, dict]:
-        """Return Unanswerable, and Yes, each without evidence."""
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
+        """Return what Unanswerable has, or Yes, each without evidence."""
         said = (UNANSWERABLE, YES)
-        return {baseline.quoted(name): {"answer": name, "evidence": []} for name in said}
-
-    def default_metric(self, config) -> str:
-        """Answer F1."""
-        return "Answer F1"
+        return best_constant(
+            self,
+            {baseline.quoted(name): {"answer": name, "evidence": []} for name in said},
+            golds,
+            config,
+        )
 
     def sectioned(self, example: Example, data: "DataSection") -> Iterator[tuple[str | None, str]]:
         """Yield each paragraph behind the name of the section that begins with it, None where it
@@ -96,7 +127,7 @@ class PaperQuestions(Task):
             DataError: there are no paragraphs, or not as many names of sections.
         """
         paragraphs = self._paragraphs(example, data)
-        sections = example.fields.get(self.path("sections", data)) or [None] * len(paragraphs)
+        sections = example.fields.get(path_of(self, "sections", data)) or [None] * len(paragraphs)
         if not isinstance(sections, list) or len(sections) != len(paragraphs):
             raise DataError(
                 f"{example.where}: field 'sections' is {shown(sections)}, expected the name of the "
@@ -109,4 +140,4 @@ class PaperQuestions(Task):
             yield section if begins else None, paragraph
 
     def _paragraphs(self, example: Example, data: "DataSection") -> list[str]:
-        return texts(example, self.path("paragraphs", data))
+        return texts(example, path_of(self, "paragraphs", data))

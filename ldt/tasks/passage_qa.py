@@ -4,7 +4,8 @@ Input: <s> question </s> document </s>, with a marker in front of each passage t
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -20,8 +21,16 @@ from ldt.metrics import baseline, nq, passage_qa, tydiqa
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.numbers import logsumexp
 from ldt.metrics.passage_qa import Annotation, Gold
-from ldt.tasks.base import Outputs, Writer, named_labels
-from ldt.tasks.span_task import Found, SpanTask, thinned
+from ldt.tasks.base import (
+    Outputs,
+    PublishedLayout,
+    TaskAnswers,
+    TaskInputs,
+    TaskReads,
+    named_labels,
+    path_of,
+)
+from ldt.tasks.span_task import SPAN_LABELS, SPAN_LOGITS, Found, SpanTask, thinned
 from ldt.tasks.text.alignment import Span
 
 if TYPE_CHECKING:
@@ -76,19 +85,31 @@ class PassageQA(SpanTask):
     Scores of passages at their markers, and passages first, are ours.
     """
 
-    extras: ClassVar[tuple[str, ...]] = (*SpanTask.extras, "passages", "candidates", "layout")
-    roles: ClassVar[tuple[str, ...]] = (*SpanTask.roles, "passages")
-    fields: ClassVar[tuple[str, ...]] = ("question", "candidates", "annotations")
-    rests_on: ClassVar[Literal["logits", "places"] | None] = None
-    label_names: ClassVar[tuple[str, ...]] = (*SpanTask.label_names, "labels", "passage_labels")
-    outputs: ClassVar[tuple[str, ...]] = ("logits", "passage_logits", *SpanTask.outputs)
-    answer_keys: ClassVar[tuple[str, ...]] = (
-        *("passage", "passage_score", "answer", "start", "end", "span_score", "yes_no"),
-        *("best_passage", "best", "best_start", "best_end", "language", "offsets", "n_best"),
+    reads: ClassVar[TaskReads] = replace(
+        SpanTask.reads, fields=("question", "candidates", "annotations")
     )
-    new_tokens: ClassVar[tuple[str, ...]] = (*MARKERS.values(), PASSAGE_MARKER)
-    layouts: ClassVar[Mapping[str, Writer]] = {"nq": nq.published, "tydiqa": tydiqa.published}
-    layouts_of_own: ClassVar[bool] = True
+    inputs: ClassVar[TaskInputs] = replace(
+        SpanTask.inputs,
+        roles=(*SpanTask.inputs.roles, "passages"),
+        markers=(*MARKERS.values(), PASSAGE_MARKER),
+        extras=(*SpanTask.inputs.extras, "passages", "candidates", "layout"),
+        label_names=(*SPAN_LABELS, "labels", "passage_labels"),
+    )
+    answers: ClassVar[TaskAnswers] = replace(
+        SpanTask.answers,
+        kind="passage",
+        outputs=("logits", "passage_logits", *SPAN_LOGITS),
+        keys=(
+            *("passage", "passage_score", "answer", "start", "end", "span_score", "yes_no"),
+            *("best_passage", "best", "best_start", "best_end", "language", "offsets", "n_best"),
+        ),
+        settings={f"{part}_threshold": ("answer_thresholds", part) for part in passage_qa.PARTS},
+        means=False,
+        layouts={
+            "nq": PublishedLayout(nq.published, default=("nq",), own=True),
+            "tydiqa": PublishedLayout(tydiqa.published, default=("tydiqa",), own=True),
+        },
+    )
 
     name: Literal["passage_qa"] = "passage_qa"
     global_attention: list[str] = ["cls", "question", "passages"]
@@ -98,11 +119,6 @@ class PassageQA(SpanTask):
         from ldt.model import LdtForPassageAnswering
 
         return LdtForPassageAnswering
-
-    def default_layout(self, formats: Iterable[str | None]) -> str | None:
-        """The layout that the documents have, if it is one of the task's."""
-        documents = next(iter(formats), None)
-        return documents if documents in self.layouts else None
 
     def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
         """Return id2label, label2id and num_labels, how passages are learnt, and no thresholds.
@@ -125,7 +141,7 @@ class PassageQA(SpanTask):
             DataError: a field is missing or of another form, the question is empty or leaves no
                 room.
         """
-        context = text(example, self.path("context", data))
+        context = text(example, path_of(self, "context", data))
         candidates = self._candidates(example, data)
         annotations = [] if config is None else self._annotations(example, data)
         has_passage, has_span = passage_qa.right_of(annotations)
@@ -151,7 +167,9 @@ class PassageQA(SpanTask):
     ) -> tuple[Sequence[Span], Sequence[int]]:
         """Return the candidates, each with the marker of its type."""
         candidates = self._candidates(example, data)
-        ids = dict(zip(self.new_tokens, marker_ids(tokenizer, self.new_tokens), strict=True))
+        ids = dict(
+            zip(self.inputs.markers, marker_ids(tokenizer, self.inputs.markers), strict=True)
+        )
         markers = [ids[MARKERS.get(str(name), PASSAGE_MARKER)] for name, _ in candidates]
         return [span for _, span in candidates], markers
 
@@ -249,19 +267,6 @@ class PassageQA(SpanTask):
         kept = {name: metrics[name] for name in ("f1", "passage_f1")}
         return baseline.best({"always the first paragraph": kept})
 
-    def default_metric(self, config) -> str:
-        """The mean of the F1 of passages and that of spans."""
-        return "f1"
-
-    def settle(self, metrics: dict[str, float]) -> dict[str, Any]:
-        """The thresholds that were found on the evaluation set."""
-        found = {
-            part: metrics[f"{part}_threshold"]
-            for part in passage_qa.PARTS
-            if f"{part}_threshold" in metrics
-        }
-        return {"answer_thresholds": found} if found else {}
-
     def _passage(self, outputs: Sequence[Outputs], features: Sequence[Feature]) -> _Chosen:
         """The passage of the highest score; without any, none of that of none."""
         best = _Chosen(None, 0.0, 0)
@@ -283,7 +288,7 @@ class PassageQA(SpanTask):
             start, end = features[0]["candidates"][passage].tolist()
         scores, parts = [], []
         for output, feature in zip(outputs, features, strict=True):
-            sides = {name: np.asarray(output[name], np.float64) for name in SpanTask.outputs}
+            sides = {name: np.asarray(output[name], np.float64) for name in SPAN_LOGITS}
             scores.append({name: side - side[CLS] for name, side in sides.items()})
             offsets = feature["offsets"]
             inside = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < end))
@@ -294,7 +299,10 @@ class PassageQA(SpanTask):
 
     def _candidates(self, example: Example, data: "DataSection") -> list[tuple[str | None, Span]]:
         """The type and the characters of each candidate."""
-        path, length = self.path("candidates", data), len(text(example, self.path("context", data)))
+        path, length = (
+            path_of(self, "candidates", data),
+            len(text(example, path_of(self, "context", data))),
+        )
         found = []
         for number, item in enumerate(_listed(example, path)):
             where = f"{example.where}: {path} {number:,}"
@@ -307,8 +315,8 @@ class PassageQA(SpanTask):
     def _annotations(self, example: Example, data: "DataSection") -> list[Annotation]:
         """Annotations with spans in characters."""
         path, length = (
-            self.path("annotations", data),
-            len(text(example, self.path("context", data))),
+            path_of(self, "annotations", data),
+            len(text(example, path_of(self, "context", data))),
         )
         candidates, found = len(self._candidates(example, data)), list[Annotation]()
         for number, item in enumerate(_listed(example, path)):
@@ -354,7 +362,7 @@ def _label(feature: Feature, annotations: Sequence[Annotation], has_short: bool)
         feature["labels"] = TYPES.index(said[0][0])
     else:
         feature["labels"] = PASSAGE if here else NONE
-    for name in SpanTask.label_names:
+    for name in SPAN_LABELS:
         feature[name] = feature[name] or [CLS]
 
 

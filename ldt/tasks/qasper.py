@@ -1,6 +1,7 @@
 """Questions on scientific papers, answered by a span, yes or no, with evidence; as in QASPER."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -13,10 +14,20 @@ from ldt.data.tokenization import marker_ids
 from ldt.io.records import Example, text
 from ldt.metrics import baseline
 from ldt.tasks import passages
-from ldt.tasks.base import NO_LABEL, Outputs, named_labels
+from ldt.tasks.base import (
+    NO_LABEL,
+    Outputs,
+    TaskAnswers,
+    TaskInputs,
+    TaskReads,
+    named_labels,
+    path_of,
+    question_of,
+)
+from ldt.tasks.explained import ByPlaces
 from ldt.tasks.paper_questions import PaperQuestions
 from ldt.tasks.passages import Weight
-from ldt.tasks.span_task import SpanTask
+from ldt.tasks.span_task import SPAN_LABELS, SPAN_LOGITS, SpanTask
 from ldt.tasks.text.alignment import Span
 
 if TYPE_CHECKING:
@@ -28,7 +39,7 @@ SAID = {"yes": YES, "no": NO, "unanswerable": UNANSWERABLE}
 BREAK = "\n\n"  # between parts of a paper
 
 
-class Qasper(PaperQuestions, SpanTask):
+class Qasper(PaperQuestions, SpanTask, ByPlaces):
     """A span of a paper, yes, no or unanswerable, and the paragraphs that are its evidence.
 
     Input: <s> question </s> title, abstract, and section and [PARAGRAPH] before paragraphs </s>.
@@ -48,15 +59,22 @@ class Qasper(PaperQuestions, SpanTask):
             the question is unanswerable.
     """
 
-    extras: ClassVar[tuple[str, ...]] = (*SpanTask.extras, "passages", "paragraphs", "unplaced")
-    roles: ClassVar[tuple[str, ...]] = (*SpanTask.roles, "passages")
-    answer_keys: ClassVar[tuple[str, ...]] = (
-        *SpanTask.answer_keys,
-        *("type", "scores", "evidence", "paragraphs", "paragraph_probs"),
+    reads: ClassVar[TaskReads] = replace(PaperQuestions.reads, asked=("question",))
+    inputs: ClassVar[TaskInputs] = replace(
+        SpanTask.inputs,
+        roles=(*SpanTask.inputs.roles, "passages"),
+        markers=("[PARAGRAPH]",),
+        extras=(*SpanTask.inputs.extras, "passages", "paragraphs", "unplaced"),
+        label_names=(*SPAN_LABELS, "labels", "passage_labels"),
     )
-    label_names: ClassVar[tuple[str, ...]] = (*SpanTask.label_names, "labels", "passage_labels")
-    outputs: ClassVar[tuple[str, ...]] = ("logits", "passage_logits", *SpanTask.outputs)
-    new_tokens: ClassVar[tuple[str, ...]] = ("[PARAGRAPH]",)
+    answers: ClassVar[TaskAnswers] = replace(
+        PaperQuestions.answers,
+        outputs=("logits", "passage_logits", *SPAN_LOGITS),
+        keys=(
+            *SpanTask.answers.keys,
+            *("type", "scores", "evidence", "paragraphs", "paragraph_probs"),
+        ),
+    )
 
     name: Literal["qasper"] = "qasper"
     global_attention: list[str] = ["cls", "question", "passages"]
@@ -70,7 +88,7 @@ class Qasper(PaperQuestions, SpanTask):
 
     def parts(self, example: Example, data: "DataSection") -> tuple[str, str]:
         """Return the paper as it is read, and the question."""
-        return self.paper(example, data)[0], self.question(example, data)
+        return self.paper(example, data)[0], question_of(self, example, data)
 
     def classes(self, example: Example, data: "DataSection") -> str | list[str] | None:
         """Return the kind of the answer."""
@@ -110,7 +128,7 @@ class Qasper(PaperQuestions, SpanTask):
             # Where a span is right that nobody has placed, no place is wrong.
             nowhere = NO_LABEL if KINDS[kind] == "span" and not spans else CLS
             for feature in features:
-                for name in SpanTask.label_names:
+                for name in SPAN_LABELS:
                     feature[name] = feature[name] or [nowhere]
                 feature["unplaced"] = unplaced
         return features
@@ -120,11 +138,11 @@ class Qasper(PaperQuestions, SpanTask):
     ) -> tuple[Sequence[Span], Sequence[int]]:
         """Return the paragraphs, with one marker for all."""
         places = self.paper(example, data)[1]
-        return places, marker_ids(tokenizer, self.new_tokens) * len(places)
+        return places, marker_ids(tokenizer, self.inputs.markers) * len(places)
 
-    def keeps(self, features: Sequence[Feature]) -> bool:
-        """Tell whether the paper has a paragraph with a word that is read."""
-        return any(len(feature["passages"]) for feature in features)
+    def instances(self, features: Sequence[Feature]) -> Sequence[Feature]:
+        """Return them where the paper has a paragraph with a word that is read."""
+        return features if any(len(feature["passages"]) for feature in features) else []
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Number of inputs with evidence, and of answers and papers that are not learnt."""
@@ -154,7 +172,7 @@ class Qasper(PaperQuestions, SpanTask):
         scores, probs = passages.probabilities(outputs, features, len(places))
         answer = self.answer(self.best(outputs, features), context)
         kind = KINDS[int(scores.argmax())]
-        if not self.keeps(features) or (kind == "span" and not answer["answer"]):
+        if not self.instances(features) or (kind == "span" and not answer["answer"]):
             kind = "unanswerable"
         if kind != "span":
             answer |= {"answer": SAID[kind], "score": None, "start": None, "end": None}
@@ -185,7 +203,7 @@ class Qasper(PaperQuestions, SpanTask):
             length += len(piece) + len(BREAK)
 
         for name in ("title", "abstract"):
-            path = self.path(name, data)
+            path = path_of(self, name, data)
             if example.fields.get(path):
                 add(text(example, path))
         for section, paragraph in self.sectioned(example, data):

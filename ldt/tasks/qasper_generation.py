@@ -1,6 +1,7 @@
 """Questions on scientific papers, whose answers are written, with evidence; as in QASPER."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -13,7 +14,7 @@ from ldt.data.tokenization import tokenize
 from ldt.errors import DataError
 from ldt.io.records import Example
 from ldt.metrics.numbers import logistic
-from ldt.tasks.base import Outputs
+from ldt.tasks.base import WRITTEN, Outputs, TaskAnswers, TaskInputs, question_of
 from ldt.tasks.generation import Generation
 from ldt.tasks.paper_questions import PaperQuestions
 from ldt.tasks.passages import Weight
@@ -51,17 +52,20 @@ class QasperGeneration(PaperQuestions, WritingTask):
             Without that of passages no evidence is learnt, and none is named.
     """
 
-    extras: ClassVar[tuple[str, ...]] = (
-        *WritingTask.extras,
-        *("passages", "context", "paragraphs", "others"),
+    inputs: ClassVar[TaskInputs] = replace(
+        WritingTask.inputs,
+        roles=("cls", "question", "separator", "document"),
+        extras=(*WritingTask.inputs.extras, "passages", "context", "paragraphs", "others"),
+        label_names=("labels", "passage_labels"),
     )
-    roles: ClassVar[tuple[str, ...]] = ("cls", "question", "separator", "document")
-    answer_keys: ClassVar[tuple[str, ...]] = (
-        *("answer", "answer_tokens", "unfinished"),
-        *("evidence", "paragraphs", "paragraph_probs"),
+    answers: ClassVar[TaskAnswers] = replace(
+        PaperQuestions.answers,
+        outputs=(WRITTEN, "passage_logits"),
+        keys=(
+            *("answer", "answer_tokens", "unfinished"),
+            *("evidence", "paragraphs", "paragraph_probs"),
+        ),
     )
-    label_names: ClassVar[tuple[str, ...]] = ("labels", "passage_labels")
-    outputs: ClassVar[tuple[str, ...]] = (*WritingTask.outputs, "passage_logits")
     written: ClassVar[str] = "answers"
 
     name: Literal["qasper_generation"] = "qasper_generation"
@@ -77,7 +81,7 @@ class QasperGeneration(PaperQuestions, WritingTask):
     def parts(self, example: Example, data: "DataSection") -> tuple[str, str]:
         """Return headings and paragraphs, a line for each, and the question."""
         pieces = "\n".join(words for _, words in self._pieces(example, data))
-        return pieces, self.question(example, data)
+        return pieces, question_of(self, example, data)
 
     def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
         """Return evidence_weights.
@@ -105,7 +109,7 @@ class QasperGeneration(PaperQuestions, WritingTask):
         """
         self._tokenizer = tokenizer
         pieces = list(self._pieces(example, data))
-        asked = tokenize(tokenizer, self.question(example, data))
+        asked = tokenize(tokenizer, question_of(self, example, data))
         question, flags = self.cut(asked)
         cls, sep = ends(tokenizer)
         segments = [cls, Segment("question", question)]
@@ -151,14 +155,11 @@ class QasperGeneration(PaperQuestions, WritingTask):
             feature |= first | {"others": others}
         return [feature]
 
-    def keeps(self, features: Sequence[Feature]) -> bool:
-        """Tell whether the paper has a paragraph with a word."""
-        return bool(len(features[0]["passages"]))
-
     def instances(self, features: Sequence[Feature]) -> list[Feature]:
-        """Return an input for each annotator."""
+        """Return an input for each annotator, where the paper has a paragraph with a word."""
         (feature,) = features
-        return [feature | labels for labels in ({}, *feature["others"])]
+        several = ({}, *feature["others"]) if len(feature["passages"]) else ()
+        return [feature | labels for labels in several]
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Lengths of the answers; numbers of inputs with evidence, and of papers left out."""
@@ -196,7 +197,7 @@ class QasperGeneration(PaperQuestions, WritingTask):
         """
         (output,), (feature,) = outputs, features
         answer = self.read_off("answer", output)
-        if not self.keeps(features):
+        if not len(feature["passages"]):
             answer["answer"] = UNANSWERABLE
         probs = [0.0] * len(feature["paragraphs"])
         if config.evidence_weights.get("passages", 1):

@@ -18,7 +18,7 @@ from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import tokenize, tokenize_inside
 from ldt.errors import DataError
 from ldt.io.records import Example
-from ldt.tasks.base import Task
+from ldt.tasks.base import Task, TaskInputs, TaskReads, question_of
 from ldt.tasks.explained import Reading
 from ldt.tasks.text import marked
 from ldt.tasks.text.alignment import Span, aligned
@@ -35,10 +35,14 @@ class QuestionTask(Task):
         max_question: tokens of the question that are read; none reads all.
     """
 
-    extras: ClassVar[tuple[str, ...]] = ("offsets", "first", "context")
-    roles: ClassVar[tuple[str, ...]] = ("cls", "question", "sep", "document")
-    document: ClassVar[str] = "context"
-    asked: ClassVar[tuple[str, ...]] = ("question",)
+    reads: ClassVar[TaskReads] = replace(
+        Task.reads, document="context", asked=("question",), noun="questions"
+    )
+    inputs: ClassVar[TaskInputs] = replace(
+        Task.inputs,
+        roles=("cls", "question", "sep", "document"),
+        extras=("offsets", "first", "context"),
+    )
 
     global_attention: list[str] = ["cls", "question"]
     max_question: Length | None = None
@@ -69,7 +73,7 @@ class QuestionTask(Task):
         Raises:
             DataError: the question is empty, or leaves no room for the document.
         """
-        question = self.question(example, data, self.asked[0])
+        question = question_of(self, example, data, self.reads.asked[0])
         asked = tokenize(tokenizer, " " + question.strip())
         flags = {}
         if self.max_question is not None and len(asked) > self.max_question:
@@ -111,14 +115,6 @@ class QuestionTask(Task):
             feature["tokens"] = first + length + 1
             features.append(feature)
         return features
-
-    def beyond(self, features: Sequence[Feature]) -> tuple[str, int] | None:
-        """An answer that no input holds whole, or that is longer than ``max_answer``."""
-        tokens = features[0].get("answer_tokens", 0)
-        if tokens and not any(max(each["start_positions"], default=0) > 0 for each in features):
-            return "answer_in_no_input", tokens
-        most = getattr(self, "max_answer", None)
-        return ("answer_too_long", tokens) if most is not None and tokens > most else None
 
     def marks(
         self, example: Example, tokenizer, data: "DataSection"

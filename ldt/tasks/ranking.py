@@ -2,12 +2,13 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ldt.tasks.base import Decision
-from ldt.tasks.deciding import Abstaining, calibration, logits_of
+from ldt.tasks.base import TaskAnswers, TaskInputs, TaskReads
+from ldt.tasks.deciding import Abstaining, Decision, calibration, logits_of
 from ldt.tasks.decisions.policy import Policy, Rules, decide
 
 _ABSENT = -1e5  # a logit whose probability is 0 at any temperature
@@ -22,6 +23,10 @@ class Ranking(Abstaining):
         calibration: what makes the probabilities of candidates as often right as they say, fitted
             to the evaluation set: ``temperature``, or ``auto``, which has it where it helps.
     """
+
+    reads: ClassVar[TaskReads] = replace(Abstaining.reads, noun="questions")
+    inputs: ClassVar[TaskInputs] = replace(Abstaining.inputs, together=True)
+    answers: ClassVar[TaskAnswers] = replace(Abstaining.answers, metric="accuracy")
 
     calibration: Literal["none", "auto", "temperature"] = "none"
 

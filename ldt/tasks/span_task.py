@@ -1,8 +1,9 @@
 """The base of tasks whose answer is cut from the document: best spans."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -11,12 +12,16 @@ from ldt.data.options import Count, Length
 from ldt.errors import DataError
 from ldt.io import text_files
 from ldt.io.records import Example, text
-from ldt.tasks.base import Outputs
+from ldt.tasks.base import Outputs, SplitGroups, TaskAnswers, TaskInputs, path_of, strata_of
 from ldt.tasks.question_task import QuestionTask
 from ldt.tasks.text.alignment import Span, real_tokens, with_marks
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
+
+
+SPAN_LABELS = ("start_positions", "end_positions")
+SPAN_LOGITS = ("start_logits", "end_logits")
 
 
 class Found(NamedTuple):
@@ -37,10 +42,12 @@ class SpanTask(QuestionTask):
         n_best: spans in an answer line, the best ones.
     """
 
-    rests_on: ClassVar[Literal["logits", "places"] | None] = "places"
-    label_names: ClassVar[tuple[str, ...]] = ("start_positions", "end_positions")
-    outputs: ClassVar[tuple[str, ...]] = ("start_logits", "end_logits")
-    answer_keys: ClassVar[tuple[str, ...]] = ("answer", "score", "start", "end", "n_best")
+    inputs: ClassVar[TaskInputs] = replace(QuestionTask.inputs, label_names=SPAN_LABELS)
+    answers: ClassVar[TaskAnswers] = replace(
+        QuestionTask.answers,
+        outputs=SPAN_LOGITS,
+        keys=("answer", "score", "start", "end", "n_best"),
+    )
 
     max_answer: Length = 30
     top: Count = 20
@@ -51,13 +58,24 @@ class SpanTask(QuestionTask):
 
         return LdtForQuestionAnswering
 
-    def unit(self, example: Example, data: "DataSection") -> Hashable:
+    def groups(self, example: Example, data: "DataSection") -> SplitGroups:
         """The document: questions on one are not parted."""
-        return text(example, self.path("context", data))
+        return SplitGroups(
+            text(example, path_of(self, "context", data)), strata_of(self, example, data)
+        )
 
-    def default_metric(self, config) -> str:
-        """f1."""
-        return "f1"
+    def chunks(
+        self, *args: Any, spans: Sequence[Span] | None = None, **options: Any
+    ) -> list[Feature]:
+        """Return the features of `QuestionTask.chunks`; an answer is not learnt that no input holds
+        whole, or that is longer than ``max_answer``."""
+        features = super().chunks(*args, spans=spans, **options)
+        tokens = features[0].get("answer_tokens", 0)
+        if tokens and not any(each["start_positions"] for each in features):
+            features[0]["unlearnt"] = "answer_in_no_input", tokens
+        elif tokens > self.max_answer:
+            features[0]["unlearnt"] = "answer_too_long", tokens
+        return features
 
     def places(
         self, answer: dict, example: Example, data: "DataSection"
@@ -93,7 +111,7 @@ class SpanTask(QuestionTask):
         offsets, first = feature["offsets"], feature["first"]
         start, end = (
             np.asarray(output[name][first : first + len(offsets)], np.float64)
-            for name in SpanTask.outputs  # a task may have others too
+            for name in SPAN_LOGITS  # a task may have others too
         )
         real = real_tokens(offsets)
         top, pairs = self.top, np.empty((0, 2), int)

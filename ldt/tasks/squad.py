@@ -1,6 +1,7 @@
 """Questions on documents whose answers have a place, or none; as in SQuAD 1.1 and 2.0."""
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -11,11 +12,25 @@ from ldt.data.sentences import bare, trimmed
 from ldt.errors import DataError, RecipeError
 from ldt.io.records import Example, field, kind, text
 from ldt.metrics import baseline, cuad, squad
+from ldt.metrics.baseline import Baselines
 from ldt.metrics.numbers import logistic
 from ldt.metrics.result import mean
-from ldt.tasks.base import Decision, Fault, Outputs, Writer, evaluation_set, training_set
-from ldt.tasks.deciding import Calibrated, calibration, logits_of
+from ldt.tasks.base import (
+    Fault,
+    Outputs,
+    PublishedLayout,
+    SplitGroups,
+    TaskAnswers,
+    TaskReads,
+    best_constant,
+    evaluation_set,
+    not_empty,
+    path_of,
+    training_set,
+)
+from ldt.tasks.deciding import Calibrated, Decision, calibration, logits_of
 from ldt.tasks.decisions.policy import Policy, Rules, decide
+from ldt.tasks.explained import ByPlaces
 from ldt.tasks.span_task import SpanTask, context_of, thinned
 from ldt.tasks.text.alignment import Span
 from ldt.tasks.text.words import cuts_word
@@ -28,7 +43,7 @@ NAMES = ("no answer",)  # what a question is calibrated for
 UNSETTLED = 0.5  # "no answer" where it scores higher than every span
 
 
-class Squad(SpanTask, Calibrated):
+class Squad(SpanTask, Calibrated, ByPlaces):
     """A piece of a document of any length that answers a question, or "" for no answer.
 
     An example has ``question``, ``context`` and ``answers``: a list of {text, answer_start}, the
@@ -54,22 +69,19 @@ class Squad(SpanTask, Calibrated):
     for balanced chunks.
     """
 
-    fields: ClassVar[tuple[str, ...]] = ("question", "answers")
-    answer_keys: ClassVar[tuple[str, ...]] = (
-        *SpanTask.answer_keys,
-        *("best", "best_start", "best_end"),
-        "no_answer",
-        "null",
+    reads: ClassVar[TaskReads] = replace(SpanTask.reads, fields=("question", "answers"))
+    answers: ClassVar[TaskAnswers] = replace(
+        SpanTask.answers,
+        kind="span",
+        keys=(*SpanTask.answers.keys, "best", "best_start", "best_end", "no_answer", "null"),
+        settings={"no_answer_threshold": ("no_answer_threshold",)},
+        layouts={
+            "squad": PublishedLayout(squad.published),
+            "cuad-nbest": PublishedLayout(cuad.published, {"n_best": cuad.N_BEST}),
+        },
     )
 
     probability: ClassVar[str] = "no_answer"
-    layouts: ClassVar[Mapping[str, Writer]] = {
-        "squad": squad.published,
-        "cuad-nbest": cuad.published,
-    }
-    layout_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "cuad-nbest": {"n_best": cuad.N_BEST}
-    }
 
     name: Literal["squad"] = "squad"
     null_windows: Literal["all", "balanced"] = "all"
@@ -85,7 +97,9 @@ class Squad(SpanTask, Calibrated):
         """
         self.check_held_out(data)
         source = training_set(data)
-        answered = [bool(self.placed_answers(each, data)) for each in self.each(examples, source)]
+        answered = [
+            bool(self.placed_answers(each, data)) for each in not_empty(self, examples, source)
+        ]
         without = answered.count(False)
         if without == len(answered):
             raise DataError(
@@ -98,12 +112,13 @@ class Squad(SpanTask, Calibrated):
             )
         return {"no_answer_threshold": UNSETTLED if without else None, "decisions": {}}
 
-    def strata(self, example: Example, data: "DataSection") -> Collection[Hashable]:
-        """Return whether the question has an answer."""
+    def groups(self, example: Example, data: "DataSection") -> SplitGroups:
+        """The document, and whether the question has an answer."""
+        unit = super().groups(example, data).unit
         try:
-            return [bool(self.placed_answers(example, data))]
+            return SplitGroups(unit, [bool(self.placed_answers(example, data))])
         except DataError:
-            return []
+            return SplitGroups(unit)
 
     def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
         """Look at the answers of all evaluation examples.
@@ -113,7 +128,9 @@ class Squad(SpanTask, Calibrated):
                 taught that there may be none.
         """
         source = evaluation_set(data)
-        without = sum(not self.placed_answers(each, data) for each in self.each(examples, source))
+        without = sum(
+            not self.placed_answers(each, data) for each in not_empty(self, examples, source)
+        )
         if without and config.no_answer_threshold is None:
             raise DataError(
                 f"{source}: questions without an answer ({without:,}), the training set has none; "
@@ -129,7 +146,7 @@ class Squad(SpanTask, Calibrated):
             DataError: a field is missing, an answer is not where it is said to be, the question is
                 empty or leaves no room.
         """
-        context = text(example, self.path("context", data))
+        context = text(example, path_of(self, "context", data))
         spans = None
         if config is not None:
             spans = [span for span, _ in self.placed_answers(example, data)]
@@ -138,13 +155,13 @@ class Squad(SpanTask, Calibrated):
         )
         for feature in features:
             feature |= {"context": context, "chunks": len(features)}
-            for name in self.label_names if spans is not None else ():
+            for name in self.inputs.label_names if spans is not None else ():
                 feature[name] = feature[name] or [CLS]
         return features
 
     def faults(self, example: Example, data: "DataSection") -> Iterator[Fault]:
         """Yield answers that are not where they are said to be, and those that cut a word."""
-        context = text(example, self.path("context", data))
+        context = text(example, path_of(self, "context", data))
         for answer in self._listed(example, data):
             try:
                 (start, end), words = _placed(answer, context, example.where)
@@ -188,7 +205,9 @@ class Squad(SpanTask, Calibrated):
         spans = self.best(outputs, features)
         answer = self.answer(spans, context_of(features[0]["context"]))
         # Of the chunk with the lowest sum: one chunk with an answer is enough.
-        null = min(([float(each[name][CLS]) for name in self.outputs] for each in outputs), key=sum)
+        null = min(
+            ([float(each[name][CLS]) for name in self.answers.outputs] for each in outputs), key=sum
+        )
         if self.n_best > 1:
             answer["null"] = dict(zip(("start_logit", "end_logit"), null, strict=True))
         threshold = config.no_answer_threshold
@@ -265,29 +284,24 @@ class Squad(SpanTask, Calibrated):
                 rows.append({"questions": what, "number": len(part)} | mean(part))
         return mean(scores) | {"no_answer_threshold": threshold}, rows
 
-    def trivial(self, golds: Sequence[Any], config) -> dict[str, dict]:
-        """Return the most frequent answer; where there may be none, no answer too."""
-        usual = baseline.commonest(gold["answers"] for gold in golds)
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
+        """Return what the most frequent answer has; where there may be none, no answer too."""
+        usual = baseline.commonest(gold["answers"] for gold in trained)
         answers = {baseline.quoted(usual): {"answer": usual, "best": usual, "no_answer": 0.0}}
         if config.no_answer_threshold is not None:
             answers["always no answer"] = {"answer": "", "best": "", "no_answer": 1.0}
-        return answers
-
-    def settle(self, metrics: dict[str, float]) -> dict[str, Any]:
-        """The threshold that was found on the evaluation set."""
-        name = "no_answer_threshold"
-        return {name: metrics[name]} if name in metrics else {}
+        return best_constant(self, answers, golds, config)
 
     def placed_answers(self, example: Example, data: "DataSection") -> list[tuple[Span, str]]:
         """The characters and the text of each right answer, as `trimmed`; none without a word."""
-        context = text(example, self.path("context", data))
+        context = text(example, path_of(self, "context", data))
         placed = [_placed(answer, context, example.where) for answer in self._listed(example, data)]
         spans = [trimmed(context, *span) for span, _ in placed]
         return [((start, end), context[start:end]) for start, end in spans if start < end]
 
     def _listed(self, example: Example, data: "DataSection") -> list[Any]:
         """The right answers one by one, each as text or as an object."""
-        path = self.path("answers", data)
+        path = path_of(self, "answers", data)
         listed = field(example, path)
         if isinstance(listed, dict):
             quoted, starts = listed.get("text"), listed.get("answer_start")

@@ -1,7 +1,8 @@
 """A summary of a document, or of several, which a model with a decoder writes."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -14,7 +15,15 @@ from ldt.io.records import field as field_of
 from ldt.metrics import baseline, summarization
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import count_words, mean
-from ldt.tasks.base import Outputs, Writer
+from ldt.tasks.base import (
+    Outputs,
+    PublishedLayout,
+    TaskAnswers,
+    TaskInputs,
+    TaskReads,
+    path_of,
+    question_of,
+)
 from ldt.tasks.generation import wordless
 from ldt.tasks.writing_task import WritingTask
 
@@ -36,26 +45,25 @@ class Summarization(WritingTask):
     the others. What is said of texts in `WritingTask` holds for summaries.
     """
 
-    extras: ClassVar[tuple[str, ...]] = (*WritingTask.extras, "parts")
-    roles: ClassVar[tuple[str, ...]] = ("cls", "question", "separator", "document", "sep")
-    fields: ClassVar[tuple[str, ...]] = ("summary", "question")
-    noun: ClassVar[str] = "documents"
-    answer_keys: ClassVar[tuple[str, ...]] = (
-        *("summary", "summary_tokens", "unfinished", "read_tokens"),
+    reads: ClassVar[TaskReads] = replace(WritingTask.reads, fields=("summary", "question"))
+    inputs: ClassVar[TaskInputs] = replace(
+        WritingTask.inputs,
+        roles=("cls", "question", "separator", "document", "sep"),
+        extras=(*WritingTask.inputs.extras, "parts"),
+        one_class=True,
     )
-    layouts: ClassVar[Mapping[str, Writer]] = {"summarization": summarization.published}
+    answers: ClassVar[TaskAnswers] = replace(
+        WritingTask.answers,
+        kind="summary",
+        keys=("summary", "summary_tokens", "unfinished", "read_tokens"),
+        metric="rougeLsum",  # by sentences, which papers on long documents call ROUGE-L
+        scorer=summarization.scorer,
+        layouts={"summarization": PublishedLayout(summarization.published, default=())},  # no JSON
+    )
     written: ClassVar[str] = "summaries"
 
     name: Literal["summarization"] = "summarization"
     global_attention: list[str] = ["cls", "question", "separator"]
-
-    def default_layout(self, formats: Iterable[str | None]) -> str | None:
-        """Return None: a text with a summary a line is no JSON."""
-        return None
-
-    def has_one_class(self, config=None) -> bool:
-        """Return True: each place of a summary has one token."""
-        return True
 
     def parts(self, example: Example, data: "DataSection") -> tuple[str, str]:
         """Return the documents, a line for each, and the question."""
@@ -166,16 +174,8 @@ class Summarization(WritingTask):
         figures = mean([*map(summarization.rouge, summaries, leads)])
         return baseline.best({f"the first {plural(words, 'word')}": figures})
 
-    def check_scorer(self) -> None:
-        """Import rouge-score."""
-        summarization.scorer()
-
-    def default_metric(self, config) -> str:
-        """ROUGE-L by sentences, which papers on long documents call ROUGE-L."""
-        return "rougeLsum"
-
     def _documents(self, example: Example, data: "DataSection") -> list[str]:
-        path = self.path("text", data)
+        path = path_of(self, "text", data)
         found = field_of(example, path)
         if isinstance(found, list):
             if documents := texts(example, path):
@@ -189,13 +189,13 @@ class Summarization(WritingTask):
 
     def _asked(self, example: Example, data: "DataSection") -> str | None:
         """The question, None where there is none; one that the recipe names is to be there."""
-        path = self.path("question", data)
+        path = path_of(self, "question", data)
         if "question" not in data.fields and example.fields.get(path) is None:
             return None
-        return self.question(example, data)
+        return question_of(self, example, data)
 
     def _summary(self, example: Example, data: "DataSection") -> str:
-        summary = text(example, self.path("summary", data))
+        summary = text(example, path_of(self, "summary", data))
         if not summary.strip():
             raise DataError(f"{example.where}: the summary is empty")
         return summary

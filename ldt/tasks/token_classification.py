@@ -3,7 +3,8 @@
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -15,18 +16,25 @@ from ldt.data.tokenization import tokenize_with_offsets
 from ldt.errors import DataError
 from ldt.io.records import Example, field, text
 from ldt.metrics import conll
+from ldt.metrics.baseline import Baselines
 from ldt.metrics.conll import Entity
 from ldt.metrics.numbers import softmax
 from ldt.tasks.base import (
     NO_LABEL,
     Fault,
     Outputs,
-    Writer,
+    PublishedLayout,
+    TaskAnswers,
+    TaskInputs,
+    TaskReads,
+    best_constant,
     evaluation_set,
     named_labels,
+    not_empty,
+    path_of,
     training_set,
 )
-from ldt.tasks.explained import Reading
+from ldt.tasks.explained import ByPlaces, Reading
 from ldt.tasks.text.words import Words, cuts_word, sentences, spans
 from ldt.tasks.weighted import Weighted
 
@@ -36,7 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ldt")
 
 
-class TokenClassification(Weighted):
+class TokenClassification(Weighted, ByPlaces):
     """Entities, as CoNLL has them: they do not overlap, and each is of one type.
 
     An example has ``tokens``, a list of words or a list of sentences, which are lists of words,
@@ -52,13 +60,21 @@ class TokenClassification(Weighted):
             the training set, sorted as text.
     """
 
-    extras: ClassVar[tuple[str, ...]] = ("words", "text", "astray", "sizes", "nested")
-    roles: ClassVar[tuple[str, ...]] = ("cls", "document", "sep")
-    noun: ClassVar[str] = "documents"
-    fields: ClassVar[tuple[str, ...]] = ("tokens", "tags", "entities")
-    answer_keys: ClassVar[tuple[str, ...]] = ("entities", "tags")
-    rests_on: ClassVar[Literal["logits", "places"] | None] = "places"
-    layouts: ClassVar[Mapping[str, Writer]] = {"conll": conll.published}
+    reads: ClassVar[TaskReads] = replace(Weighted.reads, fields=("tokens", "tags", "entities"))
+    inputs: ClassVar[TaskInputs] = replace(
+        Weighted.inputs,
+        roles=("cls", "document", "sep"),
+        extras=("words", "text", "astray", "sizes", "nested"),
+        one_class=True,
+    )
+    answers: ClassVar[TaskAnswers] = replace(
+        Weighted.answers,
+        kind="entities",
+        keys=("entities", "tags"),
+        layouts={"conll": PublishedLayout(conll.published)},
+    )
+
+    chunked: ClassVar[bool] = False
 
     name: Literal["token_classification"] = "token_classification"
     global_attention: list[str] = ["cls"]
@@ -68,10 +84,6 @@ class TokenClassification(Weighted):
         from ldt.model import LdtForTokenClassification
 
         return LdtForTokenClassification
-
-    def has_one_class(self, config=None) -> bool:
-        """Return True: words without an entity have one too."""
-        return True
 
     def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
         """Return id2label, label2id and num_labels: O, and B and I of each type.
@@ -126,7 +138,7 @@ class TokenClassification(Weighted):
         """
         unseen: Counter[str] = Counter()
         where = ""
-        for example in self.each(examples, evaluation_set(data)):
+        for example in not_empty(self, examples, evaluation_set(data)):
             for entity in self.gold(example, data, config):
                 if f"B-{entity.label}" not in config.label2id:
                     unseen[entity.label] += 1
@@ -210,8 +222,8 @@ class TokenClassification(Weighted):
         """
         tokens = self._tokens(example, data)
         if tokens is None:
-            return spans(example, self.path("entities", data), self._text(example, data))
-        tags = sentences(example, self.path("tags", data))
+            return spans(example, path_of(self, "entities", data), self._text(example, data))
+        tags = sentences(example, path_of(self, "tags", data))
         sizes = [[len(sentence) for sentence in some] for some, _ in (tags, tokens)]
         if sizes[0] != sizes[1] or tags[1] != tokens[1]:
             raise DataError(
@@ -222,7 +234,7 @@ class TokenClassification(Weighted):
             return by_sentence(tags[0])
         except ValueError as error:
             raise DataError(
-                f"{example.where}: field {self.path('tags', data)!r}: {error}"
+                f"{example.where}: field {path_of(self, 'tags', data)!r}: {error}"
             ) from None
 
     def decode(
@@ -306,13 +318,9 @@ class TokenClassification(Weighted):
         ]
         return _percent(totals, ""), rows
 
-    def trivial(self, golds: Sequence[Any], config) -> dict[str, dict]:
-        """Return O for every word."""
-        return {"always O": {"entities": []}}
-
-    def default_metric(self, config) -> str:
-        """The F1 of entities."""
-        return "f1"
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
+        """Return what O for every word has."""
+        return best_constant(self, {"always O": {"entities": []}}, golds, config)
 
     def raw_text(self, example: Example, data: "DataSection") -> str | None:
         """The text whose characters the places of entities are; None of given words, or of none."""
@@ -323,17 +331,17 @@ class TokenClassification(Weighted):
 
     def _tokens(self, example: Example, data: "DataSection") -> tuple[list[list[str]], bool] | None:
         """The words as sentences, and whether they were given so; None of an example with text."""
-        path = self.path("tokens", data)
+        path = path_of(self, "tokens", data)
         if data.text is not None:
             return None
         try:
             field(example, path)
         except DataError:
-            if self.document in example.fields:
+            if self.reads.document in example.fields:
                 return None
             raise DataError(
-                f"{example.where}: no field {path!r}, a list of words, and no {self.document!r}; "
-                "data.fields and data.text name others"
+                f"{example.where}: no field {path!r}, a list of words, and no "
+                f"{self.reads.document!r}; data.fields and data.text name others"
             ) from None
         return sentences(example, path)
 
@@ -341,7 +349,7 @@ class TokenClassification(Weighted):
         """The letters of tags of given words, but for those that IOB has."""
         if self._tokens(example, data) is None:
             return set()
-        tags = itertools.chain.from_iterable(sentences(example, self.path("tags", data))[0])
+        tags = itertools.chain.from_iterable(sentences(example, path_of(self, "tags", data))[0])
         return {tag[:1] for tag in tags} - {*"BIO"}
 
     def _words(self, example: Example, data: "DataSection") -> Words:
@@ -349,7 +357,7 @@ class TokenClassification(Weighted):
         return Words.given(*tokens) if tokens else Words.raw(self._text(example, data))
 
     def _text(self, example: Example, data: "DataSection") -> str:
-        return text(example, self.path(self.document, data))
+        return text(example, path_of(self, self.reads.document, data))
 
 
 def _labels(gold: list[Entity], words: np.ndarray, config, *, raw: bool) -> tuple[np.ndarray, int]:

@@ -1,7 +1,8 @@
 """Questions on long documents, learnt from answers without a place; as in TriviaQA."""
 
 import json
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -11,8 +12,21 @@ from ldt.errors import DataError, listed
 from ldt.io import text_files
 from ldt.io.records import Example, field, kind, text
 from ldt.metrics import baseline, triviaqa
+from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import mean
-from ldt.tasks.base import Fault, Outputs, Writer
+from ldt.tasks.base import (
+    Fault,
+    Outputs,
+    PublishedLayout,
+    SplitGroups,
+    TaskAnswers,
+    TaskInputs,
+    TaskReads,
+    best_constant,
+    path_of,
+    question_of,
+)
+from ldt.tasks.explained import ByPlaces
 from ldt.tasks.span_task import SpanTask, context_of
 from ldt.tasks.text.mentions import mentions
 
@@ -23,7 +37,7 @@ if TYPE_CHECKING:
 _NAMES = "; data.evidence names the folder of the documents"
 
 
-class TriviaQA(SpanTask):
+class TriviaQA(SpanTask, ByPlaces):
     """The answer to a question, from one of its documents.
 
     An example is a question and one document: ``question``; ``context``, or ``context_file``, the
@@ -47,18 +61,22 @@ class TriviaQA(SpanTask):
     scripts/triviaqa.py for the numbers that the paper leaves out.
     """
 
-    extras: ClassVar[tuple[str, ...]] = (*SpanTask.extras, "question_id", "where", "mentions")
-    fields: ClassVar[tuple[str, ...]] = (
-        "question",
-        "context_file",
-        "answers",
-        "question_id",
-        "verified",
+    reads: ClassVar[TaskReads] = replace(
+        SpanTask.reads,
+        fields=("question", "context_file", "answers", "question_id", "verified"),
+        files=True,
     )
-    together: ClassVar[bool] = True
-    reads_files: ClassVar[bool] = True
-    answer_keys: ClassVar[tuple[str, ...]] = (*SpanTask.answer_keys, "question_id")
-    layouts: ClassVar[Mapping[str, Writer]] = {"triviaqa": triviaqa.published}
+    inputs: ClassVar[TaskInputs] = replace(
+        SpanTask.inputs,
+        extras=(*SpanTask.inputs.extras, "question_id", "where", "mentions"),
+        together=True,
+    )
+    answers: ClassVar[TaskAnswers] = replace(
+        SpanTask.answers,
+        kind="mention",
+        keys=(*SpanTask.answers.keys, "question_id"),
+        layouts={"triviaqa": PublishedLayout(triviaqa.published)},
+    )
 
     name: Literal["triviaqa"] = "triviaqa"
     loss: Literal["or", "first"] = "or"
@@ -66,14 +84,14 @@ class TriviaQA(SpanTask):
     without_answer: Literal["skip", "keep", "error"] = "skip"
     max_question: Length | None = 55
 
-    def unit(self, example: Example, data: "DataSection") -> Hashable:
+    def groups(self, example: Example, data: "DataSection") -> SplitGroups:
         """The question: its documents are not parted."""
-        return self.gold(example, data, None)["question"]
+        return SplitGroups(self.gold(example, data, None)["question"])
 
     def parts(self, example: Example, data: "DataSection") -> tuple[str, str]:
         """Return the document, also where it is a file of its own, and the question."""
         source = self._source(example, data)
-        return context_of(source), self.question(example, data)
+        return context_of(source), question_of(self, example, data)
 
     def answer_key(self, example: Example, data: "DataSection") -> str:
         """Return the names of the answer; the id of the question is no part of it."""
@@ -107,25 +125,25 @@ class TriviaQA(SpanTask):
             example, context, tokenizer, data=data, max_length=max_length, spans=spans
         )
         about: dict[str, Any] = {"context": source, "where": example.where}
-        question = _optional(example, self.path("question_id", data))
+        question = _optional(example, path_of(self, "question_id", data))
         about |= {} if question is None else {"question_id": question}
         about |= {} if spans is None else {"mentions": len(places)}
         return [feature | about for feature in features]
 
-    def keeps(self, features: Sequence[Feature]) -> bool:
-        """Tell whether a chunk has a mention, or documents without one are kept.
+    def instances(self, features: Sequence[Feature]) -> Sequence[Feature]:
+        """Return them where a chunk has a mention, or documents without one are kept.
 
         Raises:
             DataError: none has, and that is an error.
         """
         if self.without_answer == "keep" or any(f["start_positions"] for f in features):
-            return True
+            return features
         if self.without_answer == "error":
             raise DataError(
                 f"{features[0]['where']}: no answer in what is read of the document; "
                 "task.without_answer=skip leaves such documents out"
             )
-        return False
+        return []
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Numbers of mentions found, and of documents without one."""
@@ -162,8 +180,8 @@ class TriviaQA(SpanTask):
         Raises:
             DataError: there is no answer.
         """
-        question = _optional(example, self.path("question_id", data))
-        verified = _optional(example, self.path("verified", data))
+        question = _optional(example, path_of(self, "question_id", data))
+        verified = _optional(example, path_of(self, "verified", data))
         return {
             "question": example.id if question is None else question,
             "answers": self._answers(example, data),
@@ -201,13 +219,15 @@ class TriviaQA(SpanTask):
             metrics |= {f"verified_{name}": value for name, value in mean(verified).items()}
         return metrics, []
 
-    def trivial(self, golds: Sequence[Any], config) -> dict[str, dict]:
-        """Return the most frequent answer."""
-        usual = baseline.commonest(gold["answers"] for gold in golds)
-        return {baseline.quoted(usual): {"answer": usual, "score": 0.0}}
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
+        """Return what the most frequent answer has."""
+        usual = baseline.commonest(gold["answers"] for gold in trained)
+        return best_constant(
+            self, {baseline.quoted(usual): {"answer": usual, "score": 0.0}}, golds, config
+        )
 
     def _answers(self, example: Example, data: "DataSection") -> list[str]:
-        path = self.path("answers", data)
+        path = path_of(self, "answers", data)
         names = _optional(example, path)
         names = [names] if isinstance(names, str) else names
         if not isinstance(names, list) or not names:
@@ -222,9 +242,9 @@ class TriviaQA(SpanTask):
 
     def _source(self, example: Example, data: "DataSection") -> str | Path:
         """The document's text, or the path of its file."""
-        name = _optional(example, self.path("context_file", data))
-        if name is None or _optional(example, self.path("context", data)) is not None:
-            return text(example, self.path("context", data))
+        name = _optional(example, path_of(self, "context_file", data))
+        if name is None or _optional(example, path_of(self, "context", data)) is not None:
+            return text(example, path_of(self, "context", data))
         if isinstance(name, Path):  # of a format that has looked where it is
             return name
         if not isinstance(name, str):

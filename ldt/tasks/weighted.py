@@ -32,6 +32,12 @@ class Weighted(Task):
     class_weights: Literal["none", "balanced"] | dict[str, Weight] = "none"
     focal_gamma: float = Field(0.0, ge=0, le=10)
 
+    @property
+    def weighs_by(self) -> str | None:
+        """The first key by which classes do not count alike; None where all do."""
+        plain = {"class_weights": "none", "focal_gamma": 0}
+        return next((key for key, value in plain.items() if getattr(self, key) != value), None)
+
     def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
         """Return class_weights and focal_gamma of the config, and a line with counts and weights.
 

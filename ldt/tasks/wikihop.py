@@ -7,7 +7,7 @@ import logging
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -18,12 +18,25 @@ from ldt.data.options import Count
 from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import marker_ids, tokenize, tokenize_with_offsets
 from ldt.errors import DataError, listed
-from ldt.io.records import Example, field, flat, text, texts
+from ldt.io.records import Example, flat, text, texts
 from ldt.metrics import wikihop
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import mean
-from ldt.tasks.base import NO_LABEL, Fault, Outputs, Writer, evaluation_set, training_set
-from ldt.tasks.explained import Reading, Target
+from ldt.tasks.base import (
+    NO_LABEL,
+    Fault,
+    Outputs,
+    PublishedLayout,
+    TaskAnswers,
+    TaskInputs,
+    TaskReads,
+    evaluation_set,
+    not_empty,
+    path_of,
+    question_of,
+    training_set,
+)
+from ldt.tasks.explained import ByLogits, Reading, Target
 from ldt.tasks.ranking import Ranking
 
 if TYPE_CHECKING:
@@ -38,7 +51,7 @@ _GROUPS = (
 )
 
 
-class WikiHop(Ranking):
+class WikiHop(Ranking, ByLogits):
     """One of the candidates of each question.
 
     Encoding, head and shuffling are those of Beltagy et al. 2020 (arXiv:2004.05150), as in the
@@ -58,20 +71,28 @@ class WikiHop(Ranking):
         n_best: candidates in an answer line, the best ones.
     """
 
-    extras: ClassVar[tuple[str, ...]] = ("candidates",)
-    roles: ClassVar[tuple[str, ...]] = ("cls", "question", "candidates", "supports")
-    document: ClassVar[str] = "supports"
-    asked: ClassVar[tuple[str, ...]] = ("query", "candidates")
-    fields: ClassVar[tuple[str, ...]] = ("query", "candidates", "answer")
-    answer_keys: ClassVar[tuple[str, ...]] = (
-        *("answer", "score", "n_best", "best", "abstained", "why"),
+    reads: ClassVar[TaskReads] = replace(
+        Ranking.reads,
+        document="supports",
+        asked=("query", "candidates"),
+        fields=("query", "candidates", "answer"),
+        also={"question": "query", "choices": "candidates", "context": "supports"},
+        several=True,
+    )
+    inputs: ClassVar[TaskInputs] = replace(
+        Ranking.inputs,
+        roles=("cls", "question", "candidates", "supports"),
+        markers=("[question]", "[/question]", "[ent]", "[/ent]"),
+        extras=("candidates",),
+        shuffled=("candidates", "supports"),
+    )
+    answers: ClassVar[TaskAnswers] = replace(
+        Ranking.answers,
+        kind="candidate",
+        keys=("answer", "score", "n_best", "best", "abstained", "why"),
+        layouts={"wikihop": PublishedLayout(wikihop.published)},
     )
     probability: ClassVar[str] = "score"
-    together: ClassVar[bool] = True
-    rests_on: ClassVar[Literal["logits", "places"] | None] = "logits"
-    shuffles: ClassVar[bool] = True
-    new_tokens: ClassVar[tuple[str, ...]] = ("[question]", "[/question]", "[ent]", "[/ent]")
-    layouts: ClassVar[Mapping[str, Writer]] = {"wikihop": wikihop.published}
 
     name: Literal["wikihop"] = "wikihop"
     global_attention: list[str] = ["cls", "question", "candidates"]
@@ -91,7 +112,7 @@ class WikiHop(Ranking):
             RecipeError: there are no documents to calibrate by.
         """
         self.check_held_out(data)
-        for example in self.each(examples, training_set(data)):
+        for example in not_empty(self, examples, training_set(data)):
             answer, candidates = self._answer(example, data), self._candidates(example, data)
             if answer not in candidates:
                 raise DataError(
@@ -108,7 +129,7 @@ class WikiHop(Ranking):
             DataError: no examples, or one without answer or candidates.
         """
         strange, total = [], 0
-        for example in self.each(examples, evaluation_set(data)):
+        for example in not_empty(self, examples, evaluation_set(data)):
             total += 1
             if self._answer(example, data) not in self._candidates(example, data):
                 strange.append(example.where)
@@ -121,23 +142,12 @@ class WikiHop(Ranking):
                 f"{total:,}",
             )
 
-    def shuffle(
-        self, example: Example, generator: np.random.Generator, data: "DataSection"
-    ) -> Example:
-        """The example with its candidates, and its supports, in a new order each."""
-        changed = {}
-        for name in ("candidates", "supports"):
-            path = self.path(name, data)
-            values = field(example, path)
-            changed[path] = [values[place] for place in generator.permutation(len(values))]
-        return replace(example, fields=example.fields | changed)
-
     def faults(self, example: Example, data: "DataSection") -> Iterator[Fault]:
         """Yield an answer that is no candidate, and candidates that no support mentions."""
         answer, candidates = self._answer(example, data), self._candidates(example, data)
         if answer not in candidates:
             yield Fault("answer_not_in_candidates", f"the answer is {_cut(answer)}")
-        supports = _words(flat(texts(example, self.path("supports", data))))
+        supports = _words(flat(texts(example, path_of(self, "supports", data))))
         missing = [each for each in candidates if _words(each) not in supports]
         if missing:
             yield Fault("candidate_never_occurs", listed(missing, 3, _cut))
@@ -153,10 +163,10 @@ class WikiHop(Ranking):
         Raises:
             DataError: the question is empty, or candidates leave no room for the supports.
         """
-        question = self.question(example, data, "query")
+        question = question_of(self, example, data, "query")
         candidates = self._candidates(example, data)
-        supports = texts(example, self.path("supports", data))
-        asks, asked, here, there = marker_ids(tokenizer, self.new_tokens)
+        supports = texts(example, path_of(self, "supports", data))
+        asks, asked, here, there = marker_ids(tokenizer, self.inputs.markers)
         cls, sep = ends(tokenizer)
 
         # Question and candidates stand in front of each chunk of the supports.
@@ -239,7 +249,7 @@ class WikiHop(Ranking):
         self, example: Example, tokenizer, data: "DataSection", unit: Unit = "sentence"
     ) -> Reading:
         """Return the supports, a line each, whose passages are their sentences or paragraphs."""
-        supports = texts(example, self.path("supports", data))
+        supports = texts(example, path_of(self, "supports", data))
         outside = np.full((1, 2), -1, np.int32)  # the separators around a support
         offsets, passages, start = [], [], 0
         for support in supports:
@@ -277,15 +287,12 @@ class WikiHop(Ranking):
         """Return the accuracy of guessing, in the mean over all guesses."""
         return wikihop.guessing(gold["candidates"] for gold in golds)
 
-    def default_metric(self, config) -> str:
-        return "accuracy"
-
     def _answer(self, example: Example, data: "DataSection") -> str:
-        return text(example, self.path("answer", data))
+        return text(example, path_of(self, "answer", data))
 
     def _candidates(self, example: Example, data: "DataSection") -> list[str]:
         """Those of an example, each once, in the order of their first occurrence."""
-        path = self.path("candidates", data)
+        path = path_of(self, "candidates", data)
         candidates = list(dict.fromkeys(texts(example, path)))
         if not candidates:
             raise DataError(f"{example.where}: field {path!r} is an empty list")

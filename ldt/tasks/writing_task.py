@@ -1,6 +1,7 @@
 """The base of tasks whose answer a model with a decoder writes."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,7 +11,7 @@ from ldt.data.features import Feature, ends
 from ldt.data.options import Count, Length
 from ldt.data.tokenization import special_id, tokenize
 from ldt.errors import RecipeError
-from ldt.tasks.base import WRITTEN, Outputs, Task
+from ldt.tasks.base import WRITTEN, Outputs, Task, TaskAnswers, TaskInputs
 from ldt.tasks.generation import Generation, greedy
 
 BLOCK = 8  # documents in a row that an evaluation takes, so that whole batches are answered
@@ -34,10 +35,10 @@ class WritingTask(Task):
             are stored with the model.
     """
 
-    extras: ClassVar[tuple[str, ...]] = ("target",)
-    outputs: ClassVar[tuple[str, ...]] = (WRITTEN,)
-    overflows: ClassVar[tuple[str, ...]] = ("truncate", "error")
-    generates: ClassVar[bool] = True
+    inputs: ClassVar[TaskInputs] = replace(
+        Task.inputs, extras=("target",), overflows=("truncate", "error")
+    )
+    answers: ClassVar[TaskAnswers] = replace(Task.answers, outputs=(WRITTEN,))
     written: ClassVar[str]  # what the texts are called in messages
 
     max_question: Length | None = None
@@ -65,11 +66,6 @@ class WritingTask(Task):
             f"{max(targets):,} in the longest; {cut:,} of {len(targets):,} cut"
             + (f" after {limit:,} tokens" if cut else "")
         ]
-
-    def beyond(self, features: Sequence[Feature]) -> tuple[str, int] | None:
-        """A text that is cut off."""
-        tokens = features[0]["target"]
-        return ("target_cut", tokens) if tokens > len(features[0]["labels"]) else None
 
     def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
         """Return the settings of the search as ``generation``, and a line with them.
@@ -110,7 +106,8 @@ class WritingTask(Task):
         return {WRITTEN: model.generate(**given, generation_config=config)}
 
     def sampled(self, documents: int) -> Collection[int]:
-        """Return those of blocks that are spread evenly over the set."""
+        """Numbers of the documents of an evaluation set that are answered while a model trains:
+        those of blocks that are spread evenly over the set."""
         every = -(-documents // self.evaluated)
         return {number for number in range(documents) if number // BLOCK % every == 0}
 
@@ -134,8 +131,8 @@ class WritingTask(Task):
         return positions
 
     def learnt(self, text: str, tokenizer, config) -> Feature:
-        """Return ``labels`` [tokens] int32 of a text, and ``target``, how many it would have
-        without a limit.
+        """Return ``labels`` [tokens] int32 of a text, ``target``, how many it would have without a
+        limit, and that it is not learnt whole.
 
         Raises:
             RecipeError: as `positions`.
@@ -144,7 +141,9 @@ class WritingTask(Task):
         words, positions = tokenize(tokenizer, text), self.positions(config)
         limit = min(self.max_target_tokens or positions, positions)
         labels = [*cls.ids, *words[: max(limit - 2, 0)], *sep.ids]
-        return {"labels": np.array(labels, np.int32), "target": len(words) + 2}
+        size = len(words) + 2
+        cut = {"unlearnt": ("target_cut", size)} if size > len(labels) else {}
+        return {"labels": np.array(labels, np.int32), "target": size} | cut
 
     def cut(self, question: list[int]) -> tuple[list[int], dict[str, Any]]:
         """Return as many tokens of a question as are read, and flags of the answer."""

@@ -104,6 +104,6 @@ def train_in_phases(recipe: Recipe, **options: Any) -> Iterator[TrainingResult]:
     with redirect_stdout(io.StringIO()):  # transformers prints there that W&B is offline
         from ldt.training.loop import train_jobs
 
-    module, _, name = JOBS[recipe.task.kind].partition(":")
+    module, _, name = JOBS[recipe.task.reads.kind].partition(":")
     jobs = getattr(import_module(module), name).phases(recipe)
     yield from train_jobs(jobs, TrainingOptions(**options))

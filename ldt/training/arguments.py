@@ -16,11 +16,15 @@ from transformers.training_args import ParallelMode
 
 from ldt.attention.matmul import has_bfloat16
 from ldt.attention.triton.devices import precision as kernels
+from ldt.data.labels import SINGLE
 from ldt.data.options import CorpusSection
 from ldt.errors import RecipeError, UserError, first_line
+from ldt.metrics.meanings import LOWER_IS_BETTER
 from ldt.recipe.problems import shown
 from ldt.recipe.recipe import Recipe, check_training
 from ldt.recipe.training import NEW_NAMES, OWN_TRAINING_KEYS
+from ldt.tasks.deciding import Deciding
+from ldt.tasks.weighted import Weighted
 from ldt.training import idle, lora, processes
 from ldt.training.compiling import check_compile
 from ldt.training.reports import check_reports
@@ -153,7 +157,8 @@ def _check_tokens(recipe: Recipe) -> None:
 def _check_scorer(recipe: Recipe) -> None:
     """Raise RecipeError where no evaluation could score its answers."""
     try:
-        recipe.task.check_scorer()
+        if recipe.task.answers.scorer:
+            recipe.task.answers.scorer()
     except UserError as error:
         raise RecipeError(f"{recipe.where('task', 'name')}: {error}") from None
 
@@ -243,7 +248,7 @@ def arguments(
     if metric:
         metric = values.get("metric_for_best_model") or metric
         values["metric_for_best_model"] = metric
-        lower = metric.removeprefix("eval_") in recipe.task.lower_is_better
+        lower = metric.removeprefix("eval_") in LOWER_IS_BETTER
         values.setdefault("greater_is_better", not lower)
     steps = all_steps(values, inputs)
     values.setdefault("logging_steps", max(1, steps // LINES))
@@ -345,17 +350,14 @@ def check_smoothing(recipe: Recipe, config: Any = None) -> None:
     """
     if not recipe.training.get("label_smoothing_factor"):
         return
-    for key, plain in (("class_weights", "none"), ("focal_gamma", 0)):
-        if getattr(recipe.task, key, plain) != plain:
-            raise RecipeError(
-                f"{recipe.where('training', 'label_smoothing_factor')}: does not go with "
-                f"task.{key}; leave one of them out"
-            )
-    if not recipe.task.has_one_class(config):
+    task, where = recipe.task, recipe.where("training", "label_smoothing_factor")
+    if isinstance(task, Weighted) and (key := task.weighs_by):
+        raise RecipeError(f"{where}: does not go with task.{key}; leave one of them out")
+    several = isinstance(task, Deciding) and task.problem_of(config) != SINGLE
+    if several or not task.inputs.one_class:
         raise RecipeError(
-            f"{recipe.where('training', 'label_smoothing_factor')}: is for labels of one class "
-            "each, as in token_classification and single_label classification, and this "
-            f"{recipe.task.name} has others; leave it out"
+            f"{where}: is for labels of one class each, as in token_classification and "
+            f"single_label classification, and this {task.name} has others; leave it out"
         )
 
 
@@ -411,4 +413,4 @@ def precision(training: Mapping[str, Any], weight: Any) -> str:
 
 def _fixed(recipe: Recipe) -> dict[str, Any]:
     """`FIXED`, and the names under which the task's batches have their labels."""
-    return FIXED | {"label_names": list(recipe.task.label_names)}
+    return FIXED | {"label_names": list(recipe.task.inputs.label_names)}

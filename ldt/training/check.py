@@ -137,7 +137,8 @@ class Ruler:
         if self.tokenizer is None:
             return self.text(" ".join(task.parts(example, data)))
         # The labels of spans take no config, only word that they are wanted.
-        config = SimpleNamespace() if hasattr(task, "max_answer") else None
+        spans = "start_positions" in task.inputs.label_names
+        config = SimpleNamespace() if spans else None
         features = task.encode(
             example, self.tokenizer, data=data, max_length=self.max_length, config=config
         )
@@ -146,7 +147,7 @@ class Ruler:
         fresh = self.max_length - data.stride  # tokens that a chunk adds to the one before
         read = min(tokens - 1, self.max_length + (chunks - 1) * fresh) if cut else tokens
         unknown = sum(self._unknown(feature["input_ids"]) for feature in features[:chunks])
-        beyond = None if config is None else task.beyond(features)
+        beyond = features[0].get("unlearnt")
         return Length(tokens, read, chunks, unknown, beyond)
 
     def _unknown(self, ids: Sequence[int]) -> int:
@@ -165,14 +166,14 @@ def check(recipe: Recipe, *, cost: bool = False) -> CheckReport:
     Raises:
         UserError: or a subclass, where files are missing or the recipe cannot work.
     """
-    if recipe.task.kind not in _SURVEYS:
+    if recipe.task.reads.kind not in _SURVEYS:
         raise RecipeError(
             f"{recipe.where('task', 'name')}: {recipe.task.name} learns from raw characters, which "
             "are not checked"
         )
     ruler = Ruler.of(recipe)
     with Sketches() as sketches:
-        surveys = _SURVEYS[recipe.task.kind](recipe, ruler, sketches)
+        surveys = _SURVEYS[recipe.task.reads.kind](recipe, ruler, sketches)
         train, evaluation = surveys["train"], surveys.get("eval")
         conclude(train, evaluation, sketches)
     findings = [f for s in surveys.values() for f in s.tally.findings(_size(s))]
@@ -184,7 +185,7 @@ def check(recipe: Recipe, *, cost: bool = False) -> CheckReport:
     stops = _ENDS & {f.kind for f in findings}
     asked = cost and not ruler.why and not stops
     return CheckReport(
-        noun=getattr(recipe.task, "noun", "documents"),
+        noun=recipe.task.reads.noun,
         documents={name: len(survey) for name, survey in surveys.items()},
         findings=worst_first(findings),
         lengths={name: table for name, s in surveys.items() if (table := length_table(s))},
@@ -200,7 +201,7 @@ def _cost(recipe: Recipe, surveys: dict[str, DocumentSurvey]) -> list[str]:
     from ldt.training.loop import cost_of
 
     every = max(1, max(-(-len(survey) // _COSTED) for survey in surveys.values()))
-    if recipe.task.kind == "examples":
+    if recipe.task.reads.kind == "examples":
         from ldt.training.finetune import Finetuning
 
         job: Job = Finetuning(recipe, every)
@@ -293,7 +294,7 @@ def _labelled(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, Doc
     """Look at labelled documents, as the task learns from them what they say about the model."""
     task, data = recipe.task, recipe.data
     if ruler.tokenizer is not None:
-        add_tokens(ruler.tokenizer, task.new_tokens)
+        add_tokens(ruler.tokenizer, task.inputs.markers)
     measure = partial(ruler.example, task, data)
     train = DocumentSurvey("train", measure)
     changes: dict[str, Any] = {}

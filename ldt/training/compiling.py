@@ -11,6 +11,7 @@ from transformers import TrainingArguments
 from ldt.errors import RecipeError
 from ldt.model.layers import Encoder
 from ldt.recipe.recipe import Recipe
+from ldt.tasks.writing_task import WritingTask
 
 _KEYS = ("torch_compile", "torch_compile_backend", "torch_compile_mode")  # each of them asks for it
 
@@ -21,11 +22,11 @@ def check_compile(recipe: Recipe) -> None:
     if key is None:
         return
     where = recipe.where("training", key)
-    if recipe.task.kind == "characters":
+    if recipe.task.reads.kind == "characters":
         raise RecipeError(
             f"{where}: the relative positions of a character model are in no graph; leave it out"
         )
-    if recipe.task.generates:
+    if isinstance(recipe.task, WritingTask):
         raise RecipeError(
             f"{where}: the layers of an encoder-decoder are not compiled; leave it out"
         )

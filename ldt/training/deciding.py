@@ -22,7 +22,7 @@ from ldt.model import load, load_tokenizer, usable_length
 from ldt.recipe.problems import explain
 from ldt.recipe.recipe import Recipe
 from ldt.recipe.run import CARD, CONFIG, REPLACED, RESULTS, Run
-from ldt.tasks.base import Task
+from ldt.tasks.base import Task, metric_of
 from ldt.tasks.deciding import Deciding, names_of
 from ldt.tasks.decisions import in_words
 from ldt.tasks.decisions.thresholds import DEFAULT
@@ -173,7 +173,7 @@ def _prepared(run: Path, recipe: Recipe, model, seed: int) -> Prepared:
     max_length = longest_input(recipe, usable_length(config))
     options = {"data": data, "max_length": max_length, "config": config}
     features = encode_all(evaluation, task, tokenizer, **options)
-    items = Items(features) if task.together else features
+    items = Items(features) if task.inputs.together else features
     golds = list(Golds(evaluation, task, data, config))
     return Prepared(
         tokenizer=tokenizer,
@@ -181,10 +181,10 @@ def _prepared(run: Path, recipe: Recipe, model, seed: int) -> Prepared:
         max_length=max_length,
         train_items=items,  # a Trainer asks for some; nothing is trained
         eval_items=items,
-        collate=Collator(config.pad_token_id, task.head(), task.extras),
+        collate=Collator(config.pad_token_id, task.head(), task.inputs.extras),
         names=Ids(evaluation),
         measure=ByExample(task, config, features, evaluation, golds, decides=True),
-        metric=task.default_metric(config),
+        metric=metric_of(task, config),
         facts={},
         notices=[],
         baselines=task.baseline(golds, golds, config),

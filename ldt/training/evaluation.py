@@ -21,7 +21,9 @@ from ldt.metrics.baseline import Baseline, no_better
 from ldt.metrics.numbers import by_doubling
 from ldt.recipe.recipe import Recipe
 from ldt.recipe.run import is_metric
-from ldt.tasks.base import WRITTEN, AnyTask, Decision, Task
+from ldt.tasks.base import WRITTEN, AnyTask, Task, score_all, settings_of
+from ldt.tasks.deciding import Calibrated, Decision
+from ldt.tasks.writing_task import WritingTask
 
 if TYPE_CHECKING:
     from ldt.training.trainer import Trainer
@@ -92,12 +94,15 @@ class ByExample(Measure):
         golds: Sequence,
         decides: bool = False,
     ):
-        self.decides = decides or task.decides
-        self.task = task.in_full() if self.decides else task
+        self.decides = None
+        if isinstance(task, Calibrated) and (decides or task.decides):
+            self.decides = task = task.in_full()
+        self.task = task
         self.config, self.features = config, features
         self.examples, self.golds = examples, golds
         self.rows = features.by_document()
-        self.rough, self.sampled = task.generates, task.sampled(len(examples))
+        self.rough, size = isinstance(task, WritingTask), len(examples)
+        self.sampled = task.sampled(size) if isinstance(task, WritingTask) else range(size)
         self.share = len(self.sampled) / len(examples)
 
     def __call__(self, prediction):
@@ -121,10 +126,10 @@ class ByExample(Measure):
         decision, golds = Decision(answers), [self.golds[number] for number in numbers]
         lengths = [self.features[self.rows[n][0]]["tokens"] for n in numbers]
         if self.decides:
-            decision = self.task.decide(answers, golds, self.config, lengths)
-        metrics, table = self.task.score(decision.answers, golds, self.config)
+            decision = self.decides.decide(answers, golds, self.config, lengths)
+        metrics, table = score_all(self.task, decision.answers, golds, self.config)
         rows = zip_longest(table, decision.columns, fillvalue={})
-        changes = self.task.settle(metrics) | decision.changes
+        changes = settings_of(self.task, metrics) | decision.changes
         table = [row | more for row, more in rows]
         by_length = [] if self.rough else self._by_length(decision.answers, golds, lengths)
         return Measured(metrics, table, changes, decision.report, by_length)
@@ -135,8 +140,8 @@ class ByExample(Measure):
         groups = by_doubling(lengths)
         for most, own in groups if len(groups) > 1 else ():
             parts = [answers[number] for number in own], [golds[number] for number in own]
-            metrics, _ = self.task.score(*parts, self.config)
-            settings = self.task.settle(metrics)  # these tell nothing about the quality
+            metrics, _ = score_all(self.task, *parts, self.config)
+            settings = settings_of(self.task, metrics)  # these tell nothing about the quality
             metrics = {name: value for name, value in metrics.items() if name not in settings}
             found.append({"most_tokens": most, "documents": len(own), "metrics": metrics})
         return found
@@ -144,14 +149,14 @@ class ByExample(Measure):
     def names(self, trainer):
         rows = self.rows[0]
         features = [self.features[row] for row in rows]
-        batch = trainer.data_collator([features] if self.task.together else features)
+        batch = trainer.data_collator([features] if self.task.inputs.together else features)
         trainer.model.eval()
         outputs = trainer.prediction_step(trainer.model, batch, prediction_loss_only=False)[1]
         arrays = outputs if isinstance(outputs, tuple) else (outputs,)
         named = self._by_name(tuple(values.float().cpu().numpy() for values in arrays))
         windows = by_input(named, range(len(rows)))
         answer = self.task.decode(windows, self.config, self.examples[0], features)
-        return {*self.task.score([answer], self.golds[:1], self.config)[0]}
+        return {*score_all(self.task, [answer], self.golds[:1], self.config)[0]}
 
     def answer(
         self, model, inputs: dict[str, Any], documents: Sequence[int], every: bool = False
@@ -173,7 +178,7 @@ class ByExample(Measure):
             part = {name: values[rows] for name, values in inputs.items()}
             found = self.task.run(model, part, quick=self.rough)
         whole, ids = {}, inputs["input_ids"]
-        for name in self.task.outputs:
+        for name in self.task.answers.outputs:
             size = found[name].shape[1] if rows else 1
             dtype = ids.dtype if name == WRITTEN else torch.float32
             whole[name] = ids.new_full((len(ids), size), NO_POSITION, dtype=dtype)
@@ -182,9 +187,9 @@ class ByExample(Measure):
         return whole
 
     def _by_name(self, outputs) -> dict[str, np.ndarray]:
-        """The arrays of a head by the names that ``task.outputs`` gives them."""
+        """The arrays of a head by the names that ``task.answers.outputs`` gives them."""
         arrays = outputs if isinstance(outputs, tuple | list) else (outputs,)
-        return dict(zip(self.task.outputs, arrays, strict=True))
+        return dict(zip(self.task.answers.outputs, arrays, strict=True))
 
 
 class BySum(Measure):
@@ -251,7 +256,7 @@ def no_better_than(task: AnyTask, results: dict[str, Any]) -> list[str]:
     metric = (results["metric"] or "").removeprefix("eval_")
     if metric in baselines:
         baselines = {metric: baselines[metric]}
-    return no_better(metrics, baselines, task.lower_is_better)
+    return no_better(metrics, baselines)
 
 
 def check_metric(recipe: Recipe, trainer: Trainer, measure: Measure) -> None:

@@ -21,7 +21,7 @@ from ldt.model.config import layer_windows
 from ldt.model.loading import draw_embeddings, find_folder, read_config
 from ldt.recipe.recipe import Recipe
 from ldt.system import processors
-from ldt.tasks.base import Task
+from ldt.tasks.base import Task, metric_of
 from ldt.tasks.generation import configure
 from ldt.training import kept, lora
 from ldt.training.arguments import check_smoothing
@@ -99,7 +99,7 @@ class Finetuning(Job[LabelledInputs]):
             golds = list(Golds(evaluation, task, data, config))
             # All is encoded before weights are read: faults of the data come to light at once.
             tokenizer = load_tokenizer(folder, config)
-            new_tokens = add_tokens(tokenizer, task.new_tokens)
+            new_tokens = add_tokens(tokenizer, task.inputs.markers)
             options = {"data": data, "max_length": max_length, "config": config, "seed": seed}
             if not sets.features:
                 workers = (data.workers or len(processors())) if large else 1
@@ -122,10 +122,10 @@ class Finetuning(Job[LabelledInputs]):
             max_length=max_length,
             train_items=batches["train"],
             eval_items=batches["eval"],
-            collate=Collator(model.config.pad_token_id, task.head(), task.extras),
+            collate=Collator(model.config.pad_token_id, task.head(), task.inputs.extras),
             names=Ids(sets.examples["train"]),
             measure=measure,
-            metric=task.default_metric(model.config),
+            metric=metric_of(task, model.config),
             facts={
                 "problem": model.config.problem_type,
                 "base_model": self.recipe.model.path,
@@ -201,9 +201,9 @@ class Finetuning(Job[LabelledInputs]):
         decided = [Notice(line) for line in [self.recipe.task.meaning(config)] if line]
         if data.eval_fraction and not data.eval:
             split = (
-                f"{sizes['train']:,} {self.recipe.task.noun} to train on and {sizes['eval']:,} to "
-                f"evaluate on, data.eval_fraction={data.eval_fraction:g} drawn by training.seed="
-                f"{seed} (data.eval names others)"
+                f"{sizes['train']:,} {self.recipe.task.reads.noun} to train on and "
+                f"{sizes['eval']:,} to evaluate on, data.eval_fraction={data.eval_fraction:g} "
+                f"drawn by training.seed={seed} (data.eval names others)"
             )
             decided.append(Notice(split))
         first = sets.features["train"][0]

@@ -13,6 +13,7 @@ from transformers.training_args import OptimizerNames
 from ldt.errors import RecipeError
 from ldt.recipe.problems import shown
 from ldt.recipe.recipe import Recipe
+from ldt.tasks.deciding import Deciding
 
 # Key -> the other key and the value of that with which alone it acts; None: any but none.
 TOGETHER: dict[str, tuple[str, Any]] = {
@@ -54,7 +55,7 @@ def check_together(recipe: Recipe, values: Mapping[str, Any], defaults: Mapping[
                 f"{shown(value)}; leave it out, or set that"
             )
     orders = [
-        ("task.sample", getattr(recipe.task, "sample", None)),
+        ("task.sample", isinstance(recipe.task, Deciding) and recipe.task.balanced),
         ("data.streaming", getattr(recipe.data, "streaming", False)),
     ]
     for key, random in (("train_sampling_strategy", "random"), ("data_seed", None)):

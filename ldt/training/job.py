@@ -158,8 +158,8 @@ def config_changes(recipe: Recipe) -> dict[str, Any]:
     changes: dict[str, Any] = {"attention_backend": recipe.model.attention}
     if recipe.model.window is not None:
         changes["attention_window"] = recipe.model.window
-    if hasattr(recipe.task, "global_attention"):
-        changes["global_attention"] = list(recipe.task.global_attention)
+    if recipe.task.inputs.roles:
+        changes["global_attention"] = recipe.task.model_dump()["global_attention"]
     return changes
 
 

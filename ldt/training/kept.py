@@ -88,7 +88,7 @@ def place(recipe: Recipe, hashes: Mapping[str, str | None], seed: int) -> Path |
     """
     data, path = recipe.data, recipe.model.path
     sets = {name: hashes[name] for name in ("train", "eval") if getattr(data, name)}
-    named = recipe.task.reads_files or data.text_files  # files that the data name
+    named = recipe.task.reads.files or data.text_files  # files that the data name
     if path is None or None in sets.values() or (named and not data.evidence):
         return None
     try:

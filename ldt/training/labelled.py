@@ -12,7 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ldt.data.corpus import fingerprint
-from ldt.data.features import Feature, Features, Items, Reshuffled, documents_there
+from ldt.data.features import (
+    Feature,
+    Features,
+    Items,
+    Reshuffled,
+    documents_there,
+    reordered,
+)
 from ldt.data.findings import KINDS
 from ldt.data.formats import read
 from ldt.data.options import DataSection
@@ -22,14 +29,14 @@ from ldt.io.record_store import Examples
 from ldt.io.records import Example
 from ldt.io.sources import Names, named
 from ldt.recipe.recipe import Recipe
-from ldt.tasks.base import Task, training_set
+from ldt.tasks.base import Task, path_of, training_set
 from ldt.training.encoding import encoded
 from ldt.training.kept import LabelledSets
 
 
 class Encoded(NamedTuple):
     """The inputs of documents by set, in order; lines about those that are not trained on
-    (`Task.thin`), and about answers that cannot be learnt (`Task.beyond`)."""
+    (`Task.thin`), and about answers that cannot be learnt."""
 
     features: dict[str, Features]
     thinned: list[str]
@@ -147,9 +154,9 @@ def split(
 ) -> tuple[Examples, Examples]:
     """Part a training set into one to train on and ``data.eval_fraction`` of it to evaluate on.
 
-    Classes (``task.strata``) keep their proportions, and each keeps a document to train on; what
-    belongs together (``task.unit``) stays together. Both parts keep the order of the whole. The
-    same seed gives the same parts.
+    Classes keep their proportions, and each keeps a document to train on; what belongs together
+    stays together (`ldt.tasks.base.SplitGroups`). Both parts keep the order of the whole. The same
+    seed gives the same parts.
 
     Raises:
         DataError: too few documents for one on both sides.
@@ -220,9 +227,9 @@ def _units(
     numbers: dict[Hashable, int] = {}
     sets: dict[frozenset[int], int] = {}  # equal ones are one object
     for example in examples:
-        unit = task.unit(example, data)
+        unit, strata = task.groups(example, data)
         hashes.append(fingerprint(unit) if isinstance(unit, str) else hash(unit) % (1 << 64))
-        names = task.strata(example, data) or [None]
+        names = strata or [None]
         found = frozenset(numbers.setdefault(name, len(numbers)) for name in names)
         which.append(sets.setdefault(found, len(sets)))
     _, firsts, of = np.unique(np.array(hashes), return_index=True, return_inverse=True)
@@ -293,19 +300,17 @@ def _beyond(features: Features, task: Task, data: DataSection) -> list[str]:
     Raises:
         DataError: no input has an answer, and there are some.
     """
-    if type(task).beyond is Task.beyond:
-        return []
     counts, longest, answered = Counter[str](), dict[str, int](), 0
     for rows in features.by_document():
         parts = [features[row] for row in rows]
         answered += any("answer_tokens" in part or "target" in part for part in parts)
-        if (found := task.beyond(parts)) is not None:
-            kind, tokens = found
+        if unlearnt := parts[0].get("unlearnt"):
+            kind, tokens = unlearnt
             counts[kind] += 1
             longest[kind] = max(tokens, longest.get(kind, 0))
     lines = [
-        f"train: of {answered:,} {task.noun} with an answer {count:,} {KINDS[kind].what}, of up to "
-        f"{longest[kind]:,} tokens: {KINDS[kind].would_do} would do"
+        f"train: of {answered:,} {task.reads.noun} with an answer {count:,} {KINDS[kind].what}, of "
+        f"up to {longest[kind]:,} tokens: {KINDS[kind].would_do} would do"
         for kind, count in counts.items()
     ]
     if answered and counts["answer_in_no_input"] == answered:
@@ -333,14 +338,15 @@ def items(
         seed: of what a task draws anew in every epoch.
     """
     found: dict[str, Sequence[Any]] = {
-        name: Items(part) if task.together else part for name, part in sets.features.items()
+        name: Items(part) if task.inputs.together else part for name, part in sets.features.items()
     }
-    if task.shuffles:
+    if task.inputs.shuffled:
         encode = partial(
             task.encode, tokenizer=tokenizer, data=data, max_length=max_length, config=config
         )
         numbers = np.unique(sets.features["train"].documents).tolist()
-        shuffle = partial(task.shuffle, data=data)
+        lists = [path_of(task, name, data) for name in task.inputs.shuffled]
+        shuffle = partial(reordered, lists=lists)
         found["train"] = Reshuffled(sets.examples["train"], numbers, shuffle, encode, seed)
     return found
 
@@ -361,8 +367,7 @@ def encode_all(
     """Encode each example once; with labels if there is a config.
 
     Args:
-        all: False leaves out what the task does not train on (`Task.keeps`), and gives what it
-            makes of the rest to train on (`Task.instances`).
+        all: False gives what the task trains on (`Task.instances`) in place of all.
         what: the work in words, where it takes long.
         at: name of the file that keeps the inputs; those that it has already are not made again.
         workers: processes that encode; several take `Examples`.
@@ -395,5 +400,5 @@ def _inputs(example: Example, task: Task, tokenizer, all: bool, **options: Any) 
     """The inputs of an example, as `encode_all` has them."""
     parts: Sequence[Feature] = task.encode(example, tokenizer, **options)
     if not all:
-        parts = task.instances(parts) if task.keeps(parts) else []
+        parts = task.instances(parts)
     return list(parts)

@@ -316,7 +316,7 @@ def _describe(job: Job, prepared: Prepared, folder: Path, name: str, results: di
     """Write the model card of a run of that name, its picture and metrics.json beside the model."""
     config = prepared.model.config
     training = settings(job.recipe)
-    if job.recipe.task.kind == "examples":
+    if job.recipe.task.reads.kind == "examples":
         first = prepared.train_items[0]  # of a document, where those of one are one item
         drawn = pattern.of_input(first[0] if isinstance(first, list) else first, config)
         if drawn:

@@ -32,7 +32,7 @@ def filled(recipe: Recipe, training: dict[str, Any]) -> dict[str, Any]:
         ModelError: the model cannot be read.
     """
     where = recipe.where("training", "lora")
-    if recipe.task.kind != "examples":
+    if recipe.task.reads.kind != "examples":
         raise RecipeError(f"{where}: is for ldt finetune; {recipe.task.name} trains all weights")
     for key in ("fsdp", "deepspeed"):
         if training.get(key):

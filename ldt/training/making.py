@@ -9,6 +9,7 @@ from transformers import EarlyStoppingCallback
 
 from ldt.model.graphs import use_graphs
 from ldt.recipe.run import Run
+from ldt.tasks.writing_task import WritingTask
 from ldt.training import processes
 from ldt.training.arguments import arguments
 from ldt.training.compiling import compile_layers
@@ -60,7 +61,7 @@ def make_trainer(
     )
     trainer.train_sampler = prepared.sampler
     trainer.micro_batch_tokens = training.get("train_batch_tokens")
-    if isinstance(measure, ByExample) and measure.task.generates:
+    if isinstance(measure, ByExample) and isinstance(measure.task, WritingTask):
         trainer.answer = measure.answer
     if measure:
         check_metric(job.recipe, trainer, measure)

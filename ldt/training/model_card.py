@@ -14,8 +14,9 @@ from ldt.io.sources import is_hub_set
 from ldt.metrics.numbers import columns, is_defined, is_share, metric_text
 from ldt.model.config import HEADS
 from ldt.model.weights import UNNAMED
-from ldt.tasks.base import AnyTask, Task
+from ldt.tasks.base import AnyTask, Task, settings_of
 from ldt.tasks.classification import REGRESSION
+from ldt.tasks.deciding import Calibrated
 from ldt.tasks.decisions import in_words
 from ldt.training.evaluation import no_better_than
 
@@ -78,12 +79,12 @@ def card(
     decided = ["the best step"] if chosen else []
     if isinstance(task, Task):
         metrics = {key.removeprefix("eval_"): v for key, v in results["metrics"].items()}
-        decided += map(_code, task.settle(metrics))
+        decided += map(_code, settings_of(task, metrics))
     decisions = getattr(config, "decisions", {})
     made = ModelCard.from_template(
         _metadata(task, results, name),
         template_path=str(TEMPLATE),
-        kind=task.kind,
+        kind=task.reads.kind,
         results=results,
         config=config,
         problem=(results["problem"] or results["task"]).replace("_", " "),
@@ -94,14 +95,16 @@ def card(
         decided=" and ".join(decided),
         trivial=no_better_than(task, results),
         decides=in_words(decisions),
-        calibrated=getattr(task, "probability", "") if "calibration" in decisions else "",
+        calibrated=task.probability
+        if isinstance(task, Calibrated) and "calibration" in decisions
+        else "",
         reliability=_reliability(results) if "calibration" in decisions else "",
         rows=_table(columns(table), _figures(table)) if table else "",
         by_length=_by_length(results),
         pattern=pattern_in_words(results["pattern"]) if "pattern" in results else "",
         head=task.head().__name__,
         auto=_auto(task, config),
-        data=_data(task.kind, results),
+        data=_data(task.reads.kind, results),
         settings=_table(
             ["setting", "value"],
             [(_code(key), training[key]) for key in _decisive(training)],
@@ -177,7 +180,7 @@ def _metadata(task: AnyTask, results: dict[str, Any], name: str) -> ModelCardDat
                 )
     return ModelCardData(
         library_name="ldt",
-        base_model=None if task.kind == "characters" else results["base_model"],
+        base_model=None if task.reads.kind == "characters" else results["base_model"],
         model_name=name,
         eval_results=evaluations or None,
     )
@@ -229,7 +232,7 @@ def _windows(task: AnyTask, config) -> str:
     """Attention windows: those of a character model by layer, of others each size once."""
     windows = getattr(config, "attention_window", [])
     windows = windows if isinstance(windows, list) else [windows]
-    if task.kind != "characters":
+    if task.reads.kind != "characters":
         windows = sorted(set(windows))
     return ", ".join(f"{size:,}" for size in windows)
 

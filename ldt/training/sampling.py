@@ -9,6 +9,7 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from ldt.tasks.base import Task
+from ldt.tasks.deciding import Deciding
 from ldt.tasks.weighted import classes_of
 
 
@@ -55,6 +56,6 @@ class Balanced(Sampler[int]):
 
 def sampler(task: Task, items: Sequence[Any], seed: int) -> Balanced | None:
     """Sampler of a task's inputs as its ``sample`` says; None for a random order."""
-    if getattr(task, "sample", None) is None:
+    if not (isinstance(task, Deciding) and task.balanced):
         return None
     return Balanced([classes_of(item["labels"]) for item in items], seed)

@@ -35,7 +35,7 @@ _STEPS = tuple(1 << power for power in range(9, 25))  # values of data.max_lengt
 
 class Length(NamedTuple):
     """Figures of a document: its length, the part that is read, its inputs and unknown tokens, and
-    the reason why its answer cannot be given (`Task.beyond`)."""
+    the reason why its answer cannot be given (``unlearnt`` of its first feature)."""
 
     length: int
     read: int

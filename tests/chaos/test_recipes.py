@@ -16,6 +16,7 @@ from ldt.recipe.model import MODELS
 from ldt.recipe.recipe import COMMANDS
 from ldt.recipe.training import training_section
 from ldt.tasks import TASKS
+from ldt.tasks.base import config_fields
 
 VALUES = (
     *("x", "''", "null", "true", "[1]", "{a: 1}", '"a\\0b"'),
@@ -28,7 +29,7 @@ ENDS = (0, 2, 3, 4, 5, 6)  # 0: the value has a meaning
 def keys(task):
     """Every key of the recipe of a task."""
     cls = TASKS[task]
-    fields = cls.model_construct().config_fields()
+    fields = config_fields(cls.model_construct())
     yield from (f"task.{key}" for key in cls.model_fields)
     yield from (f"model.{key}" for key in MODELS[cls.kind].model_fields)
     yield from (f"data.{key}" for key in OPTIONS[cls.kind].model_fields)
@@ -54,7 +55,9 @@ def cases():
 
 CASES = list(cases())
 # Of the tasks by examples only classification has documents in `made`.
-RUN = [case for case in CASES if TASKS[case[1]].kind != "examples" or case[1] == "classification"]
+RUN = [
+    case for case in CASES if TASKS[case[1]].reads.kind != "examples" or case[1] == "classification"
+]
 
 
 def lines_of(text):
@@ -80,8 +83,8 @@ def test_the_keys_are_there():
 
 @pytest.mark.parametrize("task", TASKS)
 def test_loading_any_value_is_a_recipe_or_lines_with_its_place(task, here):
-    file = FILES[TASKS[task].kind]
-    command = COMMANDS[TASKS[task].kind]
+    file = FILES[TASKS[task].reads.kind]
+    command = COMMANDS[TASKS[task].reads.kind]
     mine = [override for _, name, override in CASES if name == task]
     for override in sample(mine, 60):
         overrides = [f"task={{name: {task}}}", override]
@@ -118,7 +121,7 @@ def ends_well(outcome, override):
 
 @pytest.mark.parametrize(("file", "task", "override"), sample(RUN, 16))
 def test_a_dry_run_with_any_value_ends_with_a_line(file, task, override, ldt, made):
-    command = COMMANDS[TASKS[task].kind]
+    command = COMMANDS[TASKS[task].reads.kind]
     outcome = ldt(command, f"{file}.yaml", "--dry-run", override, cwd=made, limit=60)
     ends_well(outcome, override)
 
@@ -130,7 +133,7 @@ ENDLESS = {"training.max_steps=1000000000"}  # as it was asked for
     ("file", "task", "override"), sample([case for case in RUN if case[2] not in ENDLESS], 3)
 )
 def test_a_training_with_any_value_ends_with_a_line(file, task, override, ldt, home):
-    outcome = ldt(COMMANDS[TASKS[task].kind], f"{file}.yaml", override, cwd=home, limit=100)
+    outcome = ldt(COMMANDS[TASKS[task].reads.kind], f"{file}.yaml", override, cwd=home, limit=100)
     if outcome.code != 8:  # what diverges has a line too
         ends_well(outcome, override)
 

@@ -9,6 +9,7 @@ from ldt import cli
 from ldt.cli.recipes import summary
 from ldt.recipe import load, shipped
 from ldt.recipe.recipe import COMMANDS
+from ldt.tasks.writing_task import WritingTask
 
 
 @pytest.fixture
@@ -86,14 +87,14 @@ def reading(tiny_longformer, tiny_modernbert, tiny_led, tmp_path):
 @pytest.mark.parametrize("name", shipped())
 def test_a_copy_with_another_model_differs_in_model_length_and_run_folder(recipes, reading, name):
     own = load(name)
-    for kind in ["led"] if own.task.generates else ["longformer", "modernbert"]:
+    for kind in ["led"] if isinstance(own.task, WritingTask) else ["longformer", "modernbert"]:
         model = reading(kind, 1024)
         code, out, err = recipes("copy", name, "--model", str(model), "--overwrite")
         if own.model.path is None:
             said = f"error: {name} makes a new model by model.config; --model has no place there\n"
             assert (code, out, err) == (2, "", said)
             continue
-        command = COMMANDS[own.task.kind]
+        command = COMMANDS[own.task.reads.kind]
         head = [f"ldt check {name}.yaml", f"ldt {command} {name}.yaml"]
         said = "\n  ".join([f"{name}.yaml: written; next:", *head])
         assert (code, out, err) == (0, "", said + "\n")
@@ -124,7 +125,7 @@ def test_a_copy_with_another_model_differs_in_model_length_and_run_folder(recipe
 def test_the_length_of_a_copy_is_one_that_the_model_reads(
     recipes, reading, name, own, longest, found
 ):
-    model = reading("led" if load(name).task.generates else "modernbert", longest)
+    model = reading("led" if isinstance(load(name).task, WritingTask) else "modernbert", longest)
     assert recipes("copy", name, "--model", str(model))[0] == 0
     assert (load(name).data.max_length, load(f"{name}.yaml").data.max_length) == (own, found)
 

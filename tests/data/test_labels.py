@@ -13,6 +13,7 @@ from ldt.data.options import DataSection
 from ldt.errors import DataError, RecipeError
 from ldt.io.records import Example
 from ldt.tasks import Classification
+from ldt.tasks.base import strata_of
 
 SINGLE, MULTI = "single_label_classification", "multi_label_classification"
 JOINED = ["Cap|Audit", "Cap", "Audit | Law", "Law", "Cap|Law", ""]
@@ -418,7 +419,7 @@ def test_near_names_differ_in_case_blanks_and_punctuation(names, groups):
 def test_strata_are_all_classes_of_a_document_without_blanks_around_them():
     task, data = Classification(), DataSection()
     several = [Example({"label": label}, 1, "t:1") for label in ('["a"]', {"a": True}, ["a"])]
-    assert [task.strata(example, data) for example in several] == [["a"]] * 3
+    assert [[*strata_of(task, example, data)] for example in several] == [["a"]] * 3
     joined = Example({"label": "a|b"}, 1, "t:1")
-    assert task.strata(joined, DataSection(label_separator="|")) == ["a", "b"]
-    assert task.strata(Example({"label": "a "}, 1, "t:1"), data) == ["a"]
+    assert strata_of(task, joined, DataSection(label_separator="|")) == ["a", "b"]
+    assert strata_of(task, Example({"label": "a "}, 1, "t:1"), data) == ["a"]

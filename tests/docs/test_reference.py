@@ -22,7 +22,7 @@ def test_the_page_of_recipes_has_every_key():
         for key in set(task.model_fields) - {"name"}:
             assert f"| `{key}` |" in text, (name, key)
     for title, classes in (("model", MODELS), ("data", options.OPTIONS)):
-        assert set(classes) == {task.kind for task in TASKS.values()}
+        assert set(classes) == {task.reads.kind for task in TASKS.values()}
         for kind, cls in classes.items():
             text = page.partition(f"## {title}, for {kind}\n")[2].partition("\n## ")[0]
             for key in cls.model_fields:

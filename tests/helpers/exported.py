@@ -49,7 +49,7 @@ def make_run(tokenizer_folder, folder, task, *, of=LdtConfig, section=None, leng
     (folder / "recipe.yaml").write_text(json.dumps(values))
     recipe = recipes.load(folder / "recipe.yaml")
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
-    add_tokens(tokenizer, recipe.task.new_tokens)
+    add_tokens(tokenizer, recipe.task.inputs.markers)
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "sep")}
     size = WINDOWS[of] | {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
     size |= {"initializer_range": 0.7}

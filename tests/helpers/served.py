@@ -25,7 +25,7 @@ def make_run(source, folder, name, task="", **data):
         data: keys of the data section.
     """
     keys = {"train": "train.jsonl", "max_length": 64, "stride": 8} | data
-    usual = TASKS[name].overflows[0]
+    usual = TASKS[name].inputs.overflows[0]
     if usual != "windows":
         keys.pop("stride")
         keys["overflow"] = usual
@@ -40,7 +40,7 @@ def make_run(source, folder, name, task="", **data):
     torch.manual_seed(0)
     model = load(source, TASKS[name]().head(), **learnt)
     tokenizer = load_tokenizer(source, model.config)
-    draw_embeddings(model, add_tokens(tokenizer, getattr(TASKS[name], "new_tokens", ())))
+    draw_embeddings(model, add_tokens(tokenizer, TASKS[name].inputs.markers))
     for weight in model.parameters():
         if weight.dim() == 2:
             torch.nn.init.normal_(weight, std=0.7)

@@ -1,8 +1,8 @@
 """Answers in published layouts: which one a file gets, by its name or by --layout."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from ldt.metrics.cuad import N_BEST
 from ldt.metrics.result import as_json
 from ldt.model import load, load_tokenizer
 from ldt.tasks import Classification, Squad
+from ldt.tasks.base import PublishedLayout
 
 QUESTIONS = {
     "data": [
@@ -52,7 +53,9 @@ def run(tiny_longformer, tmp_path_factory):
 
 
 class Two(Squad):
-    layouts = MappingProxyType({"nq": list, "tydiqa": iter})
+    answers = replace(
+        Squad.answers, layouts={"nq": PublishedLayout(list), "tydiqa": PublishedLayout(iter)}
+    )
 
 
 def test_a_json_file_has_the_layout_of_the_documents_else_of_the_training_else_the_first():
@@ -80,16 +83,16 @@ def test_a_layout_that_is_named_is_taken_whatever_the_ending_and_must_be_known()
 def test_text_may_be_a_table_by_its_name_and_json_may_not(tmp_path):
     for ending in ("csv", "TSV", "parquet"):
         with pytest.raises(UserError, match=f"a.{ending}: --layout makes no such table"):
-            layout_of(tmp_path / f"a.{ending}", dict)
+            layout_of(tmp_path / f"a.{ending}", PublishedLayout(dict))
     with pytest.raises(UserError, match="a.parquet: --layout makes no such table"):
-        layout_of(tmp_path / "a.parquet", lambda answers: "")
+        layout_of(tmp_path / "a.parquet", PublishedLayout(lambda answers: ""))
     lines = tmp_path / "lines"
     lines.write_text('{"id": 1}\n{"id": 2}\n')
 
     def table(answers):
         return "".join(f"{answer['id']}\tä\n" for answer in answers)
 
-    layout_of(tmp_path / "a.csv", table)(lines, tmp_path / "a.csv")
+    layout_of(tmp_path / "a.csv", PublishedLayout(table))(lines, tmp_path / "a.csv")
     assert (tmp_path / "a.csv").read_text("utf-8") == "1\tä\n2\tä\n"
     for writer, written in ((list, '[{"id": 1}, {"id": 2}]\n'), (iter, lines.read_text())):
         write_published(writer, lines, tmp_path / writer.__name__)

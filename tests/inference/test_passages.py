@@ -273,7 +273,7 @@ def test_every_task_cuts_its_passages_from_its_text(tiny_longformer, tmp_path, n
     task = TASKS[name]()
     model = load(tiny_longformer, task.head(), **CONFIGS.get(name, {}))
     tokenizer = load_tokenizer(tiny_longformer, model.config)
-    draw_embeddings(model, add_tokens(tokenizer, task.new_tokens))
+    draw_embeddings(model, add_tokens(tokenizer, task.inputs.markers))
     for weight in model.parameters():
         if weight.dim() == 2:
             torch.nn.init.normal_(weight, std=0.7)

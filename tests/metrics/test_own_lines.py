@@ -246,7 +246,7 @@ def case(request, tmp_path):
             return evaluate(str(tmp_path / table), **options)
         if not published:
             return evaluate(str(tmp_path / "pred"), **options)
-        writer = TASKS[task]().layouts[layout]
+        writer = TASKS[task].answers.layouts[layout].write
         write_published(writer, tmp_path / "pred", tmp_path / "pred.out")
         return evaluate(str(tmp_path / "pred.out"), **options)
 
@@ -365,7 +365,9 @@ def test_lines_of_natural_questions_take_no_more_memory_than_their_layout(tmp_pa
         for place, answer in enumerate(passages(nq_line, nq_layout, "nq", tmp_path)[:1])
     ]
     write(tmp_path / "pred", *answers)
-    write_published(TASKS["passage_qa"]().layouts["nq"], tmp_path / "pred", tmp_path / "pred.json")
+    write_published(
+        TASKS["passage_qa"].answers.layouts["nq"].write, tmp_path / "pred", tmp_path / "pred.json"
+    )
     most = {}
     for name, read in (
         ("pred.json", nq_metric.read_predictions),

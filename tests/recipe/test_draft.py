@@ -26,7 +26,7 @@ def drafted(tmp_path, monkeypatch):
         given = {"task": task, "model": "./m-64", "max_length": 64}
         text = draft(found, tokens=lengths(found, task), **given | changes)
         (tmp_path / "recipe.yaml").write_text(text, "utf-8")
-        return load("recipe.yaml", command=COMMANDS[TASKS[task].kind]), text
+        return load("recipe.yaml", command=COMMANDS[TASKS[task].reads.kind]), text
 
     return make
 
@@ -38,7 +38,7 @@ def test_the_recipe_of_each_task_loads(task, drafted):
     assert recipe.model.path == "./m-64"
     assert (recipe.data.train, recipe.data.max_length) == ("my data.jsonl", 64)
     assert text.startswith("# A first recipe for my data.jsonl")
-    assert f"# ldt {COMMANDS[TASKS[task].kind]} recipe.yaml\n" in text
+    assert f"# ldt {COMMANDS[TASKS[task].reads.kind]} recipe.yaml\n" in text
     assert "  # Longest input, in tokens with the special ones" in text
     assert max(map(len, text.splitlines())) <= 100
 

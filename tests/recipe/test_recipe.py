@@ -1,8 +1,8 @@
 import subprocess
 import sys
 from textwrap import dedent
-from types import ModuleType
-from typing import ClassVar, Literal
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar, Literal
 
 import pytest
 from hypothesis import given
@@ -18,9 +18,10 @@ from ldt.recipe.training import REFUSED
 
 class Sorting(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    kind: ClassVar[str] = "examples"
-    fields: ClassVar[tuple[str, ...]] = ()
-    overflows: ClassVar[tuple[str, ...]] = ("windows", "truncate", "error")
+    reads: ClassVar[Any] = SimpleNamespace(
+        kind="examples", fields=(), label_keys=("label", "label_separator"), files=True
+    )
+    inputs: ClassVar[Any] = SimpleNamespace(overflows=("windows", "truncate", "error"))
     name: str
     global_attention: list[str] = ["cls"]
     merge: Literal["mean", "max"] = "mean"
@@ -421,9 +422,10 @@ def test_reading_a_recipe_imports_neither_torch_nor_transformers(folder):
     code = (
         "import sys, types; from ldt.recipe import recipe\n"
         "class Text(str):\n"
-        "    overflows = ('windows',)\n    name = 'sorting'\n"
+        "    reads = types.SimpleNamespace(kind='examples', fields=(), label_keys=(), files=True)\n"
+        "    inputs = types.SimpleNamespace(overflows=('windows',))\n    name = 'sorting'\n"
         "class Task:\n"
-        "    kind = 'examples'\n"
+        "    reads = Text.reads\n"
         "    model_fields = {}\n"
         "    model_validate_json = staticmethod(lambda text, strict: Text(text))\n"
         "tasks = sys.modules['ldt.tasks'] = types.ModuleType('ldt.tasks')\n"

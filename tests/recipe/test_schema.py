@@ -113,7 +113,7 @@ def loads(path):
     """The loader's verdict, by the command that trains the task."""
     try:
         task = load(path).task
-        load(path, command=COMMANDS[task.kind])
+        load(path, command=COMMANDS[task.reads.kind])
     except RecipeError:
         return False
     return True
@@ -161,8 +161,8 @@ def test_a_task_brings_its_sections_with_every_key_and_its_meaning(name):
     assert branch["if"]["properties"]["task"]["properties"]["name"] == {"const": name}
     for section, cls in (
         ("task", task),
-        ("model", MODELS[task.kind]),
-        ("data", OPTIONS[task.kind]),
+        ("model", MODELS[task.reads.kind]),
+        ("data", OPTIONS[task.reads.kind]),
     ):
         made = branch["then"]["properties"][section]
         assert made["additionalProperties"] is False
@@ -170,10 +170,10 @@ def test_a_task_brings_its_sections_with_every_key_and_its_meaning(name):
         for key, meaning in meanings(cls).items():
             if key in cls.model_fields:
                 assert made["properties"][key]["description"] == meaning.replace("``", "`")
-    if task.kind == "examples":
+    if task.reads.kind == "examples":
         data = branch["then"]["properties"]["data"]["properties"]
         assert data["format"]["enum"] == [*FORMATS, None]
-        assert data["fields"]["propertyNames"]["enum"] == list(task.fields)
+        assert data["fields"]["propertyNames"]["enum"] == list(task.reads.fields)
 
 
 def test_the_training_keys_are_those_of_the_loader_with_what_transformers_says_of_them():

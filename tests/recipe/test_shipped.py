@@ -11,6 +11,7 @@ from ldt.errors import UserError
 from ldt.recipe import load, shipped
 from ldt.recipe.recipe import COMMANDS as COMMANDS_BY_KIND
 from ldt.tasks import TASKS
+from ldt.tasks.writing_task import WritingTask
 
 SMALL = {  # by kind of recipe, overrides beside those of all
     "finetune": {"data.stride": 8},
@@ -69,7 +70,7 @@ def test_a_recipe_trains_a_step(
     make = LINES[said.task.name]
     lines = [json.dumps({"id": number} | make(number)) + "\n" for number in range(12)]
     data.write_text("".join(lines), encoding="utf-8")
-    command = COMMANDS_BY_KIND[said.task.kind]
+    command = COMMANDS_BY_KIND[said.task.reads.kind]
     kind = said.task.name if said.task.name in SMALL else command
     overrides = SMALL[kind] | {
         "data.train": data,
@@ -81,7 +82,7 @@ def test_a_recipe_trains_a_step(
         overrides["training.max_steps"] = 1
     if said.model.path is not None:
         encoder = tiny_modernbert if path.stem.startswith("modernbert") else tiny_longformer
-        overrides["model.path"] = tiny_led if said.task.generates else encoder
+        overrides["model.path"] = tiny_led if isinstance(said.task, WritingTask) else encoder
     elif kind == "pretrain":
         small = {"hidden_size": 16, "num_attention_heads": 2}
         overrides["model.config"] = said.model.config | small
@@ -101,7 +102,9 @@ def test_a_recipe_trains_a_step(
 def test_a_recipe_begins_with_what_it_is_and_how_to_run_it(path):
     comment = path.read_text("utf-8").partition("\ntask:")[0].splitlines()
     assert all(line.startswith("# ") for line in comment)
-    assert f"ldt {COMMANDS_BY_KIND[load(path).task.kind]} recipes/{path.name}" in " ".join(comment)
+    assert f"ldt {COMMANDS_BY_KIND[load(path).task.reads.kind]} recipes/{path.name}" in " ".join(
+        comment
+    )
 
 
 def test_a_shipped_recipe_is_found_by_name_from_any_folder(tmp_path, monkeypatch):

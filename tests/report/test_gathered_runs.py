@@ -10,8 +10,10 @@ from ldt.inference.predict import predict
 from ldt.recipe import load
 from ldt.report.documents import gather
 from ldt.tasks import TASKS
+from ldt.tasks.explained import ByLogits
+from ldt.tasks.writing_task import WritingTask
 
-RECIPES = {name: name for name, task in TASKS.items() if task.kind == "examples"} | {
+RECIPES = {name: name for name, task in TASKS.items() if task.reads.kind == "examples"} | {
     "evidence_classification": "contractnli",
     "passage_qa": "tydiqa",
     "qasper_generation": "led_qasper",
@@ -28,7 +30,7 @@ def test_answers_of_a_run_are_documents_with_the_figures_of_its_evaluation(
     lines = [json.dumps({"id": f"d{n}"} | LINES[name](n)) + "\n" for n in range(12)]
     (tmp_path / "data.jsonl").write_text("".join(lines), encoding="utf-8")
     keys = {
-        "model.path": tiny_led if TASKS[name].generates else tiny_longformer,
+        "model.path": tiny_led if issubclass(TASKS[name], WritingTask) else tiny_longformer,
         **dict.fromkeys(("data.train", "data.eval"), tmp_path / "data.jsonl"),
         **{"data.format": "jsonl", "data.max_length": 64, "training.output_dir": "run"},
         **{"training.max_steps": 1, "data.eval_fraction": "null"},
@@ -42,7 +44,7 @@ def test_answers_of_a_run_are_documents_with_the_figures_of_its_evaluation(
     overrides = [f"{key}={value}" for key, value in keys.items()]
     trained = train(load(RECIPES[name], overrides, command="finetune"))
     task = TASKS[name]
-    passages = 2 if task.rests_on == "logits" else 0
+    passages = 2 if issubclass(task, ByLogits) else 0
     assert predict("data.jsonl", model="run", output="answers.jsonl", passages=passages) == 0
 
     result, documents = gather("answers.jsonl", gold="data.jsonl", recipe="run")

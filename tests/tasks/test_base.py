@@ -13,7 +13,7 @@ from ldt.errors import DataError, ModelError, RecipeError
 from ldt.io.records import Example, read
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import TASKS
-from ldt.tasks.base import Task
+from ldt.tasks.base import Task, TaskInputs
 
 EXAMPLE = Example({}, "d", "train.jsonl:17")
 
@@ -232,13 +232,13 @@ def test_a_stride_without_room_is_the_recipes_fault(room, stride):
 def test_every_task_knows_its_name_and_its_global_roles(task):
     assert TASKS[task().name] is task
     if "global_attention" in task.model_fields:  # causal models have no global tokens
-        assert set(task().global_attention) <= set(task.roles)
+        assert set(task().global_attention) <= set(task.inputs.roles)
 
 
 def test_a_role_that_the_task_does_not_have_is_an_error_of_the_recipe():
     class Pair(Task):
-        roles: ClassVar = ("cls", "question")
-        head = learn = encode = gold = decode = measure = default_metric = lambda self: None
+        inputs: ClassVar = TaskInputs(roles=("cls", "question"))
+        head = learn = encode = gold = decode = measure = lambda self: None
 
     Pair(name="pair", global_attention=["question"])
     with pytest.raises(

@@ -10,9 +10,11 @@ from transformers import AutoTokenizer, PretrainedConfig
 
 from ldt.errors import DataError, RecipeError
 from ldt.io.records import Example, read
+from ldt.metrics.meanings import LOWER_IS_BETTER
 from ldt.recipe import recipe
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Classification
+from ldt.tasks.base import metric_of, score_all, strata_of
 
 
 def examples(*labels, text="some text"):
@@ -181,9 +183,11 @@ def test_an_empty_or_unlabelled_evaluation_set_is_a_data_error():
 
 def test_strata_are_classes_and_nothing_else():
     task, data = Classification(), DataSection()
-    strata = [task.strata(each, data) for each in examples("a", 1, True, 1.5, ["a"], None, [None])]
+    strata = [
+        [*strata_of(task, each, data)] for each in examples("a", 1, True, 1.5, ["a"], None, [None])
+    ]
     assert strata == [["a"], ["1"], ["true"], [], ["a"], [], []]
-    assert Classification(problem="regression").strata(examples(1)[0], data) == []
+    assert not strata_of(Classification(problem="regression"), examples(1)[0], data)
 
 
 # encoding
@@ -364,7 +368,7 @@ def answers(*labels):
 
 def test_single_labels_are_scored_with_a_row_for_every_class():
     config = learnt("a", "b", "c")
-    metrics, rows = Classification().score(answers("a", "b", "b"), ["a", "a", "b"], config)
+    metrics, rows = score_all(Classification(), answers("a", "b", "b"), ["a", "a", "b"], config)
     f1 = pytest.approx(200 / 3)
     want = {"accuracy": f1, "macro_f1": f1, "micro_f1": f1}  # of a and b, c occurs nowhere
     assert metrics == want
@@ -375,21 +379,21 @@ def test_single_labels_are_scored_with_a_row_for_every_class():
 
 def test_multi_labels_are_scored_over_all_classes():
     config = learnt(["a", "b"], ["c"])
-    metrics, rows = Classification().score(answers(["a"], []), [["a", "b"], []], config)
+    metrics, rows = score_all(Classification(), answers(["a"], []), [["a", "b"], []], config)
     assert metrics == pytest.approx({"exact_match": 50, "macro_f1": 100 / 3, "micro_f1": 200 / 3})
     assert [row["support"] for row in rows] == [1, 1, 0]
 
 
 def test_numbers_are_scored_without_rows():
     config = learnt(0.5, 1.5)
-    metrics, rows = Classification().score(answers(1.0, 2.0), [1.0, 4.0], config)
+    metrics, rows = score_all(Classification(), answers(1.0, 2.0), [1.0, 4.0], config)
     assert metrics == {"mse": 2, "mae": 1, "pearson": pytest.approx(1), "spearman": 1}
     assert rows == []
 
 
 def test_nothing_to_score_is_a_data_error():
     with pytest.raises(DataError, match="no documents to score"):
-        Classification().score([], [], learnt("a", "b"))
+        score_all(Classification(), [], [], learnt("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -397,10 +401,10 @@ def test_nothing_to_score_is_a_data_error():
 )
 def test_the_default_metric_suits_the_problem_and_is_scored(labels, metric, lower):
     task, config = Classification(), learnt(*labels)
-    assert task.default_metric(config) == metric
-    assert (metric in task.lower_is_better) is lower
+    assert metric_of(task, config) == metric
+    assert (metric in LOWER_IS_BETTER) is lower
     gold = [task.gold(example, DataSection(), config) for example in examples(*labels)]
-    assert metric in task.score(answers(*gold), gold, config)[0]
+    assert metric in score_all(task, answers(*gold), gold, config)[0]
 
 
 # the whole
@@ -442,7 +446,7 @@ def test_cuad_is_learnt_from_its_nested_fields(shared_data):
         task.check(dev, data, config)
         assert list(config.label2id) == names
         golds = [task.gold(example, data, config) for example in dev]
-        metrics, rows = task.score(answers(*golds), golds, config)
+        metrics, rows = score_all(task, answers(*golds), golds, config)
         right = "exact_match" if isinstance(label, list) else "accuracy"
         assert metrics == {right: 100, "macro_f1": 100, "micro_f1": 100}
         assert sum(row["support"] for row in rows) == sum(

@@ -15,6 +15,7 @@ from ldt.io.records import Example
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import EvidenceClassification
+from ldt.tasks.base import metric_of, score_all
 from ldt.tasks.passages import probabilities
 
 NOT, YES, NO = "NotMentioned", "Entailment", "Contradiction"
@@ -30,7 +31,7 @@ def claim(**fields):
 @pytest.fixture(scope="module")
 def tiny(tokenizer_folder):
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
-    add_tokens(tokenizer, EvidenceClassification.new_tokens)
+    add_tokens(tokenizer, EvidenceClassification.inputs.markers)
     return tokenizer
 
 
@@ -193,7 +194,7 @@ def test_an_answer_has_its_class_and_the_evidence_above_the_threshold(tiny):
         "hypothesis": "It ends.",
     }
     assert json.loads(json.dumps(answer)) == answer
-    assert set(answer) <= {*TASK.answer_keys}
+    assert set(answer) <= {*TASK.answers.keys}
     places = TASK.places(answer, item, DataSection())
     assert max(places, key=lambda place: place[1])[0] == 27
     strict = EvidenceClassification(threshold=0.9).decode(outputs, CONFIG, item, features)
@@ -239,17 +240,17 @@ def test_the_figures_are_published_ones_with_keys_and_plain_ones_without():
     right = [(YES, [0]), (NO, [1]), (NOT, [])]
     keys = [("a", 1), ("a", 2), ("b", 1)]
     golds = [gold(*r, key=key, document=d) for r, (key, d) in zip(right, keys, strict=True)]
-    metrics, rows = TASK.score(answers, golds, CONFIG)
+    metrics, rows = score_all(TASK, answers, golds, CONFIG)
     # Of a: scores .9 .9 .3 .2 .2 .1, right .9 and .2: (1/2 + 2/5) / 2; of b there is no evidence.
     assert metrics["span.map"] == pytest.approx(45)
     assert metrics["class.accuracy"] == 50  # a has 100, b 0
     assert metrics["class.f1_contradiction"] == 100
     assert [(row["class"], row["support"]) for row in rows] == [(NOT, 1), (YES, 1), (NO, 1)]
-    plain, _ = TASK.score(answers, [gold(*each) for each in right], CONFIG)
+    plain, _ = score_all(TASK, answers, [gold(*each) for each in right], CONFIG)
     assert plain["class.accuracy"] == pytest.approx(200 / 3)
     assert plain["class.macro_f1"] == pytest.approx((100 + 200 / 3) / 3)
     assert plain["span.map"] == pytest.approx(45)
-    assert TASK.default_metric(CONFIG) in metrics.keys() & plain.keys()
+    assert metric_of(TASK, CONFIG) in metrics.keys() & plain.keys()
 
 
 def test_the_baseline_is_the_commonest_class_of_each_hypothesis():

@@ -30,7 +30,7 @@ TEXTS = {"wikihop": 2}  # of the supports
 @pytest.fixture(scope="module")
 def tiny(tokenizer_folder):
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
-    add_tokens(tokenizer, WikiHop.new_tokens)
+    add_tokens(tokenizer, WikiHop.inputs.markers)
     return tokenizer
 
 

@@ -13,6 +13,7 @@ from ldt.io.records import Example
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import HotpotQA
+from ldt.tasks.base import metric_of, score_all
 from ldt.training.summary import marked_tokens
 
 FILM = ("Ed Wood (film)", ["Ed Wood is a 1994 film.", " It stars Johnny Depp, and Depp only."])
@@ -33,14 +34,14 @@ def question(**fields):
 @pytest.fixture(scope="module")
 def tiny(tokenizer_folder):
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
-    add_tokens(tokenizer, HotpotQA.new_tokens)
+    add_tokens(tokenizer, HotpotQA.inputs.markers)
     return tokenizer
 
 
 @pytest.fixture(scope="module", params=["roberta-base", "bert-base-uncased"])
 def real(request, shared_data):
     tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / request.param)
-    add_tokens(tokenizer, HotpotQA.new_tokens)
+    add_tokens(tokenizer, HotpotQA.inputs.markers)
     return tokenizer
 
 
@@ -208,7 +209,7 @@ def test_without_a_config_golds_are_not_looked_at(tiny):
     item = question()
     del item.fields["answer"], item.fields["supporting_facts"]
     (feature,) = encode(item, tiny, config=None)
-    assert not {*HotpotQA.label_names} & feature.keys()
+    assert not {*HotpotQA.inputs.label_names} & feature.keys()
 
 
 def test_roles_say_what_is_global(tiny):
@@ -364,7 +365,7 @@ def test_scores_are_the_published_ones():
         {"answer": "the Depp", "supporting_facts": [["A", 0], ["B", 0]]},
         {"answer": "Yes", "supporting_facts": [["A", 0]]},
     ]
-    metrics, rows = HotpotQA().score(answers, golds, CONFIG)
+    metrics, rows = score_all(HotpotQA(), answers, golds, CONFIG)
     joint = 100 * 2 * (1 * 0.5) * (0.5 * 0.5) / (1 * 0.5 + 0.5 * 0.5)
     assert metrics == pytest.approx(
         {
@@ -376,9 +377,9 @@ def test_scores_are_the_published_ones():
         ("span", 1, 0),
         ("yes", 1, 100),
     ]
-    assert HotpotQA().default_metric(CONFIG) in metrics
+    assert metric_of(HotpotQA(), CONFIG) in metrics
     with pytest.raises(DataError, match="no questions to score"):
-        HotpotQA().score([], [], CONFIG)
+        score_all(HotpotQA(), [], [], CONFIG)
 
 
 # the whole

@@ -15,6 +15,7 @@ from ldt.model import load
 from ldt.recipe import recipe
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import MultipleChoice
+from ldt.tasks.base import default_layout, score_all
 from ldt.training.labelled import encode_all
 from ldt.training.summary import length_report
 
@@ -207,10 +208,10 @@ def test_accuracy_is_in_percent_and_there_is_no_published_layout():
     task = MultipleChoice()
     golds = [{"choice": choice} for choice in (0, 1, 2)]
     answers = [{"choice": choice} for choice in (0, 0, 2)]
-    assert task.score(answers, golds, CONFIG) == ({"accuracy": pytest.approx(200 / 3)}, [])
+    assert score_all(task, answers, golds, CONFIG) == ({"accuracy": pytest.approx(200 / 3)}, [])
     with pytest.raises(DataError, match="no questions to score"):
-        task.score([], [], CONFIG)
-    assert task.default_layout([None]) is None
+        score_all(task, [], [], CONFIG)
+    assert default_layout(task, [None]) is None
 
 
 # the whole
@@ -219,7 +220,7 @@ def test_accuracy_is_in_percent_and_there_is_no_published_layout():
 def test_training_and_predicting_see_the_same_scores(tiny, tiny_longformer, encode):
     task = MultipleChoice()
     model = load(tiny_longformer, task.head()).eval()
-    collate = Collator(tiny.pad_token_id, task.head(), task.extras)
+    collate = Collator(tiny.pad_token_id, task.head(), task.inputs.extras)
     two = question(choices=["party", "other"], label="other")
     several = [encode(question(), max_length=20), encode(two, max_length=24)]
     with torch.no_grad():

@@ -22,7 +22,7 @@ from ldt.metrics.lexglue import with_none
 from ldt.model import load, load_tokenizer
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Classification
-from ldt.tasks.base import named_labels
+from ldt.tasks.base import default_layout, named_labels, score_all
 from ldt.tasks.text.joined import joined
 
 PARAGRAPHS = ["One  two three", "", "four 🎉 é\u0301 five.", " ", "six seven"]
@@ -107,7 +107,7 @@ def test_the_classes_are_all_of_the_benchmark_in_its_order(shared_data):
         several = config["problem_type"] == "multi_label_classification"
         assert several == part.several
     assert formats.classes("squad") is formats.classes(None) is None
-    assert Classification().default_layout([None, "eurlex"]) == "lexglue"
+    assert default_layout(Classification(), [None, "eurlex"]) == "lexglue"
 
 
 def test_the_text_of_an_opinion_is_parted_at_blank_lines(tmp_path):
@@ -163,7 +163,7 @@ def test_the_official_figures_are_those_of_the_model(run, part, shared_data, tmp
     task, data = Classification(), DataSection(format=part.name)
     config = load(folder, task.head()).config
     golds = [task.gold(example, data, config) for example in formats.read(source, data)]
-    own, _ = task.score(answers, golds, config)
+    own, _ = score_all(task, answers, golds, config)
     expected = {"micro-f1": own["micro_f1"], "macro-f1": own["macro_f1"]}
     if part.none:  # a rule of the metric alone
         golds, labels = (
@@ -175,8 +175,8 @@ def test_the_official_figures_are_those_of_the_model(run, part, shared_data, tmp
             for average in ("micro", "macro")
         }
     gold = lexglue.read_gold(source, "lexglue")
-    for name, writer in Classification.layouts.items():
-        write_published(writer, tmp_path / "answers.jsonl", tmp_path / name)
+    for name, layout in Classification.answers.layouts.items():
+        write_published(layout.write, tmp_path / "answers.jsonl", tmp_path / name)
         found = lexglue.read_predictions(str(tmp_path / name))
         result = lexglue.evaluate(gold, found, task=part.name)
         assert result.metrics == pytest.approx(expected), name
@@ -204,9 +204,9 @@ def test_the_layouts_of_the_benchmark_are_written_and_evaluated(run, shared_data
 
 def test_classes_of_another_model_are_no_part_of_the_benchmark():
     answers = [{"id": 7, "label": "a", "scores": {"b": 0.1, "a": 0.9}}]
-    for writer in Classification.layouts.values():
+    for layout in Classification.answers.layouts.values():
         with pytest.raises(DataError, match="7: the classes 'a', 'b'; the layout lexglue has"):
-            list(writer(answers))
+            list(layout.write(answers))
 
 
 def test_a_model_that_does_not_decide_says_the_likeliest_class_or_none():

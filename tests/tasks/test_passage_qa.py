@@ -19,6 +19,7 @@ from ldt.metrics.tydiqa import Prediction
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import PassageQA
+from ldt.tasks.base import score_all, settings_of
 from ldt.tasks.passage_qa import TYPES
 from ldt.training.summary import marked_tokens
 
@@ -26,7 +27,7 @@ from ldt.training.summary import marked_tokens
 @pytest.fixture(scope="module")
 def real(shared_data):
     tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / "roberta-base")
-    add_tokens(tokenizer, PassageQA.new_tokens)
+    add_tokens(tokenizer, PassageQA.inputs.markers)
     return tokenizer
 
 
@@ -162,9 +163,9 @@ def test_stored_thresholds_leave_answers_out_and_keep_what_they_would_be(real):
         assert (answer["best_passage"], answer["best"]) == (0, "red")
         assert (answer["best_start"], answer["best_end"]) == (7, 10)
         assert (answer["start"], answer["end"]) == ((7, 10) if words else (None, None))
-    assert PassageQA().settle({"f1": 3.0, "passage_threshold": 1.5, "span_threshold": 2.0}) == {
-        "answer_thresholds": {"passage": 1.5, "span": 2.0}
-    }
+    assert settings_of(
+        PassageQA(), {"f1": 3.0, "passage_threshold": 1.5, "span_threshold": 2.0}
+    ) == {"answer_thresholds": {"passage": 1.5, "span": 2.0}}
 
 
 # scores
@@ -184,7 +185,7 @@ def answered(passage, score, span=None):
 def test_one_annotation_counts_as_two_and_thresholds_lie_between_two_scores():
     golds = [gold(says(0, (7, 10))), gold(says()), gold(says(2))]
     answers = [answered(0, 3.0, (7, 10)), answered(1, 2.0, (0, 3)), answered(2, 1.0, (25, 30))]
-    found, rows = PassageQA().score(answers, golds, CONFIG)
+    found, rows = score_all(PassageQA(), answers, golds, CONFIG)
     assert found["passage_f1"] == pytest.approx(80)  # all three: 2 of 3 right, 2 of 2 found
     assert (found["span_f1"], found["f1"]) == (100, pytest.approx(90))
     assert (found["passage_threshold"], found["span_threshold"]) == (1.0, 2.5)

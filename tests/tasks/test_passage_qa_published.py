@@ -19,12 +19,13 @@ from ldt.inference.predict import predict
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import PassageQA
+from ldt.tasks.base import score_all
 
 
 @pytest.fixture(scope="module")
 def real(shared_data):
     tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / "roberta-base")
-    add_tokens(tokenizer, PassageQA.new_tokens)
+    add_tokens(tokenizer, PassageQA.inputs.markers)
     return tokenizer
 
 
@@ -146,7 +147,7 @@ def test_answers_have_the_bytes_and_tokens_of_the_file_and_training_scores_as_pu
         lines = list(map(simplified, lines))
         source = write(tmp_path / "s.jsonl", *lines)
     answers, golds = right_answers(source, name, real)
-    value = PassageQA.layouts[name](answers)
+    value = PassageQA.answers.layouts[name].write(answers)
     rows = [value] if isinstance(value, dict) else list(value)
     text = "".join(json.dumps(row) + "\n" for row in rows)
     found = strictly_valid(text, lines, name)
@@ -163,7 +164,7 @@ def test_answers_have_the_bytes_and_tokens_of_the_file_and_training_scores_as_pu
         assert cut == "é\u0301"
     (tmp_path / "pred.json").write_text(text)
     published = evaluation.evaluate(source, str(tmp_path / "pred.json"), format=name).metrics
-    own, rows = PassageQA().score(answers, golds, CONFIG)
+    own, rows = score_all(PassageQA(), answers, golds, CONFIG)
     keys = ("long-best-threshold-", "short-best-threshold-")
     keys = keys if name == "nq" else ("avg_passage_", "avg_minimal_")
     for part, key in zip(("passage", "span"), keys, strict=True):
@@ -183,14 +184,14 @@ def test_training_scores_as_published_where_answers_are_wrong(real, tmp_path):
         for answer, score in zip(answers, (2.0, 1.0, 4.0, 3.0), strict=True):
             answer |= {"passage_score": score, "span_score": score, "id": answer["id"]}
         answers[1] |= {"offsets": answers[0]["offsets"], "best_passage": 0}
-        value = PassageQA.layouts[name](answers)
+        value = PassageQA.answers.layouts[name].write(answers)
         rows = [value] if isinstance(value, dict) else list(value)
         (tmp_path / "pred.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
         if name == "tydiqa":
             rows[1]["language"] = "thai"
             (tmp_path / "pred.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
         published = evaluation.evaluate(source, str(tmp_path / "pred.json"), format=name).metrics
-        own, _ = PassageQA().score(answers, golds, CONFIG)
+        own, _ = score_all(PassageQA(), answers, golds, CONFIG)
         keys = ("long-best-threshold-f1", "short-best-threshold-f1")
         keys = keys if name == "nq" else ("avg_passage_f1", "avg_minimal_f1")
         for part, key in zip(("passage_f1", "span_f1"), keys, strict=True):

@@ -10,6 +10,7 @@ from ldt import metrics
 from ldt.data.formats import read
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import TASKS
+from ldt.tasks.base import score_all
 
 TEXTS = ["red fox", "The red fox jumps.", "yes", "no", "blue whale", "old man and the sea"]
 FACTS = [["t", 0], ["t", 1], ["u", 0]]
@@ -78,8 +79,8 @@ def test_training_and_evaluate_agree_to_the_last_digit(tmp_path, name):
         for example in examples
     ]
     golds = [task.gold(example, data, CONFIG) for example in examples]
-    trained, _ = task.score(answers, golds, CONFIG)
-    pred.write_text(json.dumps(task.layouts[name](answers)))
+    trained, _ = score_all(task, answers, golds, CONFIG)
+    pred.write_text(json.dumps(task.answers.layouts[name].write(answers)))
     published = metrics.evaluate(str(gold), str(pred), format=name).metrics
     assert trained == {key: published[key] for key in trained}
     assert 0 < max(trained.values()) < 100

@@ -15,12 +15,13 @@ from ldt.inference.predict import predict
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Qasper
+from ldt.tasks.base import metric_of, score_all
 
 
 @pytest.fixture(scope="module")
 def tiny(tokenizer_folder):
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
-    add_tokens(tokenizer, Qasper.new_tokens)
+    add_tokens(tokenizer, Qasper.inputs.markers)
     return tokenizer
 
 
@@ -140,11 +141,11 @@ def test_papers_without_paragraphs_are_not_learnt_and_unanswerable(tiny):
     for paragraphs in ([], [""]):
         item = question(NOTHING, paragraphs=paragraphs, sections=None)
         features = encode(item, tiny)
-        assert TASK.keeps(features) == bool(paragraphs and features[0]["passages"].size)
+        assert bool(TASK.instances(features)) == bool(paragraphs and features[0]["passages"].size)
         outputs = [says(feature, "span", span="short") for feature in features]
         answer = TASK.decode(outputs, CONFIG, item, features)
         assert (answer["answer"], answer["evidence"]) == ("Unanswerable", [])
-    assert TASK.keeps(encode(question(), tiny))
+    assert TASK.instances(encode(question(), tiny))
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,7 @@ def test_a_span_is_cut_from_the_paper_with_its_evidence(tiny):
     assert (answer["evidence"], answer["paragraphs"]) == ([PARAGRAPHS[2]], [2])  # .5 is not above
     assert answer["paragraph_probs"][1] == 0
     assert sum(answer["scores"].values()) == pytest.approx(1)
-    assert set(answer) <= {*TASK.answer_keys}
+    assert set(answer) <= {*TASK.answers.keys}
     assert json.loads(json.dumps(answer)) == answer
     places = TASK.places(answer, item, DataSection())
     best, _ = max(places, key=lambda place: place[1])
@@ -215,10 +216,10 @@ def test_the_figures_are_the_published_ones():
         {"answer": "May", "evidence": []},  # F1 2/3; the evidence of the second annotator
         {"answer": "Yes", "evidence": [PARAGRAPHS[0]]},
     ]
-    metrics, rows = TASK.score(answers, golds, CONFIG)
+    metrics, rows = score_all(TASK, answers, golds, CONFIG)
     assert metrics == pytest.approx({"Answer F1": 250 / 3, "Evidence F1": 250 / 3})
     assert [(row["type"], row["questions"]) for row in rows] == [("extractive", 1), ("boolean", 1)]
-    assert TASK.default_metric(CONFIG) in metrics
+    assert metric_of(TASK, CONFIG) in metrics
     found = TASK.baseline(golds, golds, CONFIG)
     assert found["Answer F1"] == ("always 'Unanswerable'", 50)
     assert found["Evidence F1"].value == 50

@@ -136,11 +136,11 @@ def test_papers_without_paragraphs_are_not_learnt_and_unanswerable(tiny):
         item = asked(NOTHING, paragraphs=paragraphs, sections=None)
         features = encode(item, tiny)
         assert features[0]["input_ids"] == [0, *tokenize(tiny, "When?"), SEP]
-        assert not TASK.keeps(features)
+        assert not TASK.instances(features)
         answer = TASK.decode([written(tiny, "May", [])], CONFIG, item, features)
         assert (answer["answer"], answer["evidence"]) == ("Unanswerable", [])
         assert answer["empty"]
-    assert TASK.keeps(encode(asked(), tiny))
+    assert TASK.instances(encode(asked(), tiny))
 
 
 def test_what_cannot_be_read_or_written_is_told(tiny):
@@ -174,7 +174,7 @@ def test_the_answer_is_the_text_and_evidence_all_paragraphs_above_one_half(tiny)
     # As in the file, each once, and no heading; the third stands at one half.
     assert (answer["paragraphs"], answer["evidence"]) == ([0, 3], [PARAGRAPHS[0]])
     assert answer["paragraph_probs"] == pytest.approx([0.52498, 0, 0.5, 0.88080, 0], abs=1e-5)
-    assert set(answer) <= {*TASK.answer_keys}
+    assert set(answer) <= {*TASK.answers.keys}
     assert json.loads(json.dumps(answer)) == answer
     cut = TASK.decode([written(tiny, "May", [0] * 5, end=False)], CONFIG, item, features)
     assert cut["unfinished"]

@@ -119,7 +119,7 @@ def test_an_answer_that_is_not_sure_enough_is_none_and_its_probabilities_stay():
     assert [each["answer"] for each in found["n_best"]] == ["1", "2", "0"]
     features = [{"candidates": ["0", "1", "2"]}]
     assert wikihop.targets(found, None, features)[0].index == 1
-    assert wikihop.layouts["wikihop"]([found | {"id": 7}]) == {"7": "1"}
+    assert wikihop.answers.layouts["wikihop"].write([found | {"id": 7}]) == {"7": "1"}
     for task in (MultipleChoice(), WikiHop()):
         sure = ranking(task, logits, silent_below(0.4))
         assert sure == ranking(task, logits)
@@ -204,7 +204,7 @@ def no_answer(task, doubt, made):
     places = np.array([(0, 4), (5, 9)], np.int32)
     features = [{"offsets": places, "first": 1, "flags": {}, "context": "York Bath"}]
     logits = np.array([doubt / 2, 0.0, -50.0])
-    return task.decode([dict.fromkeys(Squad.outputs, logits)], made, None, features)
+    return task.decode([dict.fromkeys(Squad.answers.outputs, logits)], made, None, features)
 
 
 def test_the_probability_of_no_answer_is_calibrated():

@@ -109,8 +109,8 @@ WORDS = [(i, i + len(w)) for w in TEXT.split() for i in [TEXT.index(w)]]
 def window(begin, end, start, stop, **more):
     """A feature of the words from ``begin`` to ``end``, and outputs with logits at these words."""
     size = end - begin + 4
-    output = {name: np.full(size + 3, -100.0, np.float32) for name in Squad.outputs}
-    for name, places in zip(Squad.outputs, (start, stop), strict=True):
+    output = {name: np.full(size + 3, -100.0, np.float32) for name in Squad.answers.outputs}
+    for name, places in zip(Squad.answers.outputs, (start, stop), strict=True):
         output[name][:size] = 0
         for place, logit in places.items():
             output[name][place - begin + 3 if place >= begin else place] = logit
@@ -158,7 +158,7 @@ def test_pairs_of_tokens_that_are_one_piece_of_text_count_once_among_the_n_best(
     places = [(0, 1)] * 4 + [(2, 5), (6, 9), (10, 11), (11, 12)]
     feature = {"offsets": np.array(places, np.int32), "first": 3, "context": text}
     logits = np.array([[0, 0, 0, 9, 8.5, 8, 7, 1, 2, 4, end] for end in (-9, 5)], np.float32)
-    output = dict(zip(Squad.outputs, logits, strict=True))
+    output = dict(zip(Squad.answers.outputs, logits, strict=True))
 
     def found(number):
         spans = Squad(max_answer=4, n_best=number).best([output], [feature])

@@ -17,6 +17,7 @@ from ldt.metrics import evaluate
 from ldt.model import load as load_model
 from ldt.recipe.recipe import DataSection, load
 from ldt.tasks import Squad
+from ldt.tasks.base import score_all, settings_of
 from ldt.training.labelled import encode_sets
 
 ALWAYS = SimpleNamespace(no_answer_threshold=None, decisions={})
@@ -123,7 +124,7 @@ def test_the_encoding_of_five_languages_is_pinned(shared_data, language, answer,
         tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / name)
         how = {"data": DataSection(), "max_length": 1024, "config": ALWAYS}
         (feature,) = Squad().encode(item, tokenizer, **how)
-        ids, (start,), (end,) = (feature[k] for k in ("input_ids", *Squad.label_names))
+        ids, (start,), (end,) = (feature[k] for k in ("input_ids", *Squad.inputs.label_names))
         marked = feature["global_attention_mask"]
         assert (len(ids), crc(ids), crc(feature["offsets"]), sum(marked), start, end) == pin
         assert marked == sorted(marked, reverse=True)
@@ -295,7 +296,7 @@ def decide(config, windows, **fields):
         offsets = places[2 * number : 2 * number + 2]
         features.append({"offsets": offsets, "first": 3, "flags": {}, "context": context})
         logits = np.array([null / 2, 90, 90, *(score / 2 for score in words), 90, -1e30])
-        outputs.append(dict.fromkeys(Squad.outputs, logits))
+        outputs.append(dict.fromkeys(Squad.answers.outputs, logits))
     return Squad(max_answer=1, **fields).decode(outputs, config, example([]), features)
 
 
@@ -328,7 +329,7 @@ def test_the_n_best_come_with_their_logits_and_those_of_no_answer():
     assert found["null"] == {"start_logit": 2, "end_logit": 2}  # of the chunk with the lowest
     texts = [(each["answer"], each["start_logit"], each["end_logit"]) for each in found["n_best"]]
     assert texts == [("Hull", 1.5, 1.5), ("Bath", 1, 1), ("York", 0.5, 0.5)]
-    written = Squad.layouts["cuad-nbest"]([found | {"id": "d"}])["d"]
+    written = Squad.answers.layouts["cuad-nbest"].write([found | {"id": "d"}])["d"]
     # The published softmax, over the sums 4, 3, 2 and 1.
     assert [entry["text"] for entry in written] == ["", "Hull", "Bath", "York"]
     shares = np.exp([4, 3, 2, 1]) / np.exp([4, 3, 2, 1]).sum()
@@ -347,7 +348,7 @@ def test_the_threshold_of_the_model_decides():
 def test_an_empty_document_has_no_answer(tiny):
     item = example([], "")
     (feature,) = encode(tiny, item)
-    outputs = [dict.fromkeys(Squad.outputs, np.zeros(len(feature["input_ids"])))]
+    outputs = [dict.fromkeys(Squad.answers.outputs, np.zeros(len(feature["input_ids"])))]
     nothing = {"answer": "", "score": None, "start": None, "end": None, "empty": True}
     assert Squad().decode(outputs, ALWAYS, item, [feature]) == nothing
     found = Squad().decode(outputs, MAYBE, item, [feature])
@@ -358,12 +359,12 @@ def test_an_empty_document_has_no_answer(tiny):
 def test_questions_with_an_answer_are_scored_by_the_rules_of_squad_1():
     answers = [{"answer": "the York"}, {"answer": "New Bath"}]
     golds = [{"answers": ["York", "Hull"]}, {"answers": ["Bath"]}]
-    metrics, rows = Squad().score(answers, golds, ALWAYS)
+    metrics, rows = score_all(Squad(), answers, golds, ALWAYS)
     assert metrics == {"exact_match": 50, "f1": pytest.approx(100 * (1 + 2 / 3) / 2)}
     assert rows == []
-    assert Squad().settle(metrics) == {}
+    assert settings_of(Squad(), metrics) == {}
     with pytest.raises(DataError, match="no questions to score"):
-        Squad().score([], [], ALWAYS)
+        score_all(Squad(), [], [], ALWAYS)
 
 
 def test_the_threshold_is_that_with_the_best_f1_and_goes_into_the_model():
@@ -374,26 +375,28 @@ def test_the_threshold_is_that_with_the_best_f1_and_goes_into_the_model():
         for doubt, text in zip(doubts, texts, strict=True)
     ]
     golds = [{"answers": right} for right in (["York"], ["Bath"], [], [])]
-    metrics, rows = Squad().score(answers, golds, MAYBE)
+    metrics, rows = score_all(Squad(), answers, golds, MAYBE)
     assert metrics == {"exact_match": 100, "f1": 100, "no_answer_threshold": pytest.approx(0.65)}
     assert rows == [
         {"questions": "with an answer", "number": 2, "exact_match": 100, "f1": 100},
         {"questions": "without", "number": 2, "exact_match": 100, "f1": 100},
     ]
-    assert Squad().settle(metrics) == {"no_answer_threshold": pytest.approx(0.65)}
+    assert settings_of(Squad(), metrics) == {"no_answer_threshold": pytest.approx(0.65)}
     golds[1]["answers"] = ["Ely"]
-    metrics, rows = Squad().score(answers, golds, MAYBE)
+    metrics, rows = score_all(Squad(), answers, golds, MAYBE)
     assert metrics == {"exact_match": 75, "f1": 75, "no_answer_threshold": pytest.approx(0.35)}
     assert rows[0]["f1"] == 50
     golds[0]["answers"] = ["Ely"]
-    assert Squad().score(answers, golds, MAYBE)[0]["no_answer_threshold"] == 0.05  # never answer
+    assert (
+        score_all(Squad(), answers, golds, MAYBE)[0]["no_answer_threshold"] == 0.05
+    )  # never answer
     golds = [{"answers": [text]} for text in texts]
-    assert Squad().score(answers, golds, MAYBE)[0]["no_answer_threshold"] == 0.95  # always
+    assert score_all(Squad(), answers, golds, MAYBE)[0]["no_answer_threshold"] == 0.95  # always
 
 
 def test_the_published_file_has_an_answer_an_id():
     answers = [{"id": 7, "answer": "York"}, {"id": "b", "answer": ""}]
-    assert Squad.layouts["squad"](iter(answers)) == {"7": "York", "b": ""}
+    assert Squad.answers.layouts["squad"].write(iter(answers)) == {"7": "York", "b": ""}
 
 
 # the whole

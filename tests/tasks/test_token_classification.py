@@ -13,6 +13,7 @@ from ldt.metrics import conll
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import TokenClassification
+from ldt.tasks.base import score_all
 
 SENTENCES = [["EU", "rejects", "German", "call", "."], ["Peter", "Blackburn"]]
 TAGS = [["B-ORG", "O", "B-MISC", "O", "O"], ["B-PER", "I-PER"]]
@@ -333,7 +334,7 @@ def test_a_word_that_the_tokenizer_drops_does_not_part_an_entity(shared_data, co
 
 def test_published_answers_are_tags_by_id_and_entities_of_raw_text():
     answers = [{"id": 1, "tags": [["O"]], "entities": []}, {"id": "x", "entities": [{"start": 0}]}]
-    published = TokenClassification.layouts["conll"](answers)
+    published = TokenClassification.answers.layouts["conll"].write(answers)
     assert published == {"1": [["O"]], "x": [{"start": 0}]}
 
 
@@ -343,7 +344,7 @@ def test_scores_are_of_entities_and_by_type(config):
         {"entities": [{"start": 0, "end": 1, "label": "ORG"}]},
         {"entities": [{"start": 3, "end": 5, "label": "PER"}]},  # of the other document
     ]
-    metrics, rows = TokenClassification().score(found, gold, config)
+    metrics, rows = score_all(TokenClassification(), found, gold, config)
     assert metrics == {"precision": 50, "recall": 50, "f1": 50}
     assert rows == [
         {"type": "MISC", "precision": 0, "recall": 0, "f1": 0, "support": 0},
@@ -351,7 +352,7 @@ def test_scores_are_of_entities_and_by_type(config):
         {"type": "PER", "precision": 0, "recall": 0, "f1": 0, "support": 1},
     ]
     with pytest.raises(DataError, match="no documents to score"):
-        TokenClassification().score([], [], config)
+        score_all(TokenClassification(), [], [], config)
 
 
 # the whole

@@ -17,6 +17,7 @@ from ldt.io.records import Example
 from ldt.metrics import evaluate
 from ldt.recipe.recipe import DataSection, load
 from ldt.tasks import TriviaQA
+from ldt.tasks.base import score_all
 from ldt.training.labelled import encode_all
 
 ANY = SimpleNamespace()  # a config, which the task does not look at
@@ -258,7 +259,7 @@ def test_the_best_document_of_a_question_answers():
     task, data = TriviaQA(), DataSection()
     golds = [task.gold(item, data, ANY) for item in items]
     answers = [answered("London", 2.0), answered("York", 3.0), answered("a Foo", 1.0)]
-    metrics, rows = task.score(answers, golds, ANY)
+    metrics, rows = score_all(task, answers, golds, ANY)
     assert metrics == {
         "exact_match": 50,
         "f1": pytest.approx(100 * (1 + 2 / 3) / 2),
@@ -267,11 +268,11 @@ def test_the_best_document_of_a_question_answers():
     }
     assert rows == []
     answers[1]["score"] = 1.0  # London wins
-    assert task.score(answers, golds, ANY)[0]["verified_f1"] == 0
+    assert score_all(task, answers, golds, ANY)[0]["verified_f1"] == 0
     answers[0]["score"] = None  # a document without a word
-    assert task.score(answers, golds, ANY)[0]["verified_f1"] == 100
+    assert score_all(task, answers, golds, ANY)[0]["verified_f1"] == 100
     with pytest.raises(DataError, match="no questions to score"):
-        task.score([], [], ANY)
+        score_all(task, [], [], ANY)
 
 
 def test_the_published_file_has_an_answer_a_question():
@@ -281,7 +282,7 @@ def test_the_published_file_has_an_answer_a_question():
         answered("London", -3.5, "q1") | {"id": "3"},
         answered("Bath", 0.5) | {"id": 7},
     ]
-    published = TriviaQA.layouts["triviaqa"]
+    published = TriviaQA.answers.layouts["triviaqa"].write
     assert published(iter(answers)) == {"q1": "York", "7": "Bath"}
     assert published(()) == {}
 

@@ -9,7 +9,7 @@ from training_runs import train
 from transformers import AutoTokenizer, PretrainedConfig
 
 from ldt import metrics as evaluate
-from ldt.data.features import Collator
+from ldt.data.features import Collator, reordered
 from ldt.data.formats import read
 from ldt.data.tokenization import add_tokens
 from ldt.errors import DataError, ModelError
@@ -20,6 +20,7 @@ from ldt.model.loading import draw_embeddings
 from ldt.recipe import recipe
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import WikiHop
+from ldt.tasks.base import path_of, score_all
 from ldt.tasks.wikihop import joined
 
 CONFIG = PretrainedConfig(decisions={})
@@ -40,7 +41,7 @@ def question(**fields):
 @pytest.fixture(scope="module")
 def tiny(tokenizer_folder):
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
-    add_tokens(tokenizer, WikiHop.new_tokens)
+    add_tokens(tokenizer, WikiHop.inputs.markers)
     return tokenizer
 
 
@@ -103,7 +104,7 @@ GOLDEN = {  # first item of dev: tokens, [ent]s, label, first ids
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_original_items_have_known_ids(shared_data, name):
     tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / name)
-    add_tokens(tokenizer, WikiHop.new_tokens)
+    add_tokens(tokenizer, WikiHop.inputs.markers)
     data = DataSection(format="wikihop")
     first, *_ = read(str(shared_data / "wikihop" / "dev.json"), data)
     features = WikiHop().encode(first, tokenizer, data=data, max_length=4096, config=CONFIG)
@@ -221,12 +222,13 @@ def test_a_tokenizer_without_the_markers_is_refused(tokenizer_folder):
 
 def test_training_sees_candidates_and_supports_in_a_new_order_with_the_label_moved(encode):
     data = DataSection(text="docs.all", fields={"candidates": "names"})
-    task, names = WikiHop(), [f"party {number}" for number in range(6)]
+    lists = [path_of(WikiHop(), name, data) for name in WikiHop.inputs.shuffled]
+    names = [f"party {number}" for number in range(6)]
     fields = {"query": "x", "names": names, "docs": {"all": list("abcdef")}, "answer": "party 4"}
     example = Example(fields, "q", "t:1")
     seen = set()
     for seed in range(5):
-        found = task.shuffle(example, np.random.default_rng(seed), data)
+        found = reordered(example, np.random.default_rng(seed), lists)
         (feature,) = encode(found, text="docs.all", fields={"candidates": "names"})
         assert feature["candidates"][feature["labels"]] == "party 4"
         assert sorted(feature["candidates"]) == names
@@ -234,7 +236,6 @@ def test_training_sees_candidates_and_supports_in_a_new_order_with_the_label_mov
         seen.add((*feature["candidates"], *found.fields["docs.all"]))
     assert len(seen) == 5
     assert example.fields["names"] == names
-    assert task.shuffles
 
 
 def test_an_answer_outside_of_the_candidates_ends_a_training_before_it_begins():
@@ -259,7 +260,7 @@ def test_an_answer_outside_of_the_candidates_counts_as_wrong_in_evaluation(encod
     (feature,) = encode(strange)
     assert feature["labels"] == -100
     answer = task.decode([{"logits": np.array([0.0, 9.0, 0.0])}], CONFIG, strange, [feature])
-    metrics, _ = task.score([answer], [task.gold(strange, data, CONFIG)], CONFIG)
+    metrics, _ = score_all(task, [answer], [task.gold(strange, data, CONFIG)], CONFIG)
     assert metrics == {"accuracy": 0}
     with pytest.raises(DataError, match="dev.json: no questions"):
         task.check([], data, CONFIG)
@@ -294,7 +295,7 @@ def test_the_scores_of_the_parts_are_merged_before_the_softmax(encode, merge, me
 def test_accuracy_has_a_row_for_each_group_of_candidates():
     golds = [{"answer": "a", "candidates": number} for number in (2, 4, 12, 80, 5000)]
     answers = [{"answer": answer} for answer in "abaab"]
-    metrics, rows = WikiHop().score(answers, golds, CONFIG)
+    metrics, rows = score_all(WikiHop(), answers, golds, CONFIG)
     assert metrics == {"accuracy": 60}
     assert rows == [
         {"candidates": "up to 9", "questions": 2, "accuracy": 50, "guessing": 37.5},
@@ -307,12 +308,12 @@ def test_accuracy_has_a_row_for_each_group_of_candidates():
         },
     ]
     with pytest.raises(DataError, match="no questions to score"):
-        WikiHop().score([], [], CONFIG)
+        score_all(WikiHop(), [], [], CONFIG)
 
 
 def test_the_published_layout_is_an_answer_by_id():
     answers = [{"id": "WH_1", "answer": "a", "score": 0.5}, {"id": 7, "answer": "b"}]
-    published = WikiHop.layouts["wikihop"]
+    published = WikiHop.answers.layouts["wikihop"].write
     assert published(answers) == {"WH_1": "a", "7": "b"}
     assert published(()) == {}
 
@@ -323,9 +324,9 @@ def test_the_published_layout_is_an_answer_by_id():
 def test_parts_and_the_whole_are_one_where_all_fits(tiny, tiny_longformer, encode):
     task = WikiHop()
     model = load(tiny_longformer, task.head(), hidden_dropout_prob=0.0)
-    draw_embeddings(model, tiny.convert_tokens_to_ids(list(task.new_tokens)))
+    draw_embeddings(model, tiny.convert_tokens_to_ids(list(task.inputs.markers)))
     model.eval()
-    collate = Collator(tiny.pad_token_id, task.head(), task.extras)
+    collate = Collator(tiny.pad_token_id, task.head(), task.inputs.extras)
     once = collate([encode(question())])  # as in training
     alone = collate(encode(question()))  # as in predicting
     assert once["example_ids"].tolist() == [0]

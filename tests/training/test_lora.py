@@ -23,6 +23,7 @@ from ldt.model.adapters import PROJECTIONS
 from ldt.recipe import recipe as recipes
 from ldt.recipe.run import Run
 from ldt.tasks import TASKS
+from ldt.tasks.writing_task import WritingTask
 from ldt.training.arguments import settings
 from ldt.training.lora import adapt
 
@@ -30,7 +31,7 @@ HEADS = list(
     dict.fromkeys(
         task.model_construct().head()
         for task in TASKS.values()
-        if task.kind == "examples" and not task.generates
+        if task.reads.kind == "examples" and not issubclass(task, WritingTask)
     )
 )
 LORA = ("training.lora={r: 4, alpha: 8}", "training.learning_rate=0.01")

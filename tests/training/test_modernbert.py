@@ -20,8 +20,13 @@ from ldt.inference.predict import predict
 from ldt.model import LdtForMaskedLM, LdtModernBertModel, load
 from ldt.recipe import recipe as recipes
 from ldt.tasks import TASKS
+from ldt.tasks.writing_task import WritingTask
 
-ANSWERING = [name for name, task in TASKS.items() if task.kind == "examples" and not task.generates]
+ANSWERING = [
+    name
+    for name, task in TASKS.items()
+    if task.reads.kind == "examples" and not issubclass(task, WritingTask)
+]
 SHORT = ("training.max_steps=2", "training.eval_strategy=no", "training.save_strategy=no")
 
 

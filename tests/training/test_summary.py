@@ -314,7 +314,7 @@ def test_a_batch_of_features_goes_through_the_model(tiny, tiny_longformer):
     model = load(tiny_longformer, task.head(), **learnt)
     options = {"data": data, "max_length": 128, "config": model.config}
     features = encode_all(found, task, tiny, **options)
-    batch = Collator(tiny.pad_token_id, task.head(), task.extras)(list(features))
+    batch = Collator(tiny.pad_token_id, task.head(), task.inputs.extras)(list(features))
     output = model(**batch)
     assert output.logits.shape == (3, 2)
     assert torch.isfinite(output.loss)
