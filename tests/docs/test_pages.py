@@ -47,7 +47,7 @@ def test_figures_of_samples_are_those_of_the_results():
 
 
 def test_contributing_names_tables_that_exist():
-    text = (DOCS / "CONTRIBUTING.md").read_text("utf-8")
+    text = (DOCS / "CONTRIBUTING.md").read_text("utf-8").partition("## A task")[0]
     table = re.findall(r"^\| [\w ]+ \| ([^|]+) \| [^|]+ \|$", text, re.M)[1:]
     for files in table:
         for folder, pattern in re.findall(r"`(ldt/[\w/]+)/(<x>|\w+)\.py`", files):
