@@ -26,7 +26,7 @@ from ldt.model.adapters import PROJECTIONS
 from ldt.recipe import recipe as recipes
 from ldt.recipe.run import Run
 from ldt.report.subject import subject
-from ldt.tasks import Summarization
+from ldt.tasks import QasperGeneration, Summarization
 from ldt.tasks.base import score_all
 from ldt.training import cost
 from ldt.training.arguments import settings
@@ -146,9 +146,7 @@ def test_while_it_trains_some_documents_are_summarized_greedily(recipe):
 
 
 def test_what_is_written_stands_in_the_row_of_its_document():
-    class Writer:
-        outputs, generates, decides = ("sequences", "passage_logits"), True, False
-
+    class Writer(QasperGeneration):
         def sampled(self, documents):
             return {0, 3}
 
