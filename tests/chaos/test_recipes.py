@@ -31,9 +31,9 @@ def keys(task):
     cls = TASKS[task]
     fields = config_fields(cls.model_construct())
     yield from (f"task.{key}" for key in cls.model_fields)
-    yield from (f"model.{key}" for key in MODELS[cls.kind].model_fields)
-    yield from (f"data.{key}" for key in OPTIONS[cls.kind].model_fields)
-    if "config" in MODELS[cls.kind].model_fields:
+    yield from (f"model.{key}" for key in MODELS[cls.reads.kind].model_fields)
+    yield from (f"data.{key}" for key in OPTIONS[cls.reads.kind].model_fields)
+    if "config" in MODELS[cls.reads.kind].model_fields:
         yield from (f"model.config.{key}" for key in fields.model_fields)
 
 
@@ -47,7 +47,7 @@ def cases():
     for task, cls in TASKS.items():
         for key in keys(task):
             for value in VALUES:
-                yield FILES[cls.kind], task, f"{key}={value}"
+                yield FILES[cls.reads.kind], task, f"{key}={value}"
     for key in training_keys():
         for value in VALUES:
             yield "ft", "classification", f"{key}={value}"
