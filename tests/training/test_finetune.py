@@ -31,6 +31,7 @@ from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.recipe.run import Run
 from ldt.tasks import Squad
+from ldt.tasks.base import TaskAnswers, TaskReads
 from ldt.training import checkpoints, labelled
 from ldt.training.arguments import settings
 from ldt.training.evaluation import ByExample, MetricsByStep
@@ -196,13 +197,7 @@ def test_evaluation_merges_the_windows_of_each_document(recipe):
 
 def test_the_scorer_gives_each_document_its_own_windows():
     class Task:
-        outputs, decides, generates = ("start", "end"), False, False
-
-        def sampled(self, documents):
-            return range(documents)
-
-        def settle(self, metrics):
-            return {}
+        reads, answers = TaskReads(), TaskAnswers(outputs=("start", "end"))
 
         def decode(self, outputs, config, example, features):
             assert [feature["document"] for feature in features] == [example.fields["n"]] * len(
@@ -211,7 +206,7 @@ def test_the_scorer_gives_each_document_its_own_windows():
             assert [output["end"].item() for output in outputs] == [0] * len(outputs)
             return sum(output["start"] for output in outputs).tolist()
 
-        def score(self, answers, golds, config):
+        def measure(self, answers, golds, config):
             assert answers == golds
             return {"right": 1.0, "answers": len(answers)}, []
 
