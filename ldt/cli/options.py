@@ -49,14 +49,17 @@ KeepCheckpoints = Annotated[
     bool,
     typer.Option("--keep-checkpoints", help="Keep the checkpoints when the run is finished."),
 ]
-_KEY = re.compile(r"(\w+(?:\.\w+)*)=")
+_KEY = re.compile(r"([a-z]\w*(?:\.[\w-]+)*)=")
 
 
-def files_and_keys(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
+def files_and_keys(arguments: Iterable[str], plain: bool = False) -> tuple[list[str], list[str]]:
     """Part the FILE arguments of a command from its KEY=VALUE ones, both in their order.
 
     A key has a dot, as in ``data.text=body``, or is one of the data section, whose dotted name
     `ldt.recipe.recipe.reading` then suggests. What exists is a file whatever its name.
+
+    Args:
+        plain: True for a command that also has keys without a dot, so that any name is one.
     """
     from ldt.data.options import DataSection
 
@@ -64,7 +67,7 @@ def files_and_keys(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     keys: list[str] = []
     for argument in arguments:
         match = _KEY.match(argument)
-        is_key = match and ("." in match[1] or match[1] in DataSection.model_fields)
+        is_key = match and (plain or "." in match[1] or match[1] in DataSection.model_fields)
         (keys if is_key and not os.path.exists(argument) else files).append(argument)
     return files, keys
 
@@ -99,8 +102,6 @@ Precision = Annotated[Literal["auto", "fp32", "bf16", "int8"], option("precision
 Runtime = Annotated[runtimes.Runtime, option("runtime")]
 Workers = Annotated[str, option("workers", "NUMBER")]
 
-_PAIR = re.compile(r"[a-z][a-z0-9_]*(\.[\w-]+)*=")
-
 
 def keyed(words: Iterable[str], keys: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
     """The files among some arguments, and the values of those that are KEY=VALUE.
@@ -111,8 +112,8 @@ def keyed(words: Iterable[str], keys: Iterable[str]) -> tuple[list[str], dict[st
     Raises:
         UserError: there is no such key, or its value cannot be read.
     """
-    pairs = [word for word in words if _PAIR.match(word) and not os.path.exists(word)]
-    return [word for word in words if word not in pairs], parsed(pairs, keys)
+    files, pairs = files_and_keys(words, plain=True)
+    return files, parsed(pairs, keys)
 
 
 def number(workers: str) -> int | str:
