@@ -1,4 +1,4 @@
-"""How many answers int8 changes: the first documents are answered in fp32 as well.
+"""Number of answers that int8 changes: the first documents are answered in fp32 as well.
 
 Until that is known no answer is let out, so that a refusal leaves nothing behind.
 """

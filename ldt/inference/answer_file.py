@@ -446,7 +446,7 @@ def note(target: Path, answers: Path, settings: Settings) -> None:
 
 
 def settings_of(target: Path, made_by: dict[str, str]) -> Settings:
-    """What made a finished file.
+    """Settings of the run that made a finished file.
 
     Raises:
         UserError: it was not made by these settings, or is not as it was made.
@@ -465,7 +465,7 @@ def settings_of(target: Path, made_by: dict[str, str]) -> Settings:
 
 
 def noted(target: Path) -> Settings | None:
-    """What `note` wrote down of a file; None where there is no such note."""
+    """Settings that `note` wrote down of a file; None where there is no such note."""
     try:
         if not _beside(target).is_file():  # a pipe in its place would be waited for
             return None

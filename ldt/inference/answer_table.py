@@ -79,7 +79,7 @@ def published_layout(
 
 
 def layout_of(output: Path, published: PublishedLayout | None) -> Layout | None:
-    """What writes the answers into a file of this name; None where they stay lines.
+    """Layout of a file of this name; None where the answers stay lines.
 
     Args:
         published: published layout, which is taken whatever the name is; None goes by

@@ -276,7 +276,7 @@ def _number(values: Any, key: Any, where: str) -> float:
 
 
 def _parsed(value: Any) -> Any:
-    """What a cell of a table holds as JSON; anything else as it is."""
+    """Value of a cell of a table that holds JSON; anything else as it is."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:

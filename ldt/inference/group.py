@@ -26,7 +26,7 @@ Tell = Callable[[int, int], object]  # is called with windows and tokens that ha
 
 
 class Encoder(Protocol):
-    """What makes inputs of documents.
+    """Maker of inputs of documents.
 
     Attributes:
         max_length: longest input, in tokens.
@@ -60,7 +60,7 @@ def untold(windows: int, tokens: int) -> None:
 
 
 class Answering:
-    """What answers groups of documents, one after the other.
+    """Answers of groups of documents, one group after the other.
 
     Args:
         batch_tokens: most tokens of a batch, padding included; a longer window is run alone.
@@ -169,7 +169,7 @@ def rounded(value: Any) -> Any:
 
 
 class Hands(Protocol):
-    """What answers groups: `Here`, or the processes of `ldt.inference.executor.Workers`.
+    """Executor of groups: `Here`, or the processes of `ldt.inference.executor.Workers`.
 
     Groups come back in the order in which they were given, each once.
 
@@ -185,7 +185,7 @@ class Hands(Protocol):
         answered by now."""
 
     def ready(self) -> Iterable[Answered]:
-        """What is answered by now."""
+        """Answers that are there by now."""
 
     def rest(self) -> Iterable[Answered]:
         """Wait for all groups that were given."""

@@ -193,7 +193,7 @@ class Shard(NamedTuple):
         return f"{self.number}/{self.of}"
 
     def has(self, record: int) -> bool:
-        """Whether the record of a number, from 1, is one of the shard."""
+        """True if the record of a number, from 1, is in the shard."""
         return (record - self.number) % self.of == 0
 
     def part(self, target: str) -> str:
@@ -323,7 +323,7 @@ class InputDocuments:
 
 
 def copier(keep: Sequence[str], task: AnyTask, more: Sequence[str] = ()) -> Beside | None:
-    """What copies fields of a record for its answer; None for no fields.
+    """Function that copies fields of a record for its answer; None for no fields.
 
     Args:
         keep: FIELD, or NAME=FIELD for another name than that of the field.

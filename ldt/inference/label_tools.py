@@ -126,7 +126,7 @@ class LabelledText:
 
 @dataclass(frozen=True)
 class Interface:
-    """What a person can choose from.
+    """Choices that a label tool offers.
 
     Args:
         classes: of documents; none where answers have none.

@@ -115,7 +115,7 @@ def _parts(target: str) -> list[Path]:
 
 
 def _about(parts: list[Path]) -> list[Settings]:
-    """What made each part.
+    """Settings of the run that made each part.
 
     Raises:
         UserError: nothing says so, the part is not as it was made, or not made as the first was.
@@ -149,7 +149,7 @@ def _common(settings: Settings) -> set[str]:
 
 
 def _words(name: str) -> str:
-    """What a setting is in a message."""
+    """Name of a setting in messages."""
     return {"documents": "input", "records": "number of records"}.get(name, name)
 
 

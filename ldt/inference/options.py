@@ -303,7 +303,7 @@ class PredictOptions(_Options):
 
 
 def _refused(error: ValidationError, values: Any, *above: str) -> UserError:
-    """What pydantic refused, as a line: the option as it was given, and what would do.
+    """A refusal of pydantic as a line: the option as it was given, and what would do.
 
     Args:
         values: what was validated.

@@ -240,7 +240,7 @@ def occlusions(
     targets: Sequence[Target],
     batch_tokens: int,
 ) -> np.ndarray:
-    """How far each target falls where nothing attends to the tokens of a passage.
+    """Fall of each target where nothing attends to the tokens of a passage.
 
     Their places stay empty, so all other tokens keep their positions. Only the chunks that a
     passage is in are run again: of all passages together about as many inputs as there are

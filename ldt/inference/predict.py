@@ -195,7 +195,7 @@ class _Run:
         return InputDocuments(reading, self.shard)
 
     def _made_by(self, engine: Engine, keep: Sequence[str], layout: str | None) -> dict[str, str]:
-        """What decides the answers, by names for messages."""
+        """Settings that decide the answers, by names for messages."""
         recipe, options = engine.recipe, engine.options
         precision, places = options.precision, engine.seats()
         data = {"text", "id", "format", "encoding", "max_line_bytes"}

@@ -61,7 +61,7 @@ class EncoderInputs:
 
 
 class Decoder(EncoderInputs, ABC):
-    """What makes answers of outputs, whatever runs the model.
+    """Decoder of a model's outputs into answers, whatever runs the model.
 
     Args:
         raw_scores: whether scores are logits, before any calibration.

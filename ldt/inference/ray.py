@@ -200,7 +200,7 @@ def _target(output: str | None, resume: bool, overwrite: bool) -> str:
 
 
 def _pool(cluster: dict[str, float]) -> tuple[int, dict[str, float]]:
-    """How many actors a cluster has room for, and what each of them takes."""
+    """Number of actors that a cluster has room for, and resources of each."""
     if gpus := int(cluster.get("GPU", 0)):
         return gpus, {"num_gpus": 1}
     processors = int(cluster.get("CPU", 1))

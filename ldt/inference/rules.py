@@ -46,7 +46,7 @@ def _facts(right: Any, answer: Example | None) -> dict[str, float]:
 
 
 def _passages(right: Any, answer: Example | None) -> dict[str, float]:
-    """Whether passage and answer are right by the published rules; where a question has none,
+    """Scores of passage and answer by the published rules; where a question has none,
     whether the model is silent."""
     if answer is None:
         return {"passage": 0.0, "answer": 0.0}

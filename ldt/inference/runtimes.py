@@ -182,7 +182,7 @@ class OpenVinoSession(Session):
 
 
 class ProgramSession(Session):
-    """What torch.export saves, run by torch without the classes of ldt."""
+    """Programs of torch.export, run by torch without the classes of ldt."""
 
     format = RUNTIMES["pt2"]
 

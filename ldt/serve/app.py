@@ -73,7 +73,7 @@ class App:
 
     @property
     def ready(self) -> bool:
-        """Whether documents are taken."""
+        """True if documents are taken."""
         return not self.draining and self.scheduler.alive
 
     def close(self, seconds: float | None = None) -> bool:

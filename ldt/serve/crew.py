@@ -88,7 +88,7 @@ class ReplicaMaker:
 
 
 class _Answers:
-    """What a process does: outputs of some inputs, or the answer for a document that has them."""
+    """Work of a process: outputs of some inputs, or the answer for a document that has them."""
 
     def __init__(self, model: LoadedModel):
         self.replica = LocalReplica(model.predictor)

@@ -1,4 +1,4 @@
-"""What a request must be before it is read: from whom, of what size, within what time."""
+"""Limits on a request before it is read: its sender, size and time."""
 
 import asyncio
 import hashlib
@@ -19,7 +19,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a server takes.
+    """Limits of a server.
 
     Args:
         places: documents without an answer, of all requests.
@@ -39,7 +39,7 @@ class Limits:
 
 
 class Arriving:
-    """What a request is received by; ``whole`` tells whether all of its body has come."""
+    """Receiver of a request; ``whole`` is True once all of its body has come."""
 
     def __init__(self, receive: Receive):
         self.receive, self.whole = receive, False
@@ -51,7 +51,7 @@ class Arriving:
 
 
 class Doorkeeper:
-    """What lets requests in.
+    """Checks the key, host and size of a request.
 
     Args:
         key: that they must have; None where all are from this machine.
@@ -140,7 +140,7 @@ class Doorkeeper:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or an address is this machine's for itself."""
+    """True for a name or an address of this machine for itself."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:

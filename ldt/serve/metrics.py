@@ -34,7 +34,7 @@ _HISTOGRAMS: dict[str, tuple[str, Sequence[float]]] = {
 
 
 class _Histogram:
-    """How many values are up to each bound, and their sum."""
+    """Number of values up to each bound, and their sum."""
 
     def __init__(self, bounds: Sequence[float]):
         self.bounds, self.counts, self.sum = bounds, [0] * (len(bounds) + 1), 0.0
@@ -54,7 +54,7 @@ class _Histogram:
 
 
 class Metrics:
-    """What happened since the start; any thread may tell."""
+    """Counts of events since the start; any thread may add."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

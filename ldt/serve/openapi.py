@@ -42,7 +42,7 @@ _REFUSED = {
 
 
 class Error(BaseModel):
-    """What a refused request gets."""
+    """Body of a refused request's answer."""
 
     error: str
     error_type: str

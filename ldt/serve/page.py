@@ -8,7 +8,7 @@ from importlib.resources import files
 
 
 def wanted(accept: str) -> bool:
-    """Whether a request is a browser's, by its header Accept: those of programs take anything."""
+    """True for a request of a browser, by its header Accept: those of programs take anything."""
     return any(part.partition(";")[0].strip() == "text/html" for part in accept.split(","))
 
 

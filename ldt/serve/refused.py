@@ -40,7 +40,7 @@ def invalid(what: str) -> Refused:
 
 
 def refused(error: BaseException, hidden: str) -> Refused:
-    """What an exception says to a caller.
+    """Message of an exception to a caller.
 
     Args:
         hidden: a path that no answer may name.
@@ -66,7 +66,7 @@ def refused(error: BaseException, hidden: str) -> Refused:
 
 
 def known(error: BaseException) -> bool:
-    """Whether it is no bug of the server."""
+    """True if it is no bug of the server."""
     return isinstance(error, Refused | UserError | TimeoutError)
 
 

@@ -29,7 +29,7 @@ PASSED_OVER = 64  # documents that a batch may pass over because their next chun
 
 
 class FullError(UserError):
-    """As many documents wait as may."""
+    """Too many documents wait."""
 
 
 class ClosedError(UserError):
@@ -120,7 +120,7 @@ class LocalReplica:
 
 
 class Scheduler:
-    """What answers documents of many callers.
+    """Scheduler that answers documents of many callers.
 
     Args:
         replicas: the copies of the model.
@@ -190,7 +190,7 @@ class Scheduler:
 
     @property
     def alive(self) -> bool:
-        """Whether documents are taken, and the models' threads are there."""
+        """True if documents are taken, and the models' threads are there."""
         return not self._closed and all(thread.is_alive() for thread in self._models)
 
     def close(self) -> None:

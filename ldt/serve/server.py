@@ -90,7 +90,7 @@ class Server(uvicorn.Server):
             log.info(f"{self.app.served.name} at http://{shown}:{port}")
 
     async def on_tick(self, counter: int) -> bool:
-        """Whether to end: until the last request has its answer others are told that it is late."""
+        """True to end; until the last request has its answer others are told that it is late."""
         if self.app.draining:
             self.late = (
                 bool(self.app.active) and time.monotonic() - self.signals.came > self.draining
@@ -143,7 +143,7 @@ def run(app: App, place: socket.socket, draining: float) -> int:
 
 
 def config(app: App) -> uvicorn.Config:
-    """How uvicorn serves it."""
+    """Settings of uvicorn."""
     return uvicorn.Config(
         app,
         http=Protocol,

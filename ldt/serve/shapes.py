@@ -364,7 +364,7 @@ def _check_size(fields: Mapping[str, Any], asked: Sequence[str]) -> None:
 
 
 def _characters(value: Any) -> int:
-    """Of all texts in a value, with one for anything else."""
+    """Number of characters of all texts in a value, with one for anything else."""
     total, stack = 0, [value]
     while stack:
         each = stack.pop()
@@ -376,7 +376,7 @@ def _characters(value: Any) -> int:
 
 
 def _too_deep(value: Any) -> bool:
-    """Whether lists and objects stand more than `DEEPEST` deep in each other."""
+    """True if lists and objects stand more than `DEEPEST` deep in each other."""
     level = [value]
     for _ in range(DEEPEST):
         level = [

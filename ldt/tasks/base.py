@@ -209,7 +209,7 @@ class Task(AnyTask):
     # -- read
 
     def parts(self, example: Example, data: "DataSection") -> tuple[str, str]:
-        """What the model reads of an example, as text: the document, and what is asked about it.
+        """Text of an example that the model reads: the document, and what is asked about it.
 
         Raises:
             DataError: a field is missing, or the document is no text.

@@ -88,8 +88,8 @@ def configure(model, settings: dict[str, Any]) -> None:
 
 
 def wordless(count: int, total: int) -> str | None:
-    """What is to be said where so many texts of all are empty or a single token; None if they are
-    not the most."""
+    """Warning where so many texts of all are empty or a single token; None if they are not the
+    most."""
     if 2 * count <= total:
         return None
     return (

@@ -384,7 +384,7 @@ def _labels(gold: list[Entity], words: np.ndarray, config, *, raw: bool) -> tupl
 def _merged(
     outputs: Sequence[Outputs], features: Sequence[Feature], labels: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each word that was read: its number [words], probabilities [words, labels] and
+    """Words that were read: number [words], probabilities [words, labels] and
     characters [words, 2]; from the chunk where it stands farthest from the borders."""
     parts, depths, logits = [], [], []
     for output, feature in zip(outputs, features, strict=True):

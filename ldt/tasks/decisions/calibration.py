@@ -133,7 +133,7 @@ class Platt(_ByLabel):
         return logits[None]
 
     def before(self, probabilities: np.ndarray) -> np.ndarray:
-        """What each label's probability was before calibration, [labels]; of one whose calibrated
+        """Probability of each label before calibration, [labels]; of one whose calibrated
         probability is always the same: 0 where that is at least as high, else 1."""
         factor, summand = np.array(self.weights).reshape(len(self.weights), 2).T
         clipped = np.clip(probabilities, 1e-12, 1 - 1e-12)
