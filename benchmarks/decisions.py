@@ -98,7 +98,7 @@ def decided(folder, run, name, *options):
     copy = Path("runs", f"{run.name}-{name}")
     if not (folder / copy).exists():
         shutil.copytree(folder / run, folder / copy)
-        commands.ldt(folder, "thresholds", copy, *options)
+        commands.ldt(folder, "evaluate", copy, "--choose-thresholds", *options)
     return copy
 
 
@@ -144,9 +144,9 @@ def one_seed(folder, labels, seed, args):
         "plain, 0.5": plain,
         "class weights": weighted,
         "thresholds": decided(folder, plain, "thresholds"),
-        "thresholds, calibration": decided(folder, plain, "calibrated", "--calibration", "auto"),
+        "thresholds, calibration": decided(folder, plain, "calibrated", "task.calibration=auto"),
         "weights, thresholds, calibration": decided(
-            folder, weighted, "calibrated", "--calibration", "auto"
+            folder, weighted, "calibrated", "task.calibration=auto"
         ),
     }
     return {name: figures(answers(folder, run, file), right, labels) for name, run in runs.items()}

@@ -87,7 +87,7 @@ def garbage_is_searched_for_in_what_came_since():
 
 LONGEST = [  # files below tests that take a minute or more of a core, the longest first
     "model/test_compile.py",
-    "benchmarks/test_benchmarks.py",
+    "benchmarks/test_scripts.py",
     "training/test_distributed.py",
     "training/test_summarization.py",
     "training/test_char_lm.py",

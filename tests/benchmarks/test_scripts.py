@@ -1,0 +1,259 @@
+"""Smoke tests: each script says how it is used, and measures something small from end to end."""
+
+import gzip
+import json
+import re
+import runpy
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ldt.bench.measure import STATUS
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+SCRIPTS = sorted(file.stem for file in FOLDER.glob("*.py") if "ArgumentParser" in file.read_text())
+of_linux = pytest.mark.skipif(not STATUS.exists(), reason="memory is told by Linux alone")
+WORDS = "the parties of this agreement meet before a court and not before arbitrators".split()
+
+
+@pytest.fixture
+def run(script, tmp_path, monkeypatch):
+    """run(name, *options) -> the result that the script writes as JSON."""
+    monkeypatch.syspath_prepend(FOLDER.parent / "examples" / "demo")
+    monkeypatch.chdir(tmp_path)
+
+    def run(name, *options):
+        file = tmp_path / "result.json"
+        monkeypatch.setattr(sys, "argv", [name, *map(str, options), "--json", str(file)])
+        script(name).main()
+        return json.loads(file.read_text("utf-8"))
+
+    return run
+
+
+def packed(file, rows):
+    """Write rows as JSON lines, compressed where the name ends in .gz."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    file.write_bytes(gzip.compress(text) if file.suffix == ".gz" else text)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_help_is_shown(name, script, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--help"])
+    monkeypatch.syspath_prepend(FOLDER.parent / "examples" / "demo")
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    assert not end.value.code
+    assert re.match("usage: ", capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_the_cpu_comparison_keeps_other_cases(script, run, monkeypatch):
+    module = script("encoder_cpu")
+    cases = {
+        "small": module.Case("forward", 64, 1, (2.0, 1.0), (1.0, 0.5)),
+        "mixed": module.Case("training", 64, 1, lengths=(64, 9)),
+    }
+    for name, value in {"CASES": cases, "GROWTH": (64,), "COMPILED": (64,)}.items():
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(module, "SHAPE", {"heads": 1, "vocabulary": 100})
+    # A process would not know of these settings, and takes a while to begin.
+    monkeypatch.setattr(module, "ProcessPoolExecutor", lambda size, how: ThreadPoolExecutor(size))
+    run("encoder_cpu", "--only", "small", "growth", "--rounds", 1)
+    result = run("encoder_cpu", "--only", "mixed", "compiled", "--rounds", 1)
+    row = result["cases"]["small"]
+    assert set(row["seconds"]) == set(row["mib"]) == {"ldt", "longformer", "roberta", "modernbert"}
+    assert row["times_faster"]["roberta"] == row["seconds"]["roberta"] / row["seconds"]["ldt"]
+    assert result["cases"]["mixed"]["tokens"] == [64, 9]
+    assert len(result["growth"]) == len(result["compiled"]) == 1
+
+
+@pytest.mark.slow
+def test_parts_of_a_layer_add_up(script, run, monkeypatch):
+    module = script("parts")
+    maps = {name: (a // 12, b // 12) for name, (a, b) in module.MAPS.items()}
+    for name, value in {"HEADS": 1, "WIDTH": 64, "WIDE": 256, "MAPS": maps}.items():
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(module, "LAYERS", {40: 3})
+    options = ("--rounds", 1, "--dtypes", "fp32", "--lengths", 40, "--passes", "forward")
+    (row,) = run("parts", *options)["cases"].values()
+    parts = sum(row["ms"].get(name, 0) for name in (*module.PARTS, "rest"))
+    assert parts == pytest.approx(row["ms"]["layer"])
+
+
+def test_both_sequence_models_are_timed_and_other_cases_stay(run, tmp_path):
+    before = {"seconds": {"ldt": 1.0, "transformers": 3.0}, "times_faster": 3.0}
+    (tmp_path / "result.json").write_text(json.dumps({"cases": {"training-4096-256": before}}))
+    options = ("--only", "generate-4096", "--tiny", "--rounds", 1, "--what", "time")
+    result = run("seq2seq", *options)
+    assert result["cases"]["training-4096-256"] == before
+    row = result["cases"]["generate-4096"]
+    assert row["times_faster"] == row["seconds"]["transformers"] / row["seconds"]["ldt"]
+
+
+@pytest.mark.slow
+@of_linux
+def test_an_ldt_is_measured_beside_another_and_transformers(run):
+    result = run("loading", "--tiny", "--before", FOLDER.parent)
+    assert list(result["memory"]) == ["ldt", "ldt, mapped", "transformers", "before, ldt"]
+    assert all(row["cpu_seconds"] > 0.1 for row in result["time"].values())
+
+
+@pytest.mark.nightly  # it starts two servers and ldt predict
+def test_the_server_is_measured_under_load(run):
+    pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+    result = run("serve", "--documents", 8, "--rounds", 1, "--requests", 100)
+    assert set(result["load"]) == {"1", "8", "64"}
+    assert result["soak"]["codes"] == {"200": 98, "422": 2}
+
+
+@pytest.mark.nightly  # minutes: it starts a dozen commands
+@of_linux
+def test_workers_give_the_same_bytes_as_one_process(run):
+    result = run("workers", "--tiny", "--documents", 900)
+    assert len(result["seconds"]) == 4
+    assert len(set(result["sha256"])) == 1
+
+
+@pytest.mark.nightly  # a minute: it starts seven commands
+@of_linux
+def test_starts_epoch_encoding_and_stores_are_measured(run):
+    result = run("training_data", "--documents", 400, "--few", 200)
+    assert [each["documents"] for each in result["starts"]] == [200, 400]
+    assert result["epoch"]["inputs"] == result["stores"]["inputs"] == 400
+
+
+@pytest.mark.nightly  # it exports four models
+def test_an_exported_model_is_measured_beside_ldt(run, tmp_path):
+    for name in ("onnx", "onnxruntime", "onnxscript"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    for part in ("train", "dev"):
+        rows = [{"id": f"{part}{n}", "text": " ".join(WORDS[n:] * 3)} for n in range(8)]
+        rows = [row | {"group": ("one", "two")[n % 2]} for n, row in enumerate(rows)]
+        packed(tmp_path / f"cuad.{part}.jsonl.gz", rows)
+    result = run("export", "--tiny", "--rounds", 1, "--cuad", tmp_path)
+    assert {row["tokens"] for row in result["time"]} == {64, 128}
+    assert [row["what"] for row in result["int8"]] == ["demo", "cuad"]
+
+
+@pytest.mark.slow
+def test_every_order_of_windows_is_trained_once_a_seed(script, run, tmp_path, monkeypatch):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "text").write_text("the party of the first part\n" * 80, "utf-8")
+    changes = script("charlm").SIZES["cpu"][1]
+    monkeypatch.setitem(changes["model.config"], "hidden_size", 8)
+    monkeypatch.setitem(changes, "training.save_strategy", "no")
+    result = run("charlm", tmp_path / "texts", "--seeds", 2, "--steps", 1)
+    assert set(result["rows"]) == set(script("charlm").PAPER)
+    assert len(list((tmp_path / "texts" / "runs").glob("*/metrics.json"))) == 8
+
+
+@pytest.mark.slow
+def test_global_projections_are_compared_by_questions_of_several_hops(run):
+    runs = run("multihop", "--steps", 2, "--seeds", 1)["runs"]
+    separate, shared, _ = (row["parameters"] for row in runs)
+    assert separate > shared
+
+
+@pytest.mark.slow
+def test_two_levels_are_trained_and_their_cost_measured(script, run, tmp_path, monkeypatch):
+    module = script("poolingformer")
+    cost = replace(module.COST, heads=1, layers=1, vocabulary=50)
+    for name, value in {"TEST": 8, "COST": cost, "COST_TOKENS": 512}.items():
+        monkeypatch.setattr(module, name, value)
+    options = (tmp_path / "runs", "--steps", 2, "--rounds", 1, "--seeds", 1, "--only")
+    run("poolingformer", *options, "two-levels", "small")
+    result = run("poolingformer", *options, "cost")
+    assert list(result["rows"]) == ["small", "two-levels"]
+    assert result["cost"]["rows"]["large"]["forward"]["seconds_to_large"] == 1
+
+
+@pytest.mark.slow
+def test_ways_to_decide_are_measured_on_contracts_of_no_other_use(run, tmp_path, minilm):
+    for part, count in (("train", 30), ("dev", 10)):
+        clauses = [{"cap": n % 2 == 0, "audit": n % 3 == 0} for n in range(count)]
+        texts = [" ".join(["agree", *(name for name in x if x[name])]) for x in clauses]
+        rows = [
+            {"id": f"{part}-{n}", "text": text, "clauses": clauses[n]}
+            for n, text in enumerate(texts)
+        ]
+        packed(tmp_path / "data" / "cuad" / f"cuad.{part}.jsonl.gz", rows)
+    run("decisions", tmp_path, "--seeds", 1, "--length", 512, "--epochs", 1)
+    parts = [
+        {json.loads(line)["id"] for line in (tmp_path / "seed-0" / f"{name}.jsonl").open()}
+        for name in ("train", "decide", "test")
+    ]
+    assert [len(part) for part in parts] == [24, 8, 8]
+    assert len(set.union(*parts)) == 40
+
+
+@pytest.mark.slow
+def test_the_table_of_pretraining_has_its_five_rows_and_is_not_made_twice(script, run, text_place):
+    for part in ("train", "dev"):
+        lines = (text_place / "train.txt").read_text().splitlines()
+        packed(text_place / f"sotu.{part}.jsonl", [{"text": f"{part} {line}"} for line in lines])
+    result = run("mlm", text_place, "--steps", 1)
+    assert list(result["rows"]) == list(script("mlm").PAPER)
+    assert len({row["masked"] for row in result["rows"].values()}) == 1
+    before = {file: file.stat().st_mtime_ns for file in text_place.rglob("metrics.json")}
+    assert run("mlm", text_place, "--steps", 1)["rows"] == result["rows"]
+    assert before == {file: file.stat().st_mtime_ns for file in text_place.rglob("metrics.json")}
+
+
+@pytest.mark.nightly  # nine commands
+def test_the_tables_of_modernbert_have_all_their_rows(script, run, tmp_path, monkeypatch):
+    module = script("modernbert_demo")
+    lengths = {"a part": 64, "the whole": 128}
+    contracts = {"train": range(12), "test": range(20, 24)}
+    small = {"SCORED": (64, 128), "GLOBALS": (0, 2), "LENGTHS": lengths, "CONTRACTS": contracts}
+    for name, value in small.items():
+        monkeypatch.setattr(module, name, value)
+    for key in ("data.max_length", "data.tokens_per_step"):
+        monkeypatch.setitem(module.TRAINED_ON, key, 256)
+    line = {"text": "This agreement ends when either party says so, and not before that. " * 60}
+    for part in module.PARTS:
+        for number, name in enumerate(("train", "dev")):
+            packed(tmp_path / f"{part}.{name}.jsonl", [line | {"id": f"{part} {number}"}])
+    result = run("modernbert_demo", tmp_path, "--steps", 1)
+    assert list(result["contracts"]) == ["a part", "the whole"]
+    bits = {
+        (row["model"], row["globals"]): row["bits_per_token"]
+        for row in result["masked"]["rows"]
+        if row["length"] == 128 and not row["trained on"]
+    }
+    # Without a global token it is the same model, and where they are makes a difference.
+    assert len({round(bits[name, 0], 6) for name in ("none", "full", "all", "all, clipped")}) == 1
+    assert len({bits[name, 2] for name in ("full", "all", "all, clipped")}) == 3
+
+
+@pytest.mark.slow
+def test_words_alone_find_the_evidence_of_published_sets(script, tmp_path, monkeypatch):
+    clauses = ["Alpha keeps all secrets.", "Beta may copy drafts.", "Copies of drafts are burnt."]
+    starts = [sum(len(x) + 1 for x in clauses[:n]) for n in range(3)]
+    spans = [[start, start + len(x)] for start, x in zip(starts, clauses, strict=True)]
+    notes = {"nda-1": {"choice": "Entailment", "spans": [1]}}
+    labels = {"nda-1": {"hypothesis": "Drafts may be copied: copy drafts."}}
+    document = {"text": " ".join(clauses), "spans": spans}
+    document |= {"annotation_sets": [{"annotations": notes}]}
+    blank = {"unanswerable": False, "yes_no": None, "free_form_answer": ""}
+    answer = {"answer": blank | {"extractive_spans": ["drafts"], "evidence": [clauses[1]]}}
+    asked = {"question": "What may Beta copy?", "question_id": "q", "answers": [answer]}
+    paper = {"title": "", "abstract": "", "qas": [asked]}
+    paper |= {"full_text": [{"section_name": None, "paragraphs": clauses}]}
+    for name, count in (("train_truncated", 3), ("dev", 2)):
+        documents = [document | {"id": n} for n in range(count)]
+        rows = [{"documents": documents, "labels": labels}]
+        packed(tmp_path / "contractnli" / f"{name}.json.gz", rows)
+    for name in ("train", "dev"):
+        packed(tmp_path / "qasper" / f"evidence_only.{name}.json.gz", [{"3": paper}])
+    monkeypatch.setenv("LDT_TEST_DATA", str(tmp_path))
+    file = tmp_path / "official.json"
+    options = [tmp_path / "made", "words", "--documents", 1, "--json", file]
+    script("official").main([*map(str, options)])
+    (row,) = json.loads(file.read_text())["words"]["seeds"]
+    assert row["ContractNLI, TF-IDF"]["hit@1"] == row["QASPER, TF-IDF"]["hit@1"] == 100
+    assert row["ContractNLI, by chance"]["hit@1"] == pytest.approx(100 / 3)
