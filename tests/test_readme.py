@@ -214,9 +214,8 @@ def test_no_command_of_another_kind_goes_untested():
 
 
 def test_every_option_that_is_named_exists(capfd):
-    # Of torchrun, make gpu, tensorboard, tests/helpers/mutations.py; benchmarks/parts.py and
-    # passages.py, docker, cp.
-    there = {"--nproc-per-node", "--only", "--logdir", "--seed"}
+    # Of torchrun, make gpu, tensorboard; benchmarks/parts.py and passages.py, docker, cp.
+    there = {"--nproc-per-node", "--only", "--logdir"}
     there |= {
         "--profile",
         "--deletion",
