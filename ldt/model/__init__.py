@@ -21,13 +21,15 @@ from ldt.model.config import LdtConfig, usable_length
 from ldt.model.encoders import encoder_classes
 from ldt.model.encoders.longformer import LdtModel
 from ldt.model.encoders.modernbert import LdtModernBertConfig, LdtModernBertModel
-from ldt.model.heads.classification import LdtForSequenceClassification
+from ldt.model.heads.classification import (
+    LdtForMaskedLM,
+    LdtForSequenceClassification,
+    LdtForTokenClassification,
+)
 from ldt.model.heads.evidence import LdtForEvidenceAnswering
-from ldt.model.heads.masked_lm import LdtForMaskedLM
 from ldt.model.heads.passages import LdtForEvidenceClassification, LdtForPassageAnswering
 from ldt.model.heads.ranking import LdtForCandidateRanking, LdtForMultipleChoice
 from ldt.model.heads.spans import LdtForQuestionAnswering
-from ldt.model.heads.tokens import LdtForTokenClassification
 from ldt.model.loading import check_folder, load, load_tokenizer
 from ldt.model.seq2seq.config import LdtSeq2SeqConfig
 from ldt.model.seq2seq.model import (

@@ -129,6 +129,12 @@ def real_tokens(shape, attention_mask, device):
     return _checked("attention_mask", attention_mask, shape) != 0
 
 
+def first_real(words, attention_mask):
+    """[b, n] bool, True at the first real token of each row of ``words`` [b, n, …]."""
+    real = real_tokens(tuple(words.shape[:2]), attention_mask, words.device)
+    return torch.zeros_like(real).scatter(1, real.int().argmax(1, keepdim=True), True)
+
+
 def check_positions(positions, length):
     """Check positions [...] of tokens in an input; a negative one stands for none.
 

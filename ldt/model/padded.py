@@ -13,10 +13,12 @@ from ldt.model.encoders.longformer import LdtModel
 from ldt.model.encoders.modernbert import LdtModernBertModel, PredictionHead
 from ldt.model.encoders.rotation import frequencies, tables, turned
 from ldt.model.heads.base import ClassificationHead
-from ldt.model.heads.classification import LdtForSequenceClassification
+from ldt.model.heads.classification import (
+    LdtForSequenceClassification,
+    LdtForTokenClassification,
+)
 from ldt.model.heads.ranking import LdtForCandidateRanking, LdtForMultipleChoice
 from ldt.model.heads.spans import LdtForQuestionAnswering
-from ldt.model.heads.tokens import LdtForTokenClassification
 from ldt.model.pooling import GATE_SCALE
 
 

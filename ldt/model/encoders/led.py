@@ -7,9 +7,8 @@ from transformers.utils import can_return_tuple
 
 from ldt.attention.matmul import Linear
 from ldt.attention.ops import shared
-from ldt.model.heads.default_globals import first_real
 from ldt.model.layers import SelfAttention
-from ldt.model.packing import check_ids, given_words, pack
+from ldt.model.packing import check_ids, first_real, given_words, pack
 from ldt.model.recompute import recomputing
 from ldt.model.seq2seq.layers import LedPart, PostNormLayer
 

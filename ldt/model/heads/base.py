@@ -1,9 +1,13 @@
 """Base of the heads: makes an encoder by the table, calls it, and has the layers of an answer."""
 
+from functools import wraps
+from inspect import Parameter, signature
+
 import torch
 from torch import nn
 from transformers import initialization as init
 from transformers.activations import gelu
+from transformers.utils import can_return_tuple
 
 from ldt.attention.matmul import Linear
 from ldt.model.base import LdtPreTrainedModel
@@ -13,10 +17,47 @@ from ldt.model.outputs import LdtHeadOutput
 from ldt.model.packing import real_tokens
 
 KINDS = ("words", "document", "tokens", "spans", "choice")
+INPUTS = ("input_ids", "attention_mask", "global_attention_mask", "token_type_ids")
+
+
+def takes_inputs(forward):
+    """Decorator of a head's ``forward(self, *, …, **inputs)``; see `Head`.
+
+    The signature names the inputs that may come by position: transformers' Trainer drops what a
+    signature does not name.
+    """
+
+    @can_return_tuple
+    @wraps(forward)
+    def named(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        global_attention_mask=None,
+        token_type_ids=None,
+        **inputs,
+    ):
+        if global_attention_mask is None and self.has_global_attention:
+            words = input_ids, inputs.get("inputs_embeds")
+            global_attention_mask = self.default_globals(*words, attention_mask)
+        values = input_ids, attention_mask, global_attention_mask, token_type_ids
+        return forward(self, **dict(zip(INPUTS, values, strict=True)), **inputs)
+
+    me, *others = signature(forward).parameters.values()
+    inputs = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None) for name in INPUTS]
+    named.__signature__ = signature(forward).replace(parameters=[me, *inputs, *others])
+    return named
 
 
 class Head(LdtPreTrainedModel):
     """A head and the encoder of its config's ``model_type``, held under the encoder's own name.
+
+    Every head's ``forward`` takes the inputs of `ldt.model.LdtModel.forward`, which go to the
+    encoder as they are; any other keyword is a TypeError, unlike in transformers, whose models
+    take ``label=`` for ``labels=`` without a word. Of what its own docstring names, labels give a
+    loss, and ``num_items_in_batch`` divides it in place of the number of labels in this batch: it
+    is `loss_items` of all batches of an optimizer step. A head returns its output, or the tuple of
+    what is not None in it.
 
     Args:
         config: of any encoder in `ldt.model.encoders.ENCODERS`.
@@ -63,15 +104,23 @@ class Head(LdtPreTrainedModel):
         names = {"config_class": encoder.config_class, "__module__": cls.__module__}
         return type(cls.__name__, (cls,), names)
 
-    def encode(self, *inputs, **kwargs):
-        """(states, packing, rest) of the encoder, see `ldt.model.encoders`.
+    def default_globals(self, input_ids, inputs_embeds, attention_mask):
+        """[b, n] bool, the global tokens where no mask is given; None: there are none."""
+        return None
 
-        Args:
-            inputs: input_ids, attention_mask, global_attention_mask, token_type_ids.
-            kwargs: `ldt.model.base.EncoderInputs`, and ``read``.
-        """
+    def encode(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        global_attention_mask=None,
+        token_type_ids=None,
+        **others,
+    ):
+        """(states, packing, rest) of the encoder for its inputs and ``read``, see
+        `ldt.model.encoders`."""
+        inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
         # By way of forward, so that hooks run: sharded training gathers weights in one.
-        return self.base_model(*inputs, packed=True, **kwargs)
+        return self.base_model(*inputs, packed=True, **others)
 
     def loss_items(self, *, labels, attention_mask=None, **inputs):
         """The number of items that the loss of a batch is a mean over.

@@ -1,14 +1,9 @@
-"""Head for one answer a document: a class, several, or a number."""
-
-from typing import Unpack
+"""Heads of one set of logits: classes or a number of a document, classes of tokens, words."""
 
 import torch
 from torch.nn import functional as F
-from transformers.utils import can_return_tuple
 
-from ldt.model.base import EncoderInputs
-from ldt.model.heads.base import Head
-from ldt.model.heads.default_globals import first_real, words_of
+from ldt.model.heads.base import Head, takes_inputs
 from ldt.model.heads.losses import (
     binary_cross_entropy,
     class_items,
@@ -18,6 +13,7 @@ from ldt.model.heads.losses import (
     mean,
 )
 from ldt.model.outputs import LdtHeadOutput
+from ldt.model.packing import first_real, given_words
 
 
 class LdtForSequenceClassification(Head):
@@ -41,45 +37,24 @@ class LdtForSequenceClassification(Head):
         self.add_answer("document", config.num_labels)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids=None,
-        attention_mask=None,
-        global_attention_mask=None,
-        token_type_ids=None,
-        *,
-        labels=None,
-        num_items_in_batch=None,
-        **kwargs: Unpack[EncoderInputs],
-    ):
-        """`LdtModel.forward` and the loss of labelled rows.
+    @takes_inputs
+    def forward(self, *, labels=None, num_items_in_batch=None, **inputs):
+        """`LdtHeadOutput` of the inputs of `Head`.
 
         Args:
             labels: [b] int64, -100 where there is none; or [b, num_labels]; or [b] numbers.
-            num_items_in_batch: `loss_items` of all batches of an optimizer step; the loss is
-                divided by it in place of that of this batch.
-
-        Returns:
-            `LdtHeadOutput`, or the tuple of what is not None in it.
+            num_items_in_batch, inputs: see `Head`.
         """
-        if global_attention_mask is None and self.has_global_attention:
-            words = words_of(input_ids, kwargs.get("inputs_embeds"))
-            global_attention_mask = first_real(words, attention_mask)
         pooling = self.config.classifier_pooling
-        x, packing, others = self.encode(
-            input_ids,
-            attention_mask,
-            global_attention_mask,
-            token_type_ids,
-            read="first" if pooling == "cls" else "all",
-            **kwargs,
-        )
+        x, packing, others = self.encode(read="first" if pooling == "cls" else "all", **inputs)
         logits = self.answer(x if pooling == "cls" else packing.reduce(x, pooling))
         loss = None
         if labels is not None:
             loss = self._loss(logits, labels.to(logits.device), num_items_in_batch)
         return LdtHeadOutput(loss, logits, **others)
+
+    def default_globals(self, input_ids, inputs_embeds, attention_mask):
+        return first_real(given_words(input_ids, inputs_embeds), attention_mask)
 
     def loss_items(self, *, labels, **inputs):
         """Rows that have a class, or the sum of its weights; of regression and of several labels a
@@ -109,3 +84,84 @@ class LdtForSequenceClassification(Head):
         if labels.is_floating_point() or labels.shape == (len(labels), self.num_labels):
             return "multi_label_classification"
         return "single_label_classification"
+
+
+class LdtForTokenClassification(Head):
+    """A label for each token; ``logits`` are [b, n, num_labels].
+
+    ``global_attention_mask=None`` means no global attention. Differences from transformers'
+    LongformerForTokenClassification: those that `LdtForMaskedLM` names.
+    """
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.add_answer("tokens", config.num_labels)
+        self.post_init()
+
+    @takes_inputs
+    def forward(self, *, labels=None, num_items_in_batch=None, **inputs):
+        """`LdtHeadOutput` of the inputs of `Head`.
+
+        Args:
+            labels: [b, n] int64, -100 where there is none.
+            num_items_in_batch, inputs: see `Head`.
+        """
+        x, packing, others = self.encode(**inputs)
+        logits = self.answer(x)
+        weighing = class_weights(self.config, logits.device), self.config.focal_gamma
+        return self.token_output(logits, packing, labels, others, num_items_in_batch, *weighing)
+
+    def loss_items(self, *, labels, **inputs):
+        """Labels, or the sum of their weights."""
+        return class_items(labels, class_weights(self.config, labels.device))
+
+
+class LdtForMaskedLM(Head):
+    """Masked language model; ``logits`` are [b, n, vocabulary].
+
+    ``global_attention_mask=None`` means no global attention. Differences from transformers'
+    LongformerForMaskedLM, besides those of `LdtModel`: logits at padding are zero, labels at
+    padding do not count, and a batch without any label has the loss 0 instead of nan.
+    """
+
+    accepts_loss_kwargs = True  # the Trainer counts the labels of all batches of a step
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.add_answer("words", config.vocab_size)
+        names = [name for name, _ in self.named_modules()]
+        self._decoder = next(name for name in names if name.split(".")[-1] == "decoder")
+        holder = self._decoder.rpartition("decoder")[0]
+        words = self.get_input_embeddings().weight
+        tied = next(name for name, weight in self.named_parameters() if weight is words)
+        self._tied_weights_keys = {f"{self._decoder}.weight": tied}
+        if holder:  # a bias that two names have
+            self._tied_weights_keys[f"{self._decoder}.bias"] = f"{holder}bias"
+        self.post_init()
+
+    def get_output_embeddings(self):
+        return self.get_submodule(self._decoder)
+
+    def set_output_embeddings(self, new_embeddings):
+        self.set_submodule(self._decoder, new_embeddings)
+
+    @takes_inputs
+    def forward(self, *, labels=None, num_items_in_batch=None, at_labels=False, **inputs):
+        """`LdtHeadOutput` of the inputs of `Head`.
+
+        Args:
+            labels: [b, n] int64, -100 where there is none.
+            at_labels: compute the logits only where there is a label, which costs a seventh:
+                ``logits`` are [labels, vocabulary], in the order of the labels.
+            num_items_in_batch, inputs: see `Head`.
+        """
+        x, packing, others = self.encode(**inputs)
+        if not at_labels:
+            logits = self.answer(x)
+            return self.token_output(logits, packing, labels, others, num_items_in_batch)
+        labels = packing.pack(labels.to(x.device).masked_fill(~packing.real(), -100))
+        places = (labels != -100).nonzero().squeeze(1)
+        logits = self.answer(x[places])
+        loss = cross_entropy(logits, labels[places], num_items_in_batch)
+        return LdtHeadOutput(loss, logits, **others)

@@ -5,23 +5,6 @@ import torch
 from ldt.model.packing import real_tokens
 
 
-def words_of(input_ids, inputs_embeds):
-    """Ids or embeddings, the one of the two that is not None.
-
-    Raises:
-        ValueError: neither was.
-    """
-    if input_ids is None and inputs_embeds is None:
-        raise ValueError("give either input_ids or inputs_embeds")
-    return input_ids if input_ids is not None else inputs_embeds
-
-
-def first_real(words, attention_mask):
-    """[b, n] bool, True at the first real token of each row of ``words`` [b, n, …]."""
-    real = real_tokens(tuple(words.shape[:2]), attention_mask, words.device)
-    return torch.zeros_like(real).scatter(1, real.int().argmax(1, keepdim=True), True)
-
-
 def separators(config, input_ids, attention_mask, choices=1):
     """Real tokens and, among them, separators, both [b, n] bool, of ids [b, n].
 

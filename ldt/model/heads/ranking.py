@@ -1,26 +1,39 @@
 """Heads that rank: candidates inside the input, or choices with an input each."""
 
-from functools import partial
-from typing import Unpack
-
 import torch
 from transformers.utils import can_return_tuple
 
 from ldt.attention.matmul import Linear
-from ldt.model.base import EncoderInputs
-from ldt.model.heads.base import Head
+from ldt.model.heads.base import Head, takes_inputs
 from ldt.model.heads.by_document import (
     micro_batched,
     rows_of_documents,
     same_document,
 )
-from ldt.model.heads.default_globals import after_first, before_first, separators, words_of
+from ldt.model.heads.default_globals import after_first, before_first, separators
 from ldt.model.heads.losses import cross_entropy, exact
 from ldt.model.outputs import LdtHeadOutput
 from ldt.model.packing import check_positions
 
 
-class LdtForCandidateRanking(Head):
+class RankingHead(Head):
+    """A head whose loss is that of a question, which may have several rows of a batch."""
+
+    def loss_items(self, *, labels, example_ids=None, **inputs):
+        """Questions that have a label, scalar int64."""
+        if example_ids is not None:
+            labels = labels[_first_rows(rows_of_documents(example_ids))]
+        return (labels != -100).sum()
+
+    def _rows(self, example_ids, *inputs, **kwargs):
+        """`_logits`, one row at a time where a question has several."""
+        if same_document(example_ids):
+            (logits,) = micro_batched(lambda *x, **y: self._logits(*x, **y)[:1], *inputs, **kwargs)
+            return logits, {}
+        return self._logits(*inputs, **kwargs)
+
+
+class LdtForCandidateRanking(RankingHead):
     """A logit for each candidate of a row, read at one token each; ``logits`` are [b, candidates].
 
     The head of Longformer's WikiHop (Beltagy et al. 2020, arXiv:2004.05150): a linear
@@ -39,50 +52,33 @@ class LdtForCandidateRanking(Head):
         self.classifier = Linear(config.hidden_size, 1, bias=False)
         self.post_init()
 
-    @can_return_tuple
+    @takes_inputs
     def forward(
-        self,
-        input_ids,
-        attention_mask=None,
-        global_attention_mask=None,
-        token_type_ids=None,
-        *,
-        positions=None,
-        example_ids=None,
-        labels=None,
-        num_items_in_batch=None,
-        **kwargs: Unpack[EncoderInputs],
+        self, *, positions=None, example_ids=None, labels=None, num_items_in_batch=None, **inputs
     ):
-        """Score the candidates of each row.
+        """Score the candidates of each row of the inputs of `Head`.
 
         Args:
-            input_ids, attention_mask, global_attention_mask, token_type_ids: [b, n], as in
-                `LdtModel.forward`.
             positions: [b, candidates] int64, the token of each candidate; -100 where a row has
                 fewer. A column is the same candidate in all rows of a question.
             example_ids: [b] int64, which question each row is of, any numbers; None: each its own.
             labels: [b] int64, the column of the right candidate, alike in the rows of a question;
                 -100: none is right, and the question has no part in the loss.
-            num_items_in_batch: `loss_items` of all batches of an optimizer step; the loss is
-                divided by it in place of that of this batch.
+            num_items_in_batch, inputs: see `Head`.
 
         Returns:
-            `LdtHeadOutput` with logits and, of labels, loss, or the tuple of what is not None in
-            it. The logits are those of the rows, not merged, in float32 at least; the least
-            number of their type where there is no candidate.
+            `LdtHeadOutput`. The logits are those of the rows, not merged, in float32 at least; the
+            least number of their type where there is no candidate.
 
         Raises:
             ValueError: besides those of `LdtModel`: no positions, or one outside of the input; no
                 ``global_attention_mask``, and a row has no separator.
         """
-        there = self._there(positions, input_ids)
-        if global_attention_mask is None and self.has_global_attention:
-            global_attention_mask = before_first(self.config, input_ids, attention_mask)
-        inputs = positions, input_ids, attention_mask, global_attention_mask, token_type_ids
-        if same_document(example_ids):
-            (logits,), others = micro_batched(self._logits, *inputs, **kwargs), {}
-        else:
-            logits, others = self._logits_and_rest(*inputs, **kwargs)
+        if positions is None:
+            raise ValueError("give positions [b, candidates], the token of each candidate")
+        check_positions(positions, inputs["input_ids"].shape[1])
+        there = positions >= 0
+        logits, others = self._rows(example_ids, positions, **inputs)
         logits = exact(logits)
         logits = logits.masked_fill(~there, torch.finfo(logits.dtype).min)
         loss = None
@@ -91,35 +87,23 @@ class LdtForCandidateRanking(Head):
             loss = _merged_loss(logits, there, example_ids, labels, merge, num_items_in_batch)
         return LdtHeadOutput(loss, logits, **others)
 
-    def loss_items(self, *, labels, example_ids=None, **inputs):
-        """Questions that have a label, scalar int64."""
-        return _labelled_questions(labels, example_ids)
+    def default_globals(self, input_ids, inputs_embeds, attention_mask):
+        return before_first(self.config, input_ids, attention_mask)
 
-    def _logits(self, *inputs, **kwargs):
-        """A tuple of the logits [b, candidates]."""
-        return self._logits_and_rest(*inputs, **kwargs)[:1]
-
-    def _logits_and_rest(self, positions, *inputs, **kwargs):
+    def _logits(self, positions, **inputs):
         """Logits [b, candidates], and the dict of the encoder's other outputs."""
-        x, packing, more = self.encode(*inputs, **kwargs)
+        x, packing, more = self.encode(**inputs)
         logits = packing.unpack(self.classifier(x)).squeeze(-1)
         return logits.gather(1, positions.clamp(min=0)), more
 
-    def _there(self, positions, input_ids):
-        """[b, candidates] bool: where there is a candidate."""
-        if positions is None:
-            raise ValueError("give positions [b, candidates], the token of each candidate")
-        check_positions(positions, input_ids.shape[1])
-        return positions >= 0
 
-
-class LdtForMultipleChoice(Head):
+class LdtForMultipleChoice(RankingHead):
     """The best of several choices, each with the text in an input of its own.
 
-    Inputs [b, choices, n] are those of transformers' LongformerForMultipleChoice; ``logits`` are
-    [b, choices]. Inputs [rows, n] are packed, each row a choice with a chunk of the text, any
-    number of choices a question and of chunks a choice; ``logits`` are [rows, 1]. The loss is that
-    of a choice's mean over its rows. Training computes one packed row at a time
+    Inputs [b, choices, n] are those of transformers' LongformerForMultipleChoice, and in its order;
+    ``logits`` are [b, choices]. Inputs [rows, n] are packed, each row a choice with a chunk of the
+    text, any number of choices a question and of chunks a choice; ``logits`` are [rows, 1]. The
+    loss is that of a choice's mean over its rows. Training computes one packed row at a time
     (`ldt.model.heads.by_document.micro_batched`), so its memory does not grow with the choices.
 
     ``global_attention_mask=None`` means global attention on every real token more than one after
@@ -146,75 +130,58 @@ class LdtForMultipleChoice(Head):
         choices=None,
         example_ids=None,
         num_items_in_batch=None,
-        **kwargs: Unpack[EncoderInputs],
+        **inputs,
     ):
-        """`LdtModel.forward` on inputs [b, choices, n], or on packed ones [rows, n].
+        """`LdtHeadOutput` of inputs [b, choices, n], or of packed ones [rows, n].
 
         Args:
             labels: [b] int64, the right choices; packed: [rows] int64, the right choice of the
                 question that the row is of, -100 for none.
             choices: packed: [rows] int64, which choice each row has, from 0 on.
             example_ids: packed: [rows] int64, which question each row is of, any numbers.
-            num_items_in_batch: `loss_items` of all batches of an optimizer step; the loss is
-                divided by it in place of that of this batch.
-
-        Returns:
-            `LdtHeadOutput`, or the tuple of what is not None in it.
+            num_items_in_batch, and the others: see `Head`.
 
         Raises:
             ValueError: besides those of `LdtModel`: no ``global_attention_mask``, and a choice has
                 no separator or there are no ``input_ids``; packed inputs with labels without
                 ``choices`` and ``example_ids``.
         """
-        words = words_of(input_ids, kwargs.get("inputs_embeds"))
-        inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
+        words = inputs.get("inputs_embeds") if input_ids is None else input_ids
+        if words is None:
+            raise ValueError("give either input_ids or inputs_embeds")
+        masks = {"global_attention_mask": global_attention_mask, "token_type_ids": token_type_ids}
+        inputs |= {"input_ids": input_ids, "attention_mask": attention_mask} | masks
+        loss, others = None, {}
         if input_ids is not None and words.dim() == 2:
-            return self._packed(inputs, kwargs, choices, example_ids, labels, num_items_in_batch)
-        number = words.shape[1]
+            if labels is not None and (choices is None or example_ids is None):
+                raise ValueError("packed choices need choices and example_ids [rows] for a loss")
+            logits, _ = self._rows(example_ids, **inputs)
+            if labels is not None:
+                number = torch.arange(int(choices.max()) + 1, device=logits.device)
+                there = choices.to(logits.device)[:, None] == number
+                scored = exact(logits).expand(-1, len(number)), there, example_ids
+                labels = labels.to(logits.device)
+                loss = _merged_loss(*scored, labels, "mean", num_items_in_batch)
+            return LdtHeadOutput(loss, logits)
         # The encoder knows rows of tokens only: a row is a choice.
         flat = {
             name: value.flatten(0, 1) if isinstance(value, torch.Tensor) else value
-            for name, value in kwargs.items()
+            for name, value in inputs.items()
         }
-        rows = (None if value is None else value.flatten(0, 1) for value in inputs)
-        logits, others = self._logits_and_rest(*rows, choices=number, **flat)
-        logits = logits.view(-1, number)
-        loss = None
+        logits, others = self._logits(choices=words.shape[1], **flat)
+        logits = logits.view(-1, words.shape[1])
         if labels is not None:
             loss = cross_entropy(logits, labels.to(logits.device), num_items_in_batch)
         return LdtHeadOutput(loss, logits, **others)
 
-    def _packed(self, inputs, kwargs, choices, example_ids, labels, count):
-        if labels is not None and (choices is None or example_ids is None):
-            raise ValueError("packed choices need choices and example_ids [rows] for a loss")
-        run = partial(micro_batched, self._logits) if same_document(example_ids) else self._logits
-        (logits,) = run(*inputs, **kwargs)
-        loss = None
-        if labels is not None:
-            number = torch.arange(int(choices.max()) + 1, device=logits.device)
-            there = choices.to(logits.device)[:, None] == number
-            by_choice = exact(logits).expand(-1, len(number))
-            labels = labels.to(logits.device)
-            loss = _merged_loss(by_choice, there, example_ids, labels, "mean", count)
-        return LdtHeadOutput(loss, logits)
-
-    def loss_items(self, *, labels, example_ids=None, **inputs):
-        """Questions that have a label, scalar int64."""
-        return _labelled_questions(labels, example_ids)
-
-    def _logits(self, *inputs, **kwargs):
-        """A tuple of the logits [rows, 1]."""
-        return self._logits_and_rest(*inputs, **kwargs)[:1]
-
-    def _logits_and_rest(
-        self, input_ids, attention_mask, global_attention_mask, *others, choices=1, **kwargs
-    ):
+    def _logits(self, *, global_attention_mask, choices=1, **inputs):
         """Logits [rows, 1], and the dict of the encoder's other outputs."""
         if global_attention_mask is None and self.has_global_attention:
-            real, separator = separators(self.config, input_ids, attention_mask, choices)
+            ids, mask = inputs["input_ids"], inputs["attention_mask"]
+            real, separator = separators(self.config, ids, mask, choices)
             global_attention_mask = real & after_first(separator, 2)
-        inputs = input_ids, attention_mask, global_attention_mask, *others
-        pooled, _, more = self.encode(*inputs, read="pooled", **kwargs)
+        inputs["global_attention_mask"] = global_attention_mask
+        pooled, _, more = self.encode(read="pooled", **inputs)
         return self.answer(pooled), more
 
 
@@ -246,10 +213,3 @@ def _merged_loss(logits, there, example_ids, labels, merge, count):
 def _first_rows(member):
     """[questions] int64: the first row of each, by [questions, rows] bool."""
     return member.int().argmax(1)
-
-
-def _labelled_questions(labels, example_ids):
-    """Scalar int64: the questions of which `_merged_loss` is the mean."""
-    if example_ids is not None:
-        labels = labels[_first_rows(rows_of_documents(example_ids))]
-    return (labels != -100).sum()
