@@ -5,15 +5,15 @@ import sys
 import warnings
 from contextlib import suppress
 from pkgutil import resolve_name
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, cast
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_command
 
 from ldt import __version__, errors
 from ldt.cli.console import say, settle
 from ldt.cli.failures import explain
-from ldt.cli.options import Command
 from ldt.cli.threads import settled
 from ldt.system import RaisedSignals
 
@@ -35,22 +35,47 @@ ENVIRONMENT = {
     "DATASETS_VERBOSITY": "error",
 }
 
-# A command is a function, or a `typer.Typer` of several; the help has them in this order.
+# Command -> its function, or a `typer.Typer` of several, and its line in the help of all, which has
+# them in this order. A command's file is imported when it runs, or for its own help.
 COMMANDS = {
-    "convert": "ldt.cli.convert:convert",
-    "pretrain": "ldt.cli.pretrain:pretrain",
-    "finetune": "ldt.cli.finetune:finetune",
-    "predict": "ldt.cli.predict:predict",
-    "evaluate": "ldt.cli.evaluate:evaluate",
-    "report": "ldt.cli.report:report",
-    "init": "ldt.cli.init:init",
-    "check": "ldt.cli.check:check",
-    "recipes": "ldt.cli.recipes:recipes",
-    "labels": "ldt.cli.labels:labels",
-    "export": "ldt.cli.export:export",
-    "serve": "ldt.cli.serve:serve",
-    "bench": "ldt.cli.bench:bench",
-    "doctor": "ldt.cli.doctor:doctor",
+    "convert": ("ldt.cli.convert:convert", "Turn a short-input model into a long-input one."),
+    "pretrain": (
+        "ldt.cli.pretrain:pretrain",
+        "Train a masked LM or a character model on plain text.",
+    ),
+    "finetune": (
+        "ldt.cli.finetune:finetune",
+        "Fine-tune a model as a recipe says, and evaluate it.",
+    ),
+    "predict": ("ldt.cli.predict:predict", "Answer for every document of a file."),
+    "evaluate": ("ldt.cli.evaluate:evaluate", "Score a file of predictions, or a model."),
+    "report": (
+        "ldt.cli.report:report",
+        "Show a run or answers as a page, compare several, or list runs.",
+    ),
+    "init": (
+        "ldt.cli.init:init",
+        "Write a first recipe for your data, and say what to run next.",
+    ),
+    "check": (
+        "ldt.cli.check:check",
+        "Look for faults in the data of a recipe, and tell the cost.",
+    ),
+    "recipes": (
+        "ldt.cli.recipes:recipes",
+        "List, show or copy the recipes that come with ldt.",
+    ),
+    "labels": ("ldt.cli.labels:labels", "Take answers to tools in which people put labels right."),
+    "export": ("ldt.cli.export:export", "Turn a run's model into a file that runs without ldt."),
+    "serve": (
+        "ldt.cli.serve:serve",
+        "Answer requests over HTTP, as ldt predict answers for files.",
+    ),
+    "bench": ("ldt.cli.bench:bench", "Measure time and memory of an encoder, by length."),
+    "doctor": (
+        "ldt.cli.doctor:doctor",
+        "Report this machine, its speed, and what is slow on it.",
+    ),
 }
 MAIN = tuple(COMMANDS)[:6]
 
@@ -59,24 +84,46 @@ COMPUTING = ("convert", "check", "finetune", "pretrain", "predict", "export", "s
 
 
 class Groups(TyperGroup):
-    """Commands whose help lists the main ones first, without boxes or colours."""
+    """Commands that are imported when they run; the help lists the main ones first, plainly."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        self.commands: dict[str, Any] = dict.fromkeys(COMMANDS)
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        if name in COMMANDS and self.commands[name] is None:
+            self.commands[name] = _imported(name)
+        return self.commands.get(name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         more = [name for name in COMMANDS if name not in MAIN]
-        width = formatter.width - 6 - max(map(len, COMMANDS))
         for title, names in (("Main commands", MAIN), ("More commands", more)):
             with formatter.section(title):
-                commands = {name: self.commands[name] for name in names}
-                formatter.write_dl(
-                    [(name, each.get_short_help_str(width)) for name, each in commands.items()]
-                )
+                formatter.write_dl([(name, COMMANDS[name][1]) for name in names])
 
 
+def _imported(name: str) -> Any:
+    """A command as typer has it."""
+    from ldt.cli.options import Command
+
+    command, parent = resolve_name(COMMANDS[name][0]), typer.Typer(**PLAIN)
+    parent.callback()(ldt)  # so that it is a group
+    if isinstance(command, typer.Typer):
+        parent.add_typer(command, name=name)
+    else:
+        parent.command(name, cls=Command)(settled(command) if name in COMPUTING else command)
+    return cast(TyperGroup, get_command(parent)).commands[name]
+
+
+# Help that a narrow terminal and a pipe can show, and no traceback in colours.
+PLAIN: dict[str, Any] = {
+    "rich_markup_mode": None,
+    "pretty_exceptions_enable": False,
+}
 app = typer.Typer(
     cls=Groups,
-    rich_markup_mode=None,  # help that a narrow terminal and a pipe can show
-    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    **PLAIN,
 )
 
 
@@ -91,14 +138,6 @@ def ldt(
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())
-
-
-for _name, _place in COMMANDS.items():
-    _command = resolve_name(_place)
-    if isinstance(_command, typer.Typer):
-        app.add_typer(_command, name=_name)
-    else:
-        app.command(_name, cls=Command)(settled(_command) if _name in COMPUTING else _command)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

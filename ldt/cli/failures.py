@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 import typer
 
 from ldt import __version__, errors
-from ldt.cli.options import instead
 from ldt.errors import plain, refusal
 
 EXIT_SIGPIPE = 141
@@ -129,6 +128,7 @@ def _refused(error: BaseException) -> errors.UserError | None:
 
 def _usage(error, arguments):
     """``no such option: --max-leng ...; see 'ldt convert --help'``."""
+    from ldt.cli.options import instead
     from ldt.recipe import habits
     from ldt.recipe.recipe import COMMANDS
 

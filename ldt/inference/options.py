@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ldt.data.labels import REGRESSION
 from ldt.errors import UserError, did_you_mean
 from ldt.inference.runtimes import RUNTIMES, Runtime
 
@@ -235,6 +234,7 @@ class PredictOptions(_Options):
         if self.n_best is not None and "n_best" not in type(task).model_fields:
             raise UserError(f"{named('n_best')}: {task.name} has one answer a document")
         if name := next(iter(self.shown()), None):
+            from ldt.data.labels import REGRESSION
             from ldt.tasks.deciding import Deciding
 
             if not isinstance(task, Deciding):
