@@ -6,7 +6,6 @@ import transformers
 from ldt.convert.kinds import FIELDS, KINDS
 from ldt.convert.source import Source, float_weights, seeing_all, source_model
 from ldt.model import LdtConfig, LdtForMaskedLM, LdtModel, usable_length
-from ldt.model.config import check_config
 
 WORDS = "embeddings.word_embeddings.weight"
 
@@ -33,8 +32,6 @@ class EncoderSource(Source):
     attention = "encoder.layer.{}.attention.self."
     longest = 4096
     default_windows = {"longformer": 512, "poolingformer": 128}
-
-    check_target = staticmethod(check_config)
 
     @classmethod
     def read(cls, folder, kind, config):

@@ -7,10 +7,9 @@ import transformers
 from transformers import LEDConfig, LongformerConfig
 
 from ldt.errors import ModelError
-from ldt.model.config import refuse_others
-from ldt.model.config_file import make_config, read_values
+from ldt.model.config import LdtSeq2SeqConfig
+from ldt.model.config_file import make_config, read_values, refuse_others
 from ldt.model.loading import read_config
-from ldt.model.seq2seq.config import LdtSeq2SeqConfig, is_seq2seq
 from ldt.model.weights import read_weights
 
 log = logging.getLogger("ldt")
@@ -122,7 +121,7 @@ def source_config(folder):
     """
     keys = read_values(folder)
     kind = keys.get("model_type")
-    if is_seq2seq(keys):
+    if LdtSeq2SeqConfig.takes(keys):
         kind = "led"  # the authors' own files too
     elif keys.get("attention_mode") and kind in (None, "", "roberta"):
         kind = "longformer"  # the same

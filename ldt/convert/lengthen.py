@@ -43,7 +43,7 @@ def long_config(source, tokenizer, max_length, windows, pooling):
         architectures=[source.target_class.__name__],
         dtype="float32",
     )
-    source.check_target(config)
+    config.check()
     return config
 
 

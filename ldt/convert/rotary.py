@@ -18,7 +18,6 @@ from ldt.convert.source import PROVED_LENGTH
 from ldt.errors import ModelError, UserError
 from ldt.model import LdtForMaskedLM, LdtModernBertModel, load, usable_length
 from ldt.model.base import LdtPreTrainedModel
-from ldt.model.encoders.modernbert import check_modernbert
 from ldt.model.loading import quiet, read_config
 
 KINDS = {  # model_type -> how transformers' classes of it begin
@@ -112,7 +111,7 @@ def read(folder, kind, source, max_length, window, rope_theta, rope_scaling):
     config.architectures = [type(model).__name__]
     config.dtype = "float32"
     try:
-        check_modernbert(config)
+        config.check()
     except ValueError as error:
         raise UserError(f"{source}: {error}") from error
     return RotarySource(folder, kind, model, config)

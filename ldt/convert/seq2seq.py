@@ -18,7 +18,7 @@ from ldt.data.tokenization import vocabulary_size
 from ldt.errors import ModelError
 from ldt.model import LdtForConditionalGeneration, LdtSeq2SeqConfig, usable_length
 from ldt.model.loading import quiet, read_generation_config, read_tokenizer
-from ldt.model.seq2seq.config import check_seq2seq, fit_weights
+from ldt.model.seq2seq.layers import fit_weights
 
 _BUFFERS = ("encoder.version", "decoder.version")  # in old files, not weights
 _TIED = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
@@ -51,7 +51,6 @@ class Seq2SeqSource(Source):
     longest = 16384
     default_windows = {"longformer": 1024, "poolingformer": 128}
     leading = 0
-    check_target = staticmethod(check_seq2seq)
 
     @classmethod
     def read(cls, folder, kind, config):

@@ -108,11 +108,6 @@ class Source(ABC):
     def target_class(self):
         """The class of ldt that the converted model is saved as."""
 
-    @staticmethod
-    @abstractmethod
-    def check_target(config):
-        """Raise a ValueError for a converted model's config whose numbers do not go together."""
-
     @abstractmethod
     def load(self, folder):
         """The converted model as it was written, in float32 and evaluation mode."""

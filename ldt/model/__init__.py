@@ -16,11 +16,17 @@ from transformers import (
 )
 
 from ldt.model.base import LdtPreTrainedModel
-from ldt.model.char_lm.model import LdtCausalConfig, LdtForCausalLM
-from ldt.model.config import LdtConfig, usable_length
+from ldt.model.char_lm.model import LdtForCausalLM
+from ldt.model.config import (
+    LdtCausalConfig,
+    LdtConfig,
+    LdtModernBertConfig,
+    LdtSeq2SeqConfig,
+    usable_length,
+)
 from ldt.model.encoders import encoder_classes
 from ldt.model.encoders.longformer import LdtModel
-from ldt.model.encoders.modernbert import LdtModernBertConfig, LdtModernBertModel
+from ldt.model.encoders.modernbert import LdtModernBertModel
 from ldt.model.heads.classification import (
     LdtForMaskedLM,
     LdtForSequenceClassification,
@@ -31,7 +37,6 @@ from ldt.model.heads.passages import LdtForEvidenceClassification, LdtForPassage
 from ldt.model.heads.ranking import LdtForCandidateRanking, LdtForMultipleChoice
 from ldt.model.heads.spans import LdtForQuestionAnswering
 from ldt.model.loading import check_folder, load, load_tokenizer
-from ldt.model.seq2seq.config import LdtSeq2SeqConfig
 from ldt.model.seq2seq.model import (
     LdtForConditionalGeneration,
     LdtForEvidenceGeneration,

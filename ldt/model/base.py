@@ -55,6 +55,7 @@ class LdtPreTrainedModel(PreTrainedModel):
                 f"{type(self).__name__} needs an {name}, got {type(config).__name__}; "
                 f"{name}.from_dict(config.to_dict()) makes one"
             )
+        config.check()
         super().__init__(config, *args, **kwargs)
 
     def get_correct_attn_implementation(self, requested_attention, is_init_check=False):

@@ -1,46 +1,24 @@
-"""LdtConfig: the encoder's config, read from ldt's, transformers' and the authors' files."""
+"""Configs of ldt's models, read from the config.json of ldt, of transformers and of the authors."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
-from transformers import LongformerConfig
+from transformers import LEDConfig, LongformerConfig, ModernBertConfig, PreTrainedConfig
 
-from ldt.attention import BACKENDS, per_head, pooled
+from ldt.attention import BACKENDS, RELATIVE, per_head, pooled
 from ldt.errors import ModelError
 from ldt.model.adapters import PROJECTIONS, offer_targets
-from ldt.model.config_file import check_common, check_values
+from ldt.model.config_file import (
+    all_numbers,
+    authors_window,
+    check_common,
+    check_values,
+    refuse,
+)
 
-# Keys of the authors' files that mean nothing once their values are known to be the plain ones.
-_AUTHORS_KEYS = ("attention_mode", "autoregressive", "ignore_attention_mask")
-_AUTHORS_MODES = ("sliding_chunks", "tvm")  # the same attention in two implementations
-_PRE_NORM = "its layers normalize first and last, its embeddings are scaled"
-_SINUSOIDS = "its positions are sinusoids, its embeddings are scaled"
-_RELATIVE = "its positions are relative"
-_NO_LED = {  # model_type -> why no LED can be made of it
-    "mbart": _PRE_NORM,
-    "blenderbot": _PRE_NORM,
-    "m2m_100": f"{_SINUSOIDS}, its layers normalize first",
-    "pegasus": f"{_SINUSOIDS}, its layers normalize first",
-    "marian": _SINUSOIDS,
-    "t5": _RELATIVE,
-    "mt5": _RELATIVE,
-    "umt5": _RELATIVE,
-    "longt5": _RELATIVE,
-}
-_RMS_NORM = "RMSNorm"
-_POST_NORM = "rotation in layers that normalize last, with projections apart,"
-_NO_BODY = {  # model_type of a rotary encoder -> what it takes that no encoder here has
-    "ultrabert": f"{_RMS_NORM} with projections apart and a gate of three maps",
-    "eurobert": f"{_RMS_NORM} with grouped heads of keys and values",
-    "neobert": f"{_RMS_NORM} with SwiGLU",
-    "gte": _POST_NORM,
-    "new": _POST_NORM,  # GTE in its authors' own files
-    "nomic_bert": _POST_NORM,
-}
-
-
+_AUTHORS_LED = "LongformerEncoderDecoderForConditionalGeneration"
 # Heads that transformers has, and the segments that get global attention there without a mask, as
 # `config.global_attention` names them. In a question's input transformers wants three separators,
 # and where a choice's text comes first makes the choice global: no input of a task of ldt.
@@ -53,31 +31,7 @@ _GLOBALS: dict[str, tuple[list[str] | None, ...]] = {
     "ForTokenClassification": (None, []),
 }
 HEADS = tuple(_GLOBALS)
-
-
-def is_stock(config):
-    """True where transformers' Longformer gives the same answers to an input without a mask of
-    global tokens, with padding on the right, if any.
-
-    Args:
-        config: LdtConfig; without ``architectures`` it is of an encoder alone.
-    """
-    windows = set(_all_numbers(config.attention_window))
-    heads = [name.removeprefix("Ldt") for name in config.architectures or ["LdtModel"]]
-    return (
-        set(_all_numbers(config.attention_dilation)) == {1}
-        and not config.causal
-        and not config.pooling_layers
-        and config.classifier_pooling == "cls"
-        # transformers pads an input to the largest window, and parts it by each layer's.
-        and min(windows) > 2
-        and all(max(windows) % window == 0 for window in windows)
-        and all(config.global_attention in _GLOBALS.get(head, ()) for head in heads)
-    )
-
-
-def _all_numbers(value):
-    return [n for each in value for n in _all_numbers(each)] if isinstance(value, list) else [value]
+ROTATIONS = ("default", "linear", "yarn", "llama3")  # others depend on the length of an input
 
 
 class OwnConfig:
@@ -88,7 +42,10 @@ class OwnConfig:
         lacks: key that models of other kinds have -> the end of a sentence that says why these
             have not, and what would do.
         theirs: model_type of a model that transformers computes as well.
-        names: transformers' classes of such models -> those here.
+        reads: model_types of the files that it reads; empty: any.
+        names: transformers' classes of such models, and the authors' -> those here.
+        fixed: key of other files -> the value that it has here, where no other is computed.
+        unused: keys of other files that mean nothing here.
         own_keys: beginnings of the keys that transformers' config has not.
         backends: that compute the model.
     """
@@ -96,11 +53,28 @@ class OwnConfig:
     projections: ClassVar[tuple[str, ...]] = PROJECTIONS
     lacks: ClassVar[dict[str, str]] = {}
     theirs: ClassVar[str] = ""
+    reads: ClassVar[tuple[str, ...]] = ()
     names: ClassVar[dict[str, str]] = {}
+    fixed: ClassVar[dict[str, Any]] = {}
+    unused: ClassVar[tuple[str, ...]] = ()
     own_keys: ClassVar[tuple[str, ...]] = ()
     backends: ClassVar[Collection[str]] = BACKENDS
     global_tokens_count = True  # False where it makes no difference which tokens are global
     is_plain = False  # True where transformers computes the same
+
+    def check(self):
+        """Raise a ValueError for values that have no meaning, or do not go together."""
+        check_values(type(self), vars(self))
+
+    @classmethod
+    def is_authors(cls, values):
+        """True for a config.json of Longformer's authors, whose windows count one side."""
+        return False
+
+    @classmethod
+    def takes(cls, values):
+        """True for a config.json of this kind of model, whoever wrote it."""
+        return values.get("model_type") in cls.reads or cls.is_authors(values)
 
     @classmethod
     def plain(cls, values, source="SOURCE"):
@@ -113,10 +87,20 @@ class OwnConfig:
         Raises:
             ModelError: ``values`` describes something that this model does not compute.
         """
+        authors = cls.is_authors(values)
+        if cls.reads and not cls.takes(values):
+            refuse(values.get("model_type"), source)
         values = values | {"model_type": cls.model_type}
+        for key, value in cls.fixed.items():
+            if values.get(key) not in (None, value):
+                raise ModelError(f"{source}: {key} {values[key]} is not part of {cls.title}")
+        if authors:
+            values |= authors_window(values, source)
         if isinstance(names := values.get("architectures"), list):
             values["architectures"] = [cls.names.get(name, name) for name in names]
-        return values
+        aliases = {old for old, new in cls.attribute_map.items() if new in values}
+        unused = {*cls.fixed, *cls.unused, *aliases}
+        return {key: value for key, value in values.items() if key not in unused}
 
     def to_diff_dict(self):
         """Values for config.json; of a plain model those that transformers writes."""
@@ -179,6 +163,8 @@ class PooledConfig(OwnConfig):
     """
 
     own_keys: ClassVar[tuple[str, ...]] = ("attention_dilation", "pooling")
+    fixed: ClassVar[dict[str, Any]] = {"autoregressive": False}
+    unused: ClassVar[tuple[str, ...]] = ("attention_mode", "ignore_attention_mask")
 
     attention_dilation: int | list[int | list[int]] = 1
     pooling_layers: list[int] = field(default_factory=list)
@@ -189,6 +175,23 @@ class PooledConfig(OwnConfig):
     pooling_input: Literal["first_level", "embeddings"] = "first_level"
     pooling_share_weights: bool = False
     pooling_gate: bool = False
+
+    def check(self):
+        super().check()
+        check_layers(self)
+        layers = self.pooling_layers
+        pooled.check(self.pooling, self.pooling_size, self.pooling_stride, self.pooling_window)
+        if len(set(layers)) < len(layers) or not set(layers) <= set(range(self.num_hidden_layers)):
+            raise ValueError(
+                f"pooling_layers must be different numbers of layers, 0 to "
+                f"{self.num_hidden_layers - 1}, got {layers}"
+            )
+        if layers and self.causal:
+            raise ValueError(
+                "causal attention has no pooling_layers: a cell holds tokens before and after each "
+                "other, so a token would see the future in its own cell"
+            )
+        check_pad_token(self)
 
 
 @dataclass
@@ -239,7 +242,7 @@ class LdtConfig(PooledConfig, AnswerKeys, LongformerConfig):
     more: transformers has none of them. The keys that begin with ``pooling_`` describe the second
     level of a Poolingformer, see `ldt.model.pooling.SecondLevel`; without `pooling_layers` they
     mean nothing. A model that answers alike there is written as one of theirs, ``longformer``,
-    which other programs load too (`is_stock`); any other is ldt's alone, ``ldt``.
+    which other programs load too (`is_plain`); any other is ldt's alone, ``ldt``.
 
     Configurations of the authors' own downloads (allenai/longformer) are read too: their windows
     count one side and are doubled; modes that this encoder does not have are refused by name.
@@ -252,7 +255,8 @@ class LdtConfig(PooledConfig, AnswerKeys, LongformerConfig):
     """
 
     model_type = "ldt"
-    theirs = LongformerConfig.model_type
+    theirs, title = LongformerConfig.model_type, "this encoder"
+    reads = (model_type, theirs)
     names: ClassVar[dict[str, str]] = {f"Longformer{head}": f"Ldt{head}" for head in HEADS}
     own_keys = ("attention_dilation", "causal", "pooling", "classifier_pooling")
 
@@ -261,23 +265,35 @@ class LdtConfig(PooledConfig, AnswerKeys, LongformerConfig):
 
     @property
     def is_plain(self):
-        """True where transformers computes the same."""
-        return is_stock(self)
+        """True where transformers' Longformer gives the same answers to an input without a mask of
+        global tokens, with padding on the right, if any; without ``architectures`` the config is of
+        an encoder alone."""
+        windows = set(all_numbers(self.attention_window))
+        heads = [name.removeprefix("Ldt") for name in self.architectures or ["LdtModel"]]
+        return (
+            set(all_numbers(self.attention_dilation)) == {1}
+            and not self.causal
+            and not self.pooling_layers
+            and self.classifier_pooling == "cls"
+            # transformers pads an input to the largest window, and parts it by each layer's.
+            and min(windows) > 2
+            and all(max(windows) % window == 0 for window in windows)
+            and all(self.global_attention in _GLOBALS.get(head, ()) for head in heads)
+        )
 
     @classmethod
-    def plain(cls, values, source="SOURCE"):
-        """Values of a Longformer or of the authors' model by ldt's names; see `OwnConfig.plain`."""
-        kind = values.get("model_type")
-        authors = values.get("attention_mode") not in (None, "longformer")
-        if kind in ("ldt", "longformer") or (authors and kind in (None, "", "roberta")):
-            return super().plain(authors_windows(values, source, authors), source)
-        if not kind:
-            raise ModelError(
-                f"{source}: config.json names no model_type, a Longformer's does; ldt convert "
-                f"{source} makes a BERT or RoBERTa long"
+    def is_authors(cls, values):
+        kinds = *cls.reads, None, "", "roberta"
+        is_mode = values.get("attention_mode") not in (None, "longformer")
+        return is_mode and values.get("model_type") in kinds
+
+    def check(self):
+        super().check()
+        if usable_length(self) < 1:
+            raise ValueError(
+                f"max_position_embeddings must be more than pad_token_id + 1, which is "
+                f"{self.pad_token_id + 1}, got {self.max_position_embeddings}"
             )
-        refuse_others(kind, source)
-        raise ModelError(f"{source} is a {kind} model; ldt convert {source} makes it long")
 
     @staticmethod
     def of_new_model(chosen, pad, longest):
@@ -297,51 +313,262 @@ class LdtConfig(PooledConfig, AnswerKeys, LongformerConfig):
         }
 
 
-def refuse_others(kind, source):
-    """Raise a ModelError for a model_type that is known and neither computed nor converted.
+@strict
+class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
+    """transformers' ModernBertConfig with the keys of `AnswerKeys`, and where global tokens are.
+
+    A model that transformers computes as well is written as one of theirs, ``modernbert``, which
+    other programs load too; with `full_attention_window`, with `global_layers` all, and with the
+    pooling ``max`` it is ldt's alone, ``ldt_modernbert``.
 
     Args:
-        source: the folder it is from, for the message.
+        classifier_pooling: what sequence classification and multiple choice read: ``cls``, the
+            first real token; or the ``mean`` or ``max`` of all real tokens, by feature.
+        full_attention_window: tokens in reach on both sides together in the layers that are full in
+            a ModernBERT, even; None: all tokens of the document.
+        global_layers: where the global tokens of a task see all tokens and are seen by all: in the
+            layers that are ``full`` in a ModernBERT, in ``all``, or in ``none``. Without
+            `full_attention_window` all tokens are global in full layers anyway.
+        clip_global_distances: whether in layers that are no full ones in a ModernBERT, where
+            distances beyond `local_attention` were never trained, a global token and another that
+            is farther away count as if it stood at the window's edge. With `global_layers` all;
+            costs memory in proportion to the length times the number of global tokens.
     """
-    if kind in _NO_LED:
-        raise ModelError(
-            f"{source}: a {kind} model cannot be converted: {_NO_LED[kind]}; of models with a "
-            "decoder bart and led can"
-        )
-    if kind in _NO_BODY:
-        raise ModelError(
-            f"{source}: a {kind} model cannot be used: {_NO_BODY[kind]} is not there; of rotary "
-            "encoders modernbert can"
-        )
 
+    model_type = "ldt_modernbert"
+    theirs = ModernBertConfig.model_type
+    names: ClassVar[dict[str, str]] = {
+        **{f"ModernBert{head}": f"Ldt{head}" for head in HEADS},
+        "ModernBertModel": "LdtModernBertModel",
+    }
+    own_keys = ("full_attention_window", "global_layers", "clip_global_distances")
+    projections: ClassVar[tuple[str, ...]] = ("Wqkv",)
+    lacks: ClassVar[dict[str, str]] = {
+        "attention_window": "a ModernBERT has windows of its own (local_attention) and full "
+        "layers, to which ldt convert SOURCE TARGET --window TOKENS gives windows",
+        "position_embeddings": "a ModernBERT has no table of positions to train",
+    }
 
-def authors_windows(values, source, authors):
-    """A copy of the dict ``values`` without the keys of the authors' files alone.
+    classifier_pooling: Literal["cls", "mean", "max"] = "cls"  # type: ignore[assignment]
+    full_attention_window: int | None = None
+    global_layers: Literal["full", "all", "none"] = "full"
+    clip_global_distances: bool = False
 
-    Args:
-        values: the keys of a config.json.
-        source: the folder it is from, for the message.
-        authors: whether it is one of theirs, whose windows count one side and are doubled.
+    @property
+    def longest_input(self):
+        """Longest input in tokens, special tokens included."""
+        return self.max_position_embeddings
 
-    Raises:
-        ModelError: ``values`` asks for attention that is not computed here.
-    """
-    values = dict(values)
-    if authors:
-        mode = values.get("attention_mode")
-        if mode not in _AUTHORS_MODES:
-            raise ModelError(
-                f"{source}: attention_mode {mode!r} is not the sliding window of this encoder; "
-                f"{' and '.join(_AUTHORS_MODES)} are"
+    @property
+    def attention_window(self):
+        """Tokens in reach in each layer, both sides together; as many as see all in full ones."""
+        everything = self.full_attention_window or 2 * self.max_position_embeddings
+        local = self.local_attention // 2 * 2
+        return [everything if kind == "full_attention" else local for kind in self.layer_types]
+
+    @property
+    def global_tokens_count(self):
+        """False where no layer treats global tokens apart from others."""
+        windows = self.full_attention_window is not None
+        return self.global_layers == "all" or (self.global_layers == "full" and windows)
+
+    @property
+    def hidden_dropout_prob(self):
+        """Dropout of the heads that transformers does not have."""
+        return self.classifier_dropout
+
+    @property
+    def is_plain(self):
+        """True where transformers computes the same."""
+        ours = self.full_attention_window is not None or self.global_layers == "all"
+        return not ours and self.classifier_pooling != "max"
+
+    @classmethod
+    def plain(cls, values, source="SOURCE"):
+        """Values of a ModernBERT by ldt's names; see `OwnConfig.plain`."""
+        values = super().plain(values, source)
+        if values.get("local_rope_theta", 0) is None:  # meant that of full layers
+            values["local_rope_theta"] = values.get("global_rope_theta", 160_000.0)
+        return values
+
+    def check(self):
+        super().check()
+        check_pad_token(self)
+        dim, remainder = divmod(self.hidden_size, self.num_attention_heads)
+        if remainder or dim % 2:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} must give each of num_attention_heads an even "
+                f"number, got {self.num_attention_heads} heads"
             )
-        values["attention_window"] = _doubled(values.get("attention_window"), source)
-    if values.get("autoregressive"):
-        raise ModelError(f"{source}: autoregressive attention is not part of this encoder")
-    if authors and set(_listed(values.get("attention_dilation", 1))) == {1}:
-        values.pop("attention_dilation", None)
-    for key in _AUTHORS_KEYS:
-        values.pop(key, None)
-    return values
+        if getattr(self, "head_dim", None) not in (None, dim):
+            raise ValueError(f"head_dim must be hidden_size by heads, {dim}, got {self.head_dim}")
+        if self.clip_global_distances and self.global_layers != "all":
+            raise ValueError(
+                "clip_global_distances is for global_layers all: elsewhere no distance of a global "
+                f"token is new to a layer, got {self.global_layers!r}"
+            )
+        kinds = ("full_attention", "sliding_attention")
+        for kind in self.layer_types:
+            if kind not in kinds:
+                raise ValueError(f"layer_types must be {' or '.join(kinds)}, got {kind!r}")
+            parameters = self.rope_parameters[kind]
+            if parameters.get("rope_type") not in ROTATIONS:
+                raise ValueError(
+                    f"rope_parameters: rope_type must be {', '.join(ROTATIONS)}, "
+                    f"got {parameters.get('rope_type')!r}"
+                )
+            if not parameters.get("rope_theta", 0) > 0:
+                raise ValueError(
+                    f"rope_theta must be above 0, got {parameters.get('rope_theta')!r}"
+                )
+
+    @staticmethod
+    def of_new_model(chosen, pad, longest):
+        """Values of a model from scratch, those of the published models; see `LdtConfig`."""
+        return {
+            "max_position_embeddings": longest,
+            "classifier_pooling": "mean",
+            "intermediate_size": chosen.get("hidden_size", 768) * 3 // 2,
+        }
+
+
+@strict
+class LdtSeq2SeqConfig(PooledConfig, LEDConfig):
+    """transformers' LEDConfig with what `LdtConfig` adds to a Longformer's: a choice of backends,
+    dilated windows and the second level of a Poolingformer, all of the encoder alone.
+
+    `attention_window` counts tokens in reach on both sides together. The longest input is
+    `max_encoder_position_embeddings`, the longest output, with its start token,
+    `max_decoder_position_embeddings`: no row of either table stands for padding.
+
+    Without dilation and `pooling_layers` the model is a plain LED: its config.json is written as
+    such, and transformers loads the folder. That of the authors (allenai/longformer) is read too.
+
+    Args:
+        attention_backend: see `LdtConfig`.
+        evidence_weights: of the losses that `LdtForEvidenceGeneration` sums up; 1 where one is not
+            named.
+        global_attention: see `LdtConfig`.
+    """
+
+    model_type = "ldt_seq2seq"
+    keys_to_ignore_at_inference = ["past_key_values", "encoder_last_hidden_state"]
+    attribute_map = LEDConfig.attribute_map | {
+        "hidden_act": "activation_function",
+        "hidden_dropout_prob": "dropout",
+    }
+    theirs, title = LEDConfig.model_type, "an LED"
+    reads = (model_type, theirs)
+    names: ClassVar[dict[str, str]] = {
+        _AUTHORS_LED: "LdtForConditionalGeneration",  # of two names the last is written
+        "LEDForConditionalGeneration": "LdtForConditionalGeneration",
+        "LEDModel": "LdtSeq2SeqModel",
+    }
+    # Of BART's family, which the authors' class is of, with the value that LED has.
+    fixed: ClassVar[dict[str, Any]] = PooledConfig.fixed | {
+        "scale_embedding": False,
+        "normalize_before": False,
+        "add_final_layer_norm": False,
+        "add_bias_logits": False,
+        "static_position_embeddings": False,
+        "normalize_embedding": True,
+    }
+    unused: ClassVar[tuple[str, ...]] = (
+        *PooledConfig.unused,
+        "extra_pos_embeddings",
+        "max_position_embeddings",
+    )
+    causal = False  # of the encoder
+
+    attention_backend: str = "auto"
+    evidence_weights: dict[str, float] = field(default_factory=dict)
+    global_attention: list[str] | None = None
+
+    @property
+    def is_plain(self):
+        """True where transformers computes the same."""
+        gaps = {gap for layer in layer_dilations(self) for gap in layer}
+        return gaps == {1} and not self.pooling_layers
+
+    @classmethod
+    def is_authors(cls, values):
+        """True for one of the authors' LEDs."""
+        named = _AUTHORS_LED in (values.get("architectures") or ())
+        return named and values.get("model_type") not in cls.reads
+
+    def check(self):
+        super().check()
+        heads = self.decoder_attention_heads
+        if self.d_model % heads:
+            raise ValueError(
+                f"d_model {self.d_model} must be a multiple of decoder_attention_heads, got {heads}"
+            )
+        for name in ("encoder_layerdrop", "decoder_layerdrop"):
+            if getattr(self, name):
+                raise ValueError(
+                    f"{name} must be 0: layers are not dropped, got {getattr(self, name)}"
+                )
+
+
+@strict
+class LdtCausalConfig(OwnConfig, PreTrainedConfig):
+    """Config of a character model; the defaults are those of the paper's small model.
+
+    There is no position table, so inputs may have any length.
+
+    Args:
+        attention_window: tokens in reach on both sides together, as everywhere in ldt, even; a
+            causal token sees the half of them that stands before it. One number or one a layer.
+        attention_dilation: gap between the tokens of a window, 1 = contiguous; a number for all
+            layers, or one a layer, in whose place a list of one number a head may stand.
+        hidden_dropout_prob: after the embeddings, both parts of a layer, the activation and the
+            last normalisation.
+        attention_probs_dropout_prob: of the attention probabilities.
+        memory_length: 0; or as in Transformer-XL: inputs are cut into parts of so many tokens, no
+            gradient flows from a part into the hidden states of the one before. It changes
+            gradients, never outputs: windows must not reach farther than the memory.
+        attention_backend: a name in `ldt.attention.BACKENDS` that has relative positions
+            (reference, blocked), or ``auto``, which takes blocked on every device.
+        tie_word_embeddings: True: the output projection is the embedding, as in Transformer-XL's
+            character models.
+    """
+
+    model_type = "ldt_causal"
+    backends = RELATIVE
+
+    vocab_size: int = 256
+    hidden_size: int = 512
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 8
+    intermediate_size: int = 2048
+    hidden_act: str = "gelu"
+    attention_window: int | list[int] = 512
+    attention_dilation: int | list[int | list[int]] = 1
+    hidden_dropout_prob: float | int = 0.2
+    attention_probs_dropout_prob: float | int = 0.0
+    memory_length: int = 0
+    attention_backend: str = "auto"
+    layer_norm_eps: float = 1e-5
+    initializer_range: float = 0.02
+    tie_word_embeddings: bool = True
+    use_cache: bool = False
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+
+    def check(self):
+        super().check()
+        check_layers(self)
+        if self.hidden_size % 2:
+            raise ValueError(
+                f"hidden_size must be even, half sines and half cosines, got {self.hidden_size}"
+            )
+        longest = max(reaches(self))
+        if self.memory_length < 0 or 0 < self.memory_length < longest:
+            raise ValueError(
+                f"memory_length must be 0 or at least {longest}, which the windows reach, got "
+                f"{self.memory_length}"
+            )
 
 
 def usable_length(config):
@@ -401,43 +628,20 @@ def upper_middle_layers(layers):
     return list(range(max(0, end - count), end))
 
 
-def check_pooling(config):
-    """Raise a ValueError for a second level that cannot be."""
-    layers = config.pooling_layers
-    pooled.check(config.pooling, config.pooling_size, config.pooling_stride, config.pooling_window)
-    if len(set(layers)) < len(layers) or not set(layers) <= set(range(config.num_hidden_layers)):
-        raise ValueError(
-            f"pooling_layers must be different numbers of layers, 0 to "
-            f"{config.num_hidden_layers - 1}, got {layers}"
-        )
-    if layers and config.causal:
-        raise ValueError(
-            "causal attention has no pooling_layers: a cell holds tokens before and after each "
-            "other, so a token would see the future in its own cell"
-        )
+def reaches(config):
+    """Reach of each layer's windows before a token, in tokens."""
+    pairs = zip(layer_windows(config), layer_dilations(config), strict=True)
+    return [window // 2 * max(dilations) for window, dilations in pairs]
 
 
 def check_layers(config):
     """Raise a ValueError for numbers of the layers that do not go together."""
-    check_values(type(config), vars(config))
     layer_windows(config)
     layer_dilations(config)
     if config.hidden_size % config.num_attention_heads:
         raise ValueError(
             f"hidden_size {config.hidden_size} must be a multiple of num_attention_heads, "
             f"got {config.num_attention_heads}"
-        )
-
-
-def check_config(config):
-    """Raise a ValueError for numbers that do not go together."""
-    check_layers(config)
-    check_pooling(config)
-    check_pad_token(config)
-    if usable_length(config) < 1:
-        raise ValueError(
-            f"max_position_embeddings must be more than pad_token_id + 1, which is "
-            f"{config.pad_token_id + 1}, got {config.max_position_embeddings}"
         )
 
 
@@ -448,13 +652,3 @@ def check_pad_token(config):
             f"pad_token_id must be an id of the {config.vocab_size} in the vocabulary, "
             f"got {config.pad_token_id}"
         )
-
-
-def _listed(value):
-    return value if isinstance(value, list) else [value]
-
-
-def _doubled(windows, source):
-    if not all(isinstance(window, int) for window in _listed(windows)):
-        raise ModelError(f"{source}: attention_window must be a number a layer, got {windows!r}")
-    return [2 * window for window in _listed(windows)]

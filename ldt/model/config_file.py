@@ -25,7 +25,27 @@ MOST_LABELS = 1_000_000
 # Keys that would have transformers look for code or for another arithmetic. ldt has its own.
 _ELSEWHERE = ("auto_map", "attn_implementation", "experts_implementation", "quantization_config")
 _BESIDES = ("model_type", "num_labels", "output_attentions")  # known, and no fields
+_AUTHORS_MODES = ("sliding_chunks", "tvm")  # the same attention in two implementations
 _DTYPES = ("auto", "float16", "bfloat16", "float32", "float64")
+_SINUSOIDS = "its positions are sinusoids, its embeddings are scaled"
+_NO_LED = {  # model_type -> why no LED can be made of it
+    **dict.fromkeys(
+        ("mbart", "blenderbot"),
+        "its layers normalize first and last, its embeddings are scaled",
+    ),
+    **dict.fromkeys(("m2m_100", "pegasus"), f"{_SINUSOIDS}, its layers normalize first"),
+    "marian": _SINUSOIDS,
+    **dict.fromkeys(("t5", "mt5", "umt5", "longt5"), "its positions are relative"),
+}
+_NO_BODY = {  # model_type of a rotary encoder -> what it takes that no encoder here has
+    "ultrabert": "RMSNorm with projections apart and a gate of three maps",
+    "eurobert": "RMSNorm with grouped heads of keys and values",
+    "neobert": "RMSNorm with SwiGLU",
+    **dict.fromkeys(
+        ("gte", "new", "nomic_bert"),  # the second is GTE in its authors' own files
+        "rotation in layers that normalize last, with projections apart,",
+    ),
+}
 
 
 def read_json(file):
@@ -103,6 +123,68 @@ def make_config(config_class, values, folder, **kwargs):
         raise ModelError(f"{where}: {reason}") from error
 
 
+def refuse(kind, source):
+    """Raise the ModelError of a model_type that no config here reads.
+
+    Args:
+        source: the folder it is from, for the message.
+    """
+    refuse_others(kind, source)
+    if kind:
+        raise ModelError(f"{source} is a {kind} model; ldt convert {source} makes it long")
+    raise ModelError(
+        f"{source}: config.json names no model_type, a Longformer's does; ldt convert "
+        f"{source} makes a BERT or RoBERTa long"
+    )
+
+
+def refuse_others(kind, source):
+    """Raise a ModelError for a model_type that is known and neither computed nor converted.
+
+    Args:
+        source: the folder it is from, for the message.
+    """
+    if kind in _NO_LED:
+        raise ModelError(
+            f"{source}: a {kind} model cannot be converted: {_NO_LED[kind]}; of models with a "
+            "decoder bart and led can"
+        )
+    if kind in _NO_BODY:
+        raise ModelError(
+            f"{source}: a {kind} model cannot be used: {_NO_BODY[kind]} is not there; of rotary "
+            "encoders modernbert can"
+        )
+
+
+def authors_window(values, source):
+    """Window and dilation of the dict ``values``, a config.json of the authors.
+
+    Args:
+        source: the folder it is from, for the message.
+
+    Raises:
+        ModelError: ``values`` asks for attention that is not computed here.
+    """
+    mode, windows = values.get("attention_mode"), values.get("attention_window")
+    if mode not in _AUTHORS_MODES:
+        raise ModelError(
+            f"{source}: attention_mode {mode!r} is not the sliding window of this encoder; "
+            f"{' and '.join(_AUTHORS_MODES)} are"
+        )
+    numbers = windows if isinstance(windows, list) else [windows]
+    if not all(isinstance(number, int) for number in numbers):
+        raise ModelError(f"{source}: attention_window must be a number a layer, got {windows!r}")
+    changes = {"attention_window": [2 * number for number in numbers]}
+    if set(all_numbers(values.get("attention_dilation", 1))) == {1}:
+        changes["attention_dilation"] = 1
+    return changes
+
+
+def all_numbers(value):
+    """The numbers of a list, of lists in it too, or of a number."""
+    return [n for each in value for n in all_numbers(each)] if isinstance(value, list) else [value]
+
+
 def check_common(values, where):
     """Raise ModelError for keys of every config that transformers takes without a look."""
     kind = values.get("model_type")
@@ -148,43 +230,26 @@ _Gap = Annotated[int, Field(ge=1, le=1 << 24)]
 _Id = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _Share = Annotated[float, Field(ge=0, le=1)]
 _Weight = Annotated[float, Field(ge=0, le=1e6)]
+_Activation = Literal[tuple(ACT2FN)]
 
-TYPES: dict[str, Any] = {
-    "vocab_size": _Rows,
-    "hidden_size": _Width,
-    "num_hidden_layers": _Layers,
-    "num_attention_heads": _Heads,
-    "intermediate_size": _Wide,
-    "max_position_embeddings": _Rows,
-    "type_vocab_size": _Rows,
-    "hidden_act": Literal[tuple(ACT2FN)],
-    "hidden_dropout_prob": _Share,
-    "attention_probs_dropout_prob": _Share,
-    "layer_norm_eps": _Weight,
-    "initializer_range": _Weight,
-    "chunk_size_feed_forward": _Tokens,
-    "d_model": _Width,
-    "encoder_layers": _Layers,
-    "decoder_layers": _Layers,
-    "encoder_attention_heads": _Heads,
-    "decoder_attention_heads": _Heads,
-    "encoder_ffn_dim": _Wide,
-    "decoder_ffn_dim": _Wide,
-    "max_encoder_position_embeddings": _Rows,
-    "max_decoder_position_embeddings": _Rows,
-    "activation_function": Literal[tuple(ACT2FN)],
-    "hidden_activation": Literal[tuple(ACT2FN)],
-    "classifier_activation": Literal[tuple(ACT2FN)],
-    "dropout": _Share,
-    "attention_dropout": _Share,
-    "activation_dropout": _Share,
-    "init_std": _Weight,
+_OF_TYPE = (
+    (_Rows, "vocab_size max_position_embeddings type_vocab_size"),
+    (_Rows, "max_encoder_position_embeddings max_decoder_position_embeddings"),
+    (_Width, "hidden_size d_model"),
+    (_Layers, "num_hidden_layers encoder_layers decoder_layers"),
+    (_Heads, "num_attention_heads encoder_attention_heads decoder_attention_heads"),
+    (_Wide, "intermediate_size encoder_ffn_dim decoder_ffn_dim"),
+    (_Tokens, "chunk_size_feed_forward memory_length"),
+    (_Share, "hidden_dropout_prob attention_probs_dropout_prob"),
+    (_Share, "dropout attention_dropout activation_dropout"),
+    (_Weight, "layer_norm_eps initializer_range init_std focal_gamma"),
+    (_Activation, "hidden_act activation_function hidden_activation classifier_activation"),
+    (_Id | None, "pad_token_id bos_token_id sep_token_id"),
+    (_Gap, "pooling_size pooling_stride"),
+)
+TYPES: dict[str, Any] = {name: kind for kind, names in _OF_TYPE for name in names.split()} | {
     "decoder_start_token_id": _Id,
-    "pad_token_id": _Id | None,
-    "bos_token_id": _Id | None,
     "eos_token_id": _Id | list[_Id] | None,
-    "sep_token_id": _Id | None,
-    "memory_length": _Tokens,
     "attention_window": _Window | list[_Window],
     "local_attention": Annotated[int, Field(ge=2, le=1 << 25)],
     "full_attention_window": _Window | None,
@@ -192,11 +257,8 @@ TYPES: dict[str, Any] = {
     "evidence_weights": dict[str, _Weight],
     "no_answer_threshold": float | None,
     "class_weights": list[_Weight] | None,
-    "focal_gamma": _Weight,
     "pooling_layers": list[Annotated[int, Field(le=1000)]],
     "pooling_window": Annotated[int, Field(le=1 << 25)],
-    "pooling_size": _Gap,
-    "pooling_stride": _Gap,
 }
 _WORDS = {"greater than or equal to": "at least", "less than or equal to": "at most"}
 

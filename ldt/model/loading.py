@@ -17,10 +17,9 @@ from transformers.utils import logging as transformers_logging
 from ldt.errors import ModelError, first_line, listed, plural
 from ldt.io.sources import hub_fault
 from ldt.model import adapters
-from ldt.model.config import LdtConfig, usable_length
+from ldt.model.config import LdtConfig, LdtSeq2SeqConfig, usable_length
 from ldt.model.config_file import make_config, read_json, read_table, read_values
 from ldt.model.encoders import CAUSAL, ENCODERS, encoder_class
-from ldt.model.seq2seq.config import LdtSeq2SeqConfig, is_seq2seq
 from ldt.model.skeleton import check_finite, check_shapes
 from ldt.model.weights import WEIGHTS, read_weights, rows_by_name, weight_files
 
@@ -331,7 +330,7 @@ def _check(config, folder, cls=None):
             f"{' or '.join(kind.model_type for kind in cls.config_classes())}"
         )
     try:
-        encoder_class(config.model_type).check(config)
+        config.check()
     except ValueError as error:
         raise ModelError(f"{folder}: {error}") from error
 
@@ -390,7 +389,7 @@ def _from_dict(values, folder, **kwargs):
 
 def _config_class(values):
     """The config class of the row of a table that a config.json names, else LdtConfig."""
-    if is_seq2seq(values):
+    if LdtSeq2SeqConfig.takes(values):
         return LdtSeq2SeqConfig
     kind = str(values.get("model_type"))
     return encoder_class(kind).config_class if kind in ENCODERS | CAUSAL else LdtConfig

@@ -19,8 +19,8 @@ from ldt.data.options import LONGEST
 from ldt.errors import ModelError, RecipeError, plain
 from ldt.io import files
 from ldt.model import LdtCausalConfig, LdtForCausalLM, load
-from ldt.model.char_lm.model import check_causal, reaches, read_causal_config
-from ldt.model.config import layer_windows
+from ldt.model.char_lm.model import read_causal_config
+from ldt.model.config import layer_windows, reaches
 from ldt.model.loading import read_tokenizer
 from ldt.model.skeleton import require_memory
 from ldt.recipe.recipe import Recipe
@@ -306,7 +306,7 @@ def _check(base: LdtCausalConfig, window: int | list[int], where: str) -> None:
     """Raise RecipeError if the windows do not fit the model."""
     config = LdtCausalConfig.from_dict(base.to_dict() | {"attention_window": window})
     try:
-        check_causal(config)
+        config.check()
     except ValueError as error:
         raise RecipeError(f"{where}: {error}") from error
 

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from transformers import ModernBertConfig
 
 import ldt.model
-from ldt.model.encoders.modernbert import LdtModernBertConfig
+from ldt.model.config import LdtModernBertConfig
 
 BIASES = dict.fromkeys(
     ("attention_bias", "mlp_bias", "norm_bias", "classifier_bias", "decoder_bias"), True

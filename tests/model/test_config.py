@@ -13,7 +13,7 @@ from ldt.convert.kinds import source_config
 from ldt.data.tokenization import tokenize
 from ldt.errors import ModelError, UserError
 from ldt.model import LdtConfig, LdtModel, load_tokenizer, usable_length
-from ldt.model.config import check_config, layer_dilations, layer_windows
+from ldt.model.config import layer_dilations, layer_windows
 
 
 def authors(**changes):
@@ -125,7 +125,7 @@ def test_one_window_stands_for_all_layers_and_the_config_is_not_changed():
 )
 def test_numbers_that_do_not_go_together_are_named(changes, message):
     config = ldt_config(**changes)
-    for check in (check_config, LdtModel):
+    for check in (LdtConfig.check, LdtModel):
         with pytest.raises(ValueError, match=message):
             check(config)
 

@@ -22,7 +22,7 @@ from ldt.model import (
     LdtModel,
     load,
 )
-from ldt.model.char_lm.model import LdtCausalConfig
+from ldt.model.config import LdtCausalConfig
 
 linux = pytest.mark.skipif(not STATUS.exists(), reason="memory is told by Linux alone")
 

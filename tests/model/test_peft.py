@@ -12,9 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch.nn.utils.stateless import _reparametrize_module
 
 from ldt.errors import ModelError
-from ldt.model import LdtForSequenceClassification, load
+from ldt.model import LdtCausalConfig, LdtForCausalLM, LdtForSequenceClassification, load
 from ldt.model.adapters import PROJECTIONS
-from ldt.model.char_lm.model import LdtCausalConfig, LdtForCausalLM
 
 POOLED = {"pooling_layers": [1], "pooling_window": 16}
 TARGETS = [None, list(PROJECTIONS), "all-linear"]

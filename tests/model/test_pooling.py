@@ -19,7 +19,7 @@ import ldt.attention.pooled
 from ldt.attention import POOLINGS, Layout
 from ldt.errors import ModelError
 from ldt.model import LdtConfig, LdtModel, load
-from ldt.model.config import check_config, upper_middle_layers
+from ldt.model.config import upper_middle_layers
 from ldt.model.pooling import GATE_SCALE
 
 SECOND = {"pooling_layers": [1], "pooling_window": 16}
@@ -374,4 +374,4 @@ def test_the_papers_layers_are_a_quarter_in_the_upper_middle():
 )
 def test_numbers_that_do_not_go_together_are_named(changes, message):
     with pytest.raises(ValueError, match=message):
-        check_config(ldt_config(**changes))
+        ldt_config(**changes).check()

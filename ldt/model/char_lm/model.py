@@ -4,86 +4,23 @@ from itertools import pairwise
 from operator import sub
 
 import torch
-from huggingface_hub.dataclasses import strict
 from torch import nn
 from torch.nn import functional as F
-from transformers import PreTrainedConfig, initialization
+from transformers import initialization
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
-from ldt.attention import RELATIVE, Layout, sliding_window_attention
+from ldt.attention import Layout, sliding_window_attention
 from ldt.attention.matmul import Linear, is_plain
 from ldt.errors import ModelError
 from ldt.model import adapters
 from ldt.model.base import LdtPreTrainedModel
-from ldt.model.config import OwnConfig, check_layers, layer_dilations, layer_windows
+from ldt.model.config import LdtCausalConfig, layer_dilations, layer_windows, reaches
 from ldt.model.heads.losses import cross_entropy
 from ldt.model.loading import find_folder, read_config
 from ldt.model.packing import check_ids, given_words, pack
-
-
-@strict
-class LdtCausalConfig(OwnConfig, PreTrainedConfig):
-    """Config of a character model; the defaults are those of the paper's small model.
-
-    There is no position table, so inputs may have any length.
-
-    Args:
-        attention_window: tokens in reach on both sides together, as everywhere in ldt, even; a
-            causal token sees the half of them that stands before it. One number or one a layer.
-        attention_dilation: gap between the tokens of a window, 1 = contiguous; a number for all
-            layers, or one a layer, in whose place a list of one number a head may stand.
-        hidden_dropout_prob: after the embeddings, both parts of a layer, the activation and the
-            last normalisation.
-        attention_probs_dropout_prob: of the attention probabilities.
-        memory_length: 0; or as in Transformer-XL: inputs are cut into parts of so many tokens, no
-            gradient flows from a part into the hidden states of the one before. It changes
-            gradients, never outputs: windows must not reach farther than the memory.
-        attention_backend: a name in `ldt.attention.BACKENDS` that has relative positions
-            (reference, blocked), or ``auto``, which takes blocked on every device.
-        tie_word_embeddings: True: the output projection is the embedding, as in Transformer-XL's
-            character models.
-    """
-
-    model_type = "ldt_causal"
-    backends = RELATIVE
-
-    vocab_size: int = 256
-    hidden_size: int = 512
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 8
-    intermediate_size: int = 2048
-    hidden_act: str = "gelu"
-    attention_window: int | list[int] = 512
-    attention_dilation: int | list[int | list[int]] = 1
-    hidden_dropout_prob: float | int = 0.2
-    attention_probs_dropout_prob: float | int = 0.0
-    memory_length: int = 0
-    attention_backend: str = "auto"
-    layer_norm_eps: float = 1e-5
-    initializer_range: float = 0.02
-    tie_word_embeddings: bool = True
-    use_cache: bool = False
-    pad_token_id: int | None = None
-    bos_token_id: int | None = None
-    eos_token_id: int | list[int] | None = None
-
-
-def check_causal(config):
-    """Raise a ValueError for numbers that do not go together."""
-    check_layers(config)
-    if config.hidden_size % 2:
-        raise ValueError(
-            f"hidden_size must be even, half sines and half cosines, got {config.hidden_size}"
-        )
-    longest = max(reaches(config))
-    if config.memory_length < 0 or 0 < config.memory_length < longest:
-        raise ValueError(
-            f"memory_length must be 0 or at least {longest}, which the windows reach, got "
-            f"{config.memory_length}"
-        )
 
 
 def read_causal_config(path, **changes):
@@ -97,12 +34,6 @@ def read_causal_config(path, **changes):
     if kind != LdtCausalConfig.model_type:
         raise ModelError(f"{folder} is a {kind} model, no character model")
     return read_config(folder, **changes)
-
-
-def reaches(config):
-    """Reach of each layer's windows before a token, in tokens."""
-    pairs = zip(layer_windows(config), layer_dilations(config), strict=True)
-    return [window // 2 * max(dilations) for window, dilations in pairs]
 
 
 def sinusoids(distances, width):
@@ -387,14 +318,12 @@ class LdtForCausalLM(LdtPreTrainedModel):
 
     config: LdtCausalConfig  # type: ignore[assignment]
     base_model_prefix = "model"
-    check = staticmethod(check_causal)
     accepts_loss_kwargs = True  # the Trainer counts the labels of all batches of a step
     _no_split_modules = ["CausalLayer"]
     _tied_weights_keys = {"decoder.weight": "embeddings.weight"}
 
     def __init__(self, config):
         super().__init__(config)
-        check_causal(config)
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         layers = range(config.num_hidden_layers)

@@ -7,7 +7,6 @@ An encoder is an `ldt.model.base.LdtPreTrainedModel` with
 - ``has_global_attention``, False where `global_attention_mask` changes nothing;
 - where its heads have other layers than a Longformer's, ``answers``, as
   `ldt.model.heads.base.answers`;
-- ``check(config)``, which raises a ValueError for numbers that do not go together;
 - ``forward(input_ids, attention_mask, global_attention_mask, token_type_ids, **others)``, others
   being those of `ldt.model.base.EncoderInputs` that it knows, which with ``packed=True`` returns
   what its ``encode`` does: (states, packing, rest), states being packed tokens [total, d]; with

@@ -9,7 +9,7 @@ from ldt.attention import choose
 from ldt.attention.derivatives import refuse_vmap
 from ldt.attention.ops import shared
 from ldt.model.base import LdtPreTrainedModel, OutputOptions
-from ldt.model.config import LdtConfig, check_config, usable_length
+from ldt.model.config import LdtConfig, usable_length
 from ldt.model.graphs import Graphs
 from ldt.model.layers import (
     Embeddings,
@@ -52,12 +52,10 @@ class LdtModel(LdtPreTrainedModel):
     base_model_prefix = "longformer"
     has_global_attention = True
     graphs: Graphs | None = None  # see `ldt.model.graphs.use_graphs`
-    check = staticmethod(check_config)
     _no_split_modules = ["LdtLayer"]
 
     def __init__(self, config, add_pooling_layer=True):
         super().__init__(config)
-        check_config(config)
         self.max_length = usable_length(config)
         self.embeddings = Embeddings(config)
         self.encoder = Encoder(config)

@@ -1,13 +1,11 @@
 """LdtModernBertModel: ModernBERT (Warner et al. 2024, arXiv:2412.13663) on packed tokens."""
 
 import math
-from typing import ClassVar, Literal, Unpack
+from typing import Unpack
 
 import torch
-from huggingface_hub.dataclasses import strict
 from torch import nn
 from torch.nn import functional as F
-from transformers import ModernBertConfig
 from transformers.activations import ACT2FN, GELUActivation
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import can_return_tuple
@@ -22,137 +20,12 @@ from ldt.attention.derivatives import refuse_vmap
 from ldt.attention.matmul import Linear, divisible, hooked
 from ldt.attention.ops import shared
 from ldt.model.base import LdtPreTrainedModel, OutputOptions
-from ldt.model.config import HEADS, AnswerKeys, OwnConfig, check_pad_token
-from ldt.model.config_file import check_values
-from ldt.model.encoders.rotation import TYPES, edge_bias, frequencies, rotated, tables
+from ldt.model.config import LdtModernBertConfig
+from ldt.model.encoders.rotation import edge_bias, frequencies, rotated, tables
 from ldt.model.layers import in_chunks
 from ldt.model.outputs import LdtModelOutput
 from ldt.model.packing import all_global, check_ids, none_global, pack_words
 from ldt.model.recompute import cast_once, layer_norm, recomputed, recomputing
-
-
-@strict
-class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
-    """transformers' ModernBertConfig with the keys of `AnswerKeys`, and where global tokens are.
-
-    A model that transformers computes as well is written as one of theirs, ``modernbert``, which
-    other programs load too; with `full_attention_window`, with `global_layers` all, and with the
-    pooling ``max`` it is ldt's alone, ``ldt_modernbert``.
-
-    Args:
-        classifier_pooling: what sequence classification and multiple choice read: ``cls``, the
-            first real token; or the ``mean`` or ``max`` of all real tokens, by feature.
-        full_attention_window: tokens in reach on both sides together in the layers that are full in
-            a ModernBERT, even; None: all tokens of the document.
-        global_layers: where the global tokens of a task see all tokens and are seen by all: in the
-            layers that are ``full`` in a ModernBERT, in ``all``, or in ``none``. Without
-            `full_attention_window` all tokens are global in full layers anyway.
-        clip_global_distances: whether in layers that are no full ones in a ModernBERT, where
-            distances beyond `local_attention` were never trained, a global token and another that
-            is farther away count as if it stood at the window's edge. With `global_layers` all;
-            costs memory in proportion to the length times the number of global tokens.
-    """
-
-    model_type = "ldt_modernbert"
-    theirs = ModernBertConfig.model_type
-    names: ClassVar[dict[str, str]] = {
-        **{f"ModernBert{head}": f"Ldt{head}" for head in HEADS},
-        "ModernBertModel": "LdtModernBertModel",
-    }
-    own_keys = ("full_attention_window", "global_layers", "clip_global_distances")
-    projections: ClassVar[tuple[str, ...]] = ("Wqkv",)
-    lacks: ClassVar[dict[str, str]] = {
-        "attention_window": "a ModernBERT has windows of its own (local_attention) and full "
-        "layers, to which ldt convert SOURCE TARGET --window TOKENS gives windows",
-        "position_embeddings": "a ModernBERT has no table of positions to train",
-    }
-
-    classifier_pooling: Literal["cls", "mean", "max"] = "cls"  # type: ignore[assignment]
-    full_attention_window: int | None = None
-    global_layers: Literal["full", "all", "none"] = "full"
-    clip_global_distances: bool = False
-
-    @property
-    def longest_input(self):
-        """Longest input in tokens, special tokens included."""
-        return self.max_position_embeddings
-
-    @property
-    def attention_window(self):
-        """Tokens in reach in each layer, both sides together; as many as see all in full ones."""
-        everything = self.full_attention_window or 2 * self.max_position_embeddings
-        local = self.local_attention // 2 * 2
-        return [everything if kind == "full_attention" else local for kind in self.layer_types]
-
-    @property
-    def global_tokens_count(self):
-        """False where no layer treats global tokens apart from others."""
-        windows = self.full_attention_window is not None
-        return self.global_layers == "all" or (self.global_layers == "full" and windows)
-
-    @property
-    def hidden_dropout_prob(self):
-        """Dropout of the heads that transformers does not have."""
-        return self.classifier_dropout
-
-    @property
-    def is_plain(self):
-        """True where transformers computes the same."""
-        ours = self.full_attention_window is not None or self.global_layers == "all"
-        return not ours and self.classifier_pooling != "max"
-
-    @classmethod
-    def plain(cls, values, source="SOURCE"):
-        """Values of a ModernBERT by ldt's names; see `OwnConfig.plain`."""
-        values = super().plain(values, source)
-        if values.get("local_rope_theta", 0) is None:  # meant that of full layers
-            values["local_rope_theta"] = values.get("global_rope_theta", 160_000.0)
-        return values
-
-    @staticmethod
-    def of_new_model(chosen, pad, longest):
-        """Values of a model from scratch, those of the published models; see `LdtConfig`."""
-        return {
-            "max_position_embeddings": longest,
-            "classifier_pooling": "mean",
-            "intermediate_size": chosen.get("hidden_size", 768) * 3 // 2,
-        }
-
-
-def check_modernbert(config):
-    """Raise a ValueError for numbers that do not go together, or that are not computed here."""
-    check_values(type(config), vars(config))
-    check_pad_token(config)
-    dim, remainder = divmod(config.hidden_size, config.num_attention_heads)
-    if remainder or dim % 2:
-        raise ValueError(
-            f"hidden_size {config.hidden_size} must give each of num_attention_heads an even "
-            f"number, got {config.num_attention_heads} heads"
-        )
-    if getattr(config, "head_dim", None) not in (None, dim):
-        raise ValueError(f"head_dim must be hidden_size by heads, {dim}, got {config.head_dim}")
-    if config.clip_global_distances and config.global_layers != "all":
-        raise ValueError(
-            "clip_global_distances is for global_layers all: elsewhere no distance of a global "
-            f"token is new to a layer, got {config.global_layers!r}"
-        )
-    _check_layers(config)
-
-
-def _check_layers(config):
-    """The part of `check_modernbert` about the kinds of layers."""
-    kinds = ("full_attention", "sliding_attention")
-    for kind in config.layer_types:
-        if kind not in kinds:
-            raise ValueError(f"layer_types must be {' or '.join(kinds)}, got {kind!r}")
-        parameters = config.rope_parameters[kind]
-        if parameters.get("rope_type") not in TYPES:
-            raise ValueError(
-                f"rope_parameters: rope_type must be {', '.join(TYPES)}, "
-                f"got {parameters.get('rope_type')!r}"
-            )
-        if not parameters.get("rope_theta", 0) > 0:
-            raise ValueError(f"rope_theta must be above 0, got {parameters.get('rope_theta')!r}")
 
 
 def _norm(config):
@@ -366,12 +239,10 @@ class LdtModernBertModel(LdtPreTrainedModel):
     base_model_prefix = "model"
     has_global_attention = False  # of heads that are called without a mask
     answers = staticmethod(answers)
-    check = staticmethod(check_modernbert)
     _no_split_modules = ["ModernBertLayer"]
 
     def __init__(self, config, add_pooling_layer=False):
         super().__init__(config)
-        check_modernbert(config)
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(
             ModernBertLayer(config, index) for index in range(config.num_hidden_layers)

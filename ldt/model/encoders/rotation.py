@@ -13,8 +13,6 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from ldt.attention.derivatives import transformed
 
-TYPES = ("default", "linear", "yarn", "llama3")  # others depend on the length of an input
-
 
 def frequencies(config, kind):
     """[dim / 2] float32 on the CPU, by how much the angle of each pair grows from token to token;

@@ -7,9 +7,32 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ldt.attention.matmul import Linear
 from ldt.model.base import LdtPreTrainedModel
+from ldt.model.config import LdtSeq2SeqConfig
 from ldt.model.layers import activated, in_chunks
 from ldt.model.recompute import cast_once, layer_norm
-from ldt.model.seq2seq.config import LdtSeq2SeqConfig, check_seq2seq, fit_weights
+
+
+def fit_weights(weights, config):
+    """Tensors of a file by the names and in the shapes of `LdtSeq2SeqModel`; changes the dict.
+
+    BART's files, and with them the authors', have two rows in front of both position tables that no
+    position reads. Where embeddings are tied, a file may have them under one of four names.
+
+    Args:
+        weights: {name: tensor}, without the prefix of the base model.
+        config: says how many rows there are.
+    """
+    for part in ("encoder", "decoder"):
+        name = f"{part}.embed_positions.weight"
+        rows = getattr(config, f"max_{part}_position_embeddings")
+        if name in weights and len(weights[name]) == rows + 2:
+            weights[name] = weights[name][2:].clone()
+    tied = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+    if config.tie_word_embeddings and "shared.weight" not in weights:
+        for name in filter(weights.__contains__, tied):
+            weights["shared.weight"] = weights[name]
+            break
+    return weights
 
 
 class LdtSeq2SeqPreTrainedModel(LdtPreTrainedModel):
@@ -18,7 +41,6 @@ class LdtSeq2SeqPreTrainedModel(LdtPreTrainedModel):
     config: LdtSeq2SeqConfig  # type: ignore[assignment]
     base_model_prefix = "led"
     fit_weights = staticmethod(fit_weights)
-    check = staticmethod(check_seq2seq)
     _no_split_modules = ["LedEncoderLayer", "LedDecoderLayer"]
 
 

@@ -15,7 +15,6 @@ from ldt.model.encoders.led import LedEncoder, refuse_attentions
 from ldt.model.heads.losses import counts, cross_entropy, weighted
 from ldt.model.heads.markers import balanced_loss, known_evidence
 from ldt.model.packing import check_positions, pack
-from ldt.model.seq2seq.config import check_seq2seq
 from ldt.model.seq2seq.decoder import LedDecoder, SharedCache
 from ldt.model.seq2seq.layers import LdtSeq2SeqPreTrainedModel
 
@@ -46,7 +45,6 @@ class LdtSeq2SeqModel(LdtSeq2SeqPreTrainedModel):
 
     def __init__(self, config):
         super().__init__(config)
-        check_seq2seq(config)
         self.shared = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
         self.encoder = LedEncoder(config)
         self.decoder = LedDecoder(config)

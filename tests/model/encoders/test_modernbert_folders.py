@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 
 import ldt.model
 from ldt.errors import ModelError
-from ldt.model.encoders.modernbert import LdtModernBertConfig
+from ldt.model.config import LdtModernBertConfig
 from ldt.model.loading import read_config
 
 
