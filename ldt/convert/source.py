@@ -12,8 +12,7 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 from ldt.errors import ModelError, first_line, listed
 from ldt.model.config import layer_windows
 from ldt.model.loading import TOKENIZERS, find_folder
-from ldt.model.skeleton import check_finite, skeleton
-from ldt.model.weights import WEIGHTS, read_weights
+from ldt.model.weights import WEIGHTS, check_finite, read_weights, skeleton
 
 _LISTED = 4  # names in a message
 PROVED_LENGTH = 512  # tokens; the source's memory grows with their square

@@ -410,7 +410,7 @@ class ModelMaker:
 
         Args:
             precision: a name in `ldt.model.precision.PRECISIONS`.
-            memory: of lowered weights that processes share, for `ldt.model.shared.lowered_in`.
+            memory: of lowered weights that processes share, for `ldt.model.precision.lowered_in`.
         """
         from ldt.inference.passages import Explaining
 

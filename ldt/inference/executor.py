@@ -94,7 +94,7 @@ class Workers:
 
     Attributes:
         memory: descriptor of an empty file in memory that all processes have under this number, for
-            `ldt.model.shared.lowered_in`; None where the system has none.
+            `ldt.model.precision.lowered_in`; None where the system has none.
         tell: callback of windows and tokens that have been run; with less than none where they have
             to be run again.
     """

@@ -134,7 +134,7 @@ class EncoderPredictor(Decoder):
         device: a torch device, or "auto".
         precision: a name in `ldt.model.precision.PRECISIONS`.
         raw_scores, label_sets: as `Decoder` has them.
-        memory: of lowered weights that processes share, for `ldt.model.shared.lowered_in`.
+        memory: of lowered weights that processes share, for `ldt.model.precision.lowered_in`.
 
     Attributes:
         inputs: class of what makes its inputs without the weights, made of (folder, recipe).
@@ -263,11 +263,9 @@ class EncoderPredictor(Decoder):
 
     def _lower(self, precision: str) -> None:
         """Lower the model's precision; that of ``exact`` stays as it is."""
-        from ldt.model.precision import lower, lowered
+        from ldt.model.precision import lower, lowered, lowered_in
 
         if self._memory is not None and self.device.type == "cpu":
-            from ldt.model.shared import lowered_in  # which Windows cannot import
-
             self.model = lowered_in(self.model, precision, self._memory)
         elif self.exact:
             self.model = lowered(self.model, precision)

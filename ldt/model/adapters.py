@@ -5,7 +5,6 @@ import warnings
 
 from ldt.errors import ModelError, first_line, listed
 from ldt.model.config_file import read_table, read_values
-from ldt.model.skeleton import check_finite
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
@@ -90,7 +89,6 @@ def load(folder, config, build):
     if size != model.config.vocab_size:  # by tokens of the task, whose rows the adapter has
         model.resize_token_embeddings(size, mean_resizing=False)
     model, whole = merge(model, folder)
-    check_finite(folder, model)
     info["unexpected_keys"] = set()  # the base's, such as an older head's
     info["missing_keys"] = set(info["missing_keys"]) - whole
     info["mismatched_keys"] = {key for key in info["mismatched_keys"] if key[0] not in whole}

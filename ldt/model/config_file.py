@@ -230,7 +230,7 @@ _Gap = Annotated[int, Field(ge=1, le=1 << 24)]
 _Id = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _Share = Annotated[float, Field(ge=0, le=1)]
 _Weight = Annotated[float, Field(ge=0, le=1e6)]
-_Activation = Literal[tuple(ACT2FN)]
+_Activation: Any = Literal[tuple(ACT2FN)]
 
 _OF_TYPE = (
     (_Rows, "vocab_size max_position_embeddings type_vocab_size"),

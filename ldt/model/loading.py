@@ -20,8 +20,15 @@ from ldt.model import adapters
 from ldt.model.config import LdtConfig, LdtSeq2SeqConfig, usable_length
 from ldt.model.config_file import make_config, read_json, read_table, read_values
 from ldt.model.encoders import CAUSAL, ENCODERS, encoder_class
-from ldt.model.skeleton import check_finite, check_shapes
-from ldt.model.weights import WEIGHTS, read_weights, rows_by_name, weight_files
+from ldt.model.weights import (
+    WEIGHTS,
+    check_finite,
+    check_shapes,
+    in_encoder,
+    read_weights,
+    rows_by_name,
+    weight_files,
+)
 
 log = logging.getLogger("ldt")
 
@@ -289,14 +296,15 @@ def _build(cls, folder, config, args, kwargs, mapped, new="head", before=None):
         build = partial(_build, cls, args=args, kwargs=kwargs, mapped=mapped)
         model, info = adapters.load(folder, config, build)
         weights = dict(model.named_parameters())
-        _put_rows(weights, before, config, folder)
+        rows_by_name(weights, before, config, folder)
         for name, weight in model.named_parameters():
             weight.data = weights[name].data
+        check_finite(folder, model)
         return model, info
     if new == "nothing" and _kind(cls.__name__) not in map(_kind, config.architectures or ()):
         new = "head"  # for another task than the file's
     state_dict = cls.fit_weights(read_weights(folder, mapped=mapped), config)
-    _put_rows(state_dict, before, config, folder)
+    rows_by_name(state_dict, before, config, folder)
     if new != "anything":
         check_shapes(folder, cls, config, args, state_dict, new == "head")
     # transformers lets weights that are missing or misshapen pass; `_check_keys` does not.
@@ -316,13 +324,6 @@ def _build(cls, folder, config, args, kwargs, mapped, new="head", before=None):
     return model, info
 
 
-def _put_rows(weights, before, config, folder):
-    """`rows_by_name` of the labels of a config, if there were others before."""
-    if before is not None:
-        names = [config.id2label[number] for number in range(config.num_labels)]
-        rows_by_name(weights, before, names, config.initializer_range, folder)
-
-
 def _check(config, folder, cls=None):
     if cls is not None and not isinstance(config, cls.config_classes()):
         raise ModelError(
@@ -337,15 +338,7 @@ def _check(config, folder, cls=None):
 
 def _check_keys(folder, model, state_dict, info):
     """Raise a ModelError if weights of the encoder are missing, or have no place in it."""
-    prefix = f"{model.base_model_prefix}."
-    children = (name for name, _ in model.base_model.named_children())
-    # A pooler is part of a head: short encoders come without, and other heads need none.
-    parts = tuple(f"{name}." for name in children if name != "pooler")
-
-    def in_encoder(key):
-        return key.removeprefix(prefix).startswith(parts)
-
-    missing = sorted(key for key in info["missing_keys"] if in_encoder(key))
+    missing = sorted(key for key in info["missing_keys"] if in_encoder(model, key))
     if missing and all("_global." in key for key in missing):
         raise ModelError(
             f"{folder}: the projections for global attention are missing, so this is a short "
@@ -356,7 +349,7 @@ def _check_keys(folder, model, state_dict, info):
             f"{folder}: encoder weights are missing: {_names(missing)}; "
             f"there are {_names(sorted(state_dict))}"
         )
-    unexpected = sorted(key for key in info["unexpected_keys"] if in_encoder(key))
+    unexpected = sorted(key for key in info["unexpected_keys"] if in_encoder(model, key))
     if unexpected:
         raise ModelError(
             f"{folder}: encoder weights without a place in the model that config.json describes: "

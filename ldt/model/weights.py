@@ -1,4 +1,4 @@
-"""Tensors of a model's folder: read into memory, or left in the files, which are mapped then."""
+"""Tensors of a model's folder: read into memory or mapped, and held against the model's shapes."""
 
 import logging
 import os
@@ -8,11 +8,13 @@ from math import prod
 from pathlib import Path
 from zipfile import is_zipfile
 
+import psutil
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
+from transformers.initialization import no_init_weights
 
-from ldt.errors import ModelError, first_line, listed
+from ldt.errors import ModelError, ResourceError, ShapeError, first_line, listed
 from ldt.model import adapters
 from ldt.model.config_file import read_json
 from ldt.model.encoders import ENCODERS, SEQ2SEQ, encoder_class
@@ -29,6 +31,7 @@ UNNAMED = "LABEL_"  # transformers' names of a head's outputs that nobody named
 _ROWS = re.compile(r"(type_)?classifier(\.out_proj)?\.(weight|bias)")  # of a head: one a label
 _AUTHORS_PREFIXES = ("roberta.", "model.")  # of the base in the files of Longformer's authors
 _OLD_BUFFER = "embeddings.position_ids"
+TRAINED = 4  # times its weights: they, their gradients and the two moments of Adam
 
 
 def weight_files(folder):
@@ -112,7 +115,7 @@ def read_weights(folder, *, mapped=False):
     return weights
 
 
-def rows_by_name(weights, before, names, deviation, where):
+def rows_by_name(weights, before, config, where):
     """Put the rows of a head in the order of its labels' names, in which they stand in a model that
     is trained on; rows of new names are drawn at random.
 
@@ -121,10 +124,13 @@ def rows_by_name(weights, before, names, deviation, where):
 
     Args:
         weights: {name: tensor} of a model; the rows are put into new tensors there.
-        before, names: the labels of the model, and of the one that is to be.
-        deviation: standard deviation of new weights.
+        before: labels of the model, in order; None where they stay as they are.
+        config: of the model that is to be.
         where: the beginning of what is logged.
     """
+    if before is None:
+        return
+    names = [config.id2label[number] for number in range(config.num_labels)]
     mine = [key for key in weights if _ROWS.fullmatch(key) and len(weights[key]) == len(before)]
     if not mine or before == names:
         return
@@ -146,7 +152,7 @@ def rows_by_name(weights, before, names, deviation, where):
         old = weights[key].detach()
         rows = old.new_zeros(len(names), *old.shape[1:])
         if len(known) < len(names) and key.endswith("weight"):
-            rows.normal_(0, deviation)
+            rows.normal_(0, config.initializer_range)
         rows[known] = old[[places[names[number]] for number in known]]
         weights[key] = rows
     if len(known) < len(names):
@@ -196,3 +202,65 @@ def _read(file, mapped):
     if not isinstance(tensors, dict) or not all(map(torch.is_tensor, tensors.values())):
         raise ModelError(f"{file}: not a table of names and tensors")
     return tensors
+
+
+def skeleton(cls, config, *args, **kwargs):
+    """The model of a class on torch's meta device; draws no random number."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"), no_init_weights():
+        return cls(config, *args, **kwargs)
+
+
+def require_memory(cls, config, where):
+    """Raise ResourceError if this machine cannot hold a new model with what trains it.
+
+    Args:
+        where: the beginning of the message.
+    """
+    size = 4 * sum(weight.numel() for weight in skeleton(cls, config).parameters())
+    size *= 1 if torch.cuda.is_available() else TRAINED
+    memory = psutil.virtual_memory().total
+    if size > memory:
+        raise ResourceError(
+            f"{where}: the model needs {size / 2**30:,.0f} GiB of memory, this machine has "
+            f"{memory / 2**30:,.0f}; a smaller vocabulary, hidden_size or max_length needs less"
+        )
+
+
+def in_encoder(model, name):
+    """True for a weight of the encoder that its head cannot do without: any but its pooler's, since
+    short encoders come without one, and other heads need none."""
+    children = (child for child, _ in model.base_model.named_children())
+    parts = tuple(f"{child}." for child in children if child != "pooler")
+    return name.removeprefix(f"{model.base_model_prefix}.").startswith(parts)
+
+
+def check_shapes(folder, cls, config, args, state_dict, new_head):
+    """Raise ShapeError for weights of another shape than those that a config describes.
+
+    What does not fit would be made anew, as large as the config says.
+
+    Args:
+        folder: for the message.
+        args: further ones of the class.
+        state_dict: tensors by name, without the encoder's prefix.
+        new_head: whether other shapes outside of the encoder are a head to be trained.
+    """
+    model, other = skeleton(cls, config, *args), []
+    for name, expected in model.state_dict().items():
+        tensor = state_dict.get(name.removeprefix(f"{model.base_model_prefix}."))
+        if tensor is None or tensor.shape == expected.shape:
+            continue
+        if not new_head or in_encoder(model, name):
+            other.append(f"{name} is {list(tensor.shape)}, by config.json {list(expected.shape)}")
+    if other:
+        raise ShapeError(
+            f"{folder}: weights of another shape: {listed(sorted(other), most=4, show=str)}"
+        )
+
+
+def check_finite(folder, model):
+    """Raise ModelError for weights that are not finite: the answers would not be either."""
+    for name, weight in model.named_parameters():
+        # The ends and not the sum, which would be taken of a copy in float64.
+        if weight.numel() and not all(map(torch.isfinite, weight.detach().aminmax())):
+            raise ModelError(f"{folder}: {name} holds numbers that are not finite")

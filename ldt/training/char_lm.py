@@ -22,7 +22,7 @@ from ldt.model import LdtCausalConfig, LdtForCausalLM, load
 from ldt.model.char_lm.model import read_causal_config
 from ldt.model.config import layer_windows, reaches
 from ldt.model.loading import read_tokenizer
-from ldt.model.skeleton import require_memory
+from ldt.model.weights import require_memory
 from ldt.recipe.recipe import Recipe
 from ldt.recipe.run import Run
 from ldt.tasks.char_lm import Phase, character_lm_metrics

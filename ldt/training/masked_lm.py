@@ -20,8 +20,7 @@ from ldt.errors import DataError, RecipeError
 from ldt.io import files
 from ldt.model import LdtConfig, load, load_tokenizer, usable_length
 from ldt.model.loading import find_folder, read_config
-from ldt.model.skeleton import require_memory
-from ldt.model.weights import read_weights
+from ldt.model.weights import read_weights, require_memory
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.masked_lm import masked_lm_metrics
 from ldt.training import processes

@@ -3,6 +3,7 @@ import pickle
 import subprocess
 import sys
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 import torch
@@ -170,3 +171,47 @@ def test_a_layer_is_copied_and_pickled_without_what_it_packed(monkeypatch):
         assert layer._layout == "a layout"
     assert deepcopy(layer)._layout is pickle.loads(pickle.dumps(layer))._layout is None
     assert torch.equal(deepcopy(layer)(x), wanted)
+
+
+@pytest.fixture
+def memory():
+    """A file without a name, which only Linux has."""
+    if not hasattr(os, "memfd_create"):
+        pytest.skip("no memory without a name")
+    descriptor = os.memfd_create("ldt", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    yield descriptor
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("kind", ["bf16", "int8"])
+def test_a_model_is_lowered_once_and_mapped_by_all(memory, kind, monkeypatch):
+    model = ldt_model("ForSequenceClassification")
+    monkeypatch.setattr(precision, "has_bfloat16", lambda: False)
+    expected = precision.lowered(model, kind)
+    first = precision.lowered_in(model, kind, memory)
+    monkeypatch.setattr(precision, "lowered", lambda *_: pytest.fail("lowered again"))
+    again = precision.lowered_in(model, kind, memory)
+    mapped = Path("/proc/self/maps").read_text().count("memfd:ldt")
+    assert mapped >= 2  # a weight's pages of each
+    inputs = {"input_ids": torch.arange(4, 24)[None], "attention_mask": torch.ones(1, 20).long()}
+    with torch.inference_mode():
+        wanted = expected(**inputs).logits
+        for found in (first, again):
+            assert torch.equal(found(**inputs).logits, wanted)
+            assert [name for name, each in precision._named(found) if each.is_meta] == []
+    own = {weight.data_ptr() for weight in model.parameters()}
+    layers = [weight for name, weight in precision._named(again) if ".layer.0.output" in name]
+    assert not own & {weight.data_ptr() for weight in layers if weight.dim() == 2}
+
+
+def test_one_that_dies_in_the_middle_leaves_no_half_of_them(memory):
+    model = ldt_model("ForSequenceClassification")
+    os.write(memory, b"PK half of a file" * 1000)
+    code = "import fcntl, os, sys; f = open(f'/proc/self/fd/{sys.argv[1]}', 'r+b')\n"
+    code += "fcntl.flock(f, fcntl.LOCK_EX); os.kill(os.getpid(), 9)"
+    command = [sys.executable, "-c", code, str(memory)]
+    assert subprocess.run(command, pass_fds=[memory]).returncode == -9
+    found = precision.lowered_in(model, "bf16", memory)
+    assert {weight.dtype for weight in found.parameters()} == {torch.bfloat16}
+    with pytest.raises(OSError, match="not permitted"):
+        os.write(memory, b"no more")
