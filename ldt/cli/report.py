@@ -89,6 +89,14 @@ def report(
             "the answers with .html.",
         ),
     ] = None,
+    all_texts: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Put the texts of all documents in the page; by default those of the worst errors "
+            "and a sample.",
+        ),
+    ] = False,
     sort: Annotated[
         Literal[COLUMNS] | None,  # type: ignore[valid-type]
         typer.Option(
@@ -125,6 +133,7 @@ def report(
     names, keys = files_and_keys(subjects or ())
     asked: dict[str, Any] = {"gold": gold, "format": format, "recipe": recipe}
     of_one: dict[str, Any] = {"documents": documents, "answers": answers, "output": output}
+    of_one["all"] = all_texts
     if all(map(_holds_runs, names)):
         why = f"; {names[0]} is no run" if names else ""
         refuse(f"a list of runs{why}", *keys, **asked, **of_one)
@@ -153,6 +162,7 @@ def _page(
     documents: str | None,
     answers: str | None,
     output: Path | None,
+    all: bool = False,
     **asked: str | None,
 ) -> None:
     """Write the page of a run, or of answers."""
@@ -181,7 +191,7 @@ def _page(
     )
     for line in content.warnings:
         log.warning("%s", line)
-    files.write_result(target, page.render(content))
+    files.write_result(target, page.render(content, all_texts=all))
     say(str(target), console=stdout)
     say(content.sentence, console=stdout)
 
@@ -313,7 +323,7 @@ def _changes(other: "Beside", letter: str, noun: str) -> None:
 
 
 def _short(text: str | None, most: int = LONGEST) -> str:
-    from ldt.report.escaping import cut
+    from ldt.report.html import cut
 
     return cut(" ".join((text or "").split()), most)
 

@@ -12,7 +12,7 @@ from ldt.metrics.meanings import HEADLINES, meaning
 from ldt.metrics.numbers import columns, metric_text
 from ldt.metrics.result import Result
 from ldt.recipe.run import is_metric
-from ldt.report import curves
+from ldt.report.charts import Chart, of_result, of_training, reliability
 from ldt.report.model import MISSING, SILENT, Figure, Report, Rows
 from ldt.tasks.decisions import in_words
 
@@ -25,15 +25,15 @@ def report(subject: Subject) -> Report:
     """All that a page says of answers, or of a run."""
     run, result = subject.run, subject.result
     figures = _of_result(result, subject) if result else _of_run(run) if run else []
-    charts = curves.of_training(run.log, _metric(run)) if run else []
+    drawn = of_training(run.log, _metric(run)) if run else []
     tables = []
     if result:
-        charts += curves.of_result(result, figures[0].name if figures else "")
+        drawn += of_result(result, figures[0].name if figures else "")
         tables += _tables(result)
     if run and result and run.results:
         tables.append(Rows("Evaluation at the end of the training", _final(run)))
     if run and not result:
-        charts += _kept_reliability(run)
+        drawn += _kept_reliability(run)
         tables += [Rows("Classes", run.results["table"])] if run.results.get("table") else []
     missing = [f"no documents on this page: {subject.missing}"] if subject.missing else []
     return Report(
@@ -43,7 +43,7 @@ def report(subject: Subject) -> Report:
         figures=figures,
         meanings=_meanings(subject, figures, tables),
         scale=result.scale if result else "0 to 100",
-        charts=charts,
+        charts=drawn,
         tables=tables,
         documents=subject.documents,
         warnings=[*missing, *subject.warnings, *(result.warnings if result else ())],
@@ -114,9 +114,9 @@ def _trivial(figure: Figure) -> str:
     return f"{figure.baseline_answer}: {metric_text(figure.name, figure.baseline)}"
 
 
-def _kept_reliability(run: Description) -> list[curves.Chart]:
+def _kept_reliability(run: Description) -> list[Chart]:
     calibration = run.results.get("decisions", {}).get("calibration", {})
-    return curves.reliability(calibration.get("reliability") or ())
+    return reliability(calibration.get("reliability") or ())
 
 
 def _meanings(

@@ -1,74 +1,195 @@
-"""Charts as inline SVG.
+"""The charts of a report: which there are, how they are drawn, and their numbers.
 
-They are drawn by matplotlib: it is kept and known, writes vector graphics whose text stays text,
-needs no script in the page, and gives the same bytes for the same figures. What it writes is then
-made fit for a page: colours become classes, which follow light and dark, names become unique, and
-attributes that a strict content security policy refuses go.
+They are drawn by matplotlib as SVG files, which a page shows as images. Each kind has a title, a
+sentence ``says`` for those who do not see it, its size in px, and its numbers as a table: the names
+of the columns, and rows.
 """
 
 import math
-import re
 import warnings
-from collections.abc import Iterator, Sequence
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
-from io import StringIO
+from io import BytesIO
 from typing import Any
-from xml.etree import ElementTree
 
-from ldt.errors import UserError
-from ldt.report.escaping import cut, visible
-from ldt.report.model import Bars, Chart, Lines, Matrix
+from ldt.errors import UserError, plural
+from ldt.metrics.numbers import is_defined, metric_text
+from ldt.metrics.result import Group, Result, by_length, by_place
+from ldt.recipe.run import number
+from ldt.report.html import cut, visible
 
-# What has a class of its own, and its colour where no style sheet knows the class. The series'
-# colours are told apart by people who see no red or no green (Okabe and Ito).
-COLOURS = {
-    "ink": "#1b1f24",
-    "muted": "#59636e",
-    "grid": "#d8dee4",
-    "heat": "#3d9bd6",
-    "c0": "#0072b2",
-    "c1": "#d55e00",
-    "c2": "#009e73",
-    "c3": "#b5548c",
-    "c4": "#b07d00",
-    "c5": "#5c6670",
-}
-SERIES = [name for name in COLOURS if re.fullmatch(r"c\d", name)]
-MARKERS = "os^Dv*"
+# Colours of series that people who see no red or no green can tell apart (Okabe and Ito).
+COLOURS = ["#0072b2", "#d55e00", "#009e73", "#b5548c", "#b07d00", "#5c6670"]
 DASHES = ["-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (9, 3)), (0, (3, 1))]
-WIDTH = 420  # px, as are all sizes here: a chart is as wide as a phone shows at once
-UNIT = 72  # px an inch: a px is what matplotlib calls a point
+MARKERS = "os^Dv*"
+GREY = "#59636e"
+WIDTH, INCH = 420, 96  # px
 LABEL = 26  # characters of a name in a chart; its table has all of it
 MARKED = 40  # points of a line up to which each has a marker
 IN_CELLS = 12  # rows or columns of a matrix up to which its numbers stand in the cells
-LARGEST = ["gold", "answer", "number"]  # columns of a large matrix as a table
 STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # is in matplotlib, and wider than what pages are set in
-    "font.size": 11,
-    "axes.titlesize": 11,
-    "axes.labelsize": 11,
-    "axes.edgecolor": COLOURS["muted"],
-    "axes.labelcolor": COLOURS["ink"],
+    "font.size": 8.5,
+    "axes.labelsize": 8.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.linewidth": 0.8,
-    "grid.color": COLOURS["grid"],
-    "grid.linewidth": 0.8,
-    "legend.fontsize": 10.5,
+    "axes.axisbelow": True,
+    "grid.color": "#d8dee4",
     "legend.frameon": False,
-    "legend.labelcolor": COLOURS["ink"],
-    "text.color": COLOURS["ink"],
     "text.parse_math": False,  # a dollar is a dollar
-    "xtick.color": COLOURS["muted"],
-    "ytick.color": COLOURS["muted"],
-    "xtick.labelcolor": COLOURS["ink"],
-    "ytick.labelcolor": COLOURS["ink"],
-    "xtick.labelsize": 10.5,
-    "ytick.labelsize": 10.5,
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "ldt",  # the same bytes each time
 }
-KEPT = re.compile(r"fill|stroke|opacity|clip|text-anchor|font-size")  # of the properties of a style
+
+CLASSES = 20  # of a confusion; those beyond are counted together
+BARS = 30
+CURVES = 8  # lines of a chart
+POINTS = 400  # of a line; a longer log is shown as means of as many parts
+ROWS = 200  # numbers of a line in its table
+OTHER, NONE = "other", "none"
+
+Points = list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A chart of lines, or of points where ``points``: each series a list of (x, y).
+
+    ``diagonal`` draws y = x beside them, as a reliability diagram has it.
+    """
+
+    title: str
+    x: str
+    y: str
+    series: dict[str, Points]
+    says: str
+    points: bool = False
+    diagonal: bool = False
+
+    def size(self) -> tuple[float, float]:
+        legend = 18 * -(-len(self.series) // 2) if len(self.series) > 1 else 0
+        return WIDTH, (360 if self.diagonal else 270) + legend
+
+    def draw(self, axes: Any) -> None:
+        series = {
+            name: [point for point in points if all(map(math.isfinite, point))]
+            for name, points in self.series.items()
+        }
+        if self.diagonal:
+            most = max((max(point) for points in series.values() for point in points), default=1)
+            edges = (0, 1 if most <= 1 else max(most, 100))
+            axes.plot(edges, edges, color=GREY, linewidth=1, linestyle=(0, (2, 3)))
+            axes.set_aspect("equal")
+        for i, (name, points) in enumerate(series.items()):
+            is_marked = self.points or len(points) <= MARKED
+            axes.plot(
+                [x for x, _ in points],
+                [y for _, y in points],
+                color=COLOURS[i % len(COLOURS)],
+                linestyle="" if self.points else DASHES[i % len(DASHES)],
+                linewidth=2,
+                marker=MARKERS[i % len(MARKERS)] if is_marked else "",
+                markersize=4,
+                label=_label(name),
+            )
+        if len(series) > 1:
+            handles = axes.lines[-len(series) :]
+            axes.figure.legend(loc="outside upper left", ncols=2, handlelength=2.6, handles=handles)
+        axes.set(xlabel=_label(self.x), ylabel=_label(self.y))
+        axes.grid()
+        axes.xaxis.set_major_formatter(_number)
+        axes.yaxis.set_major_formatter(_number)
+
+    def numbers(self) -> tuple[list[str], list[list[Any]]]:
+        first = 0 if len(self.series) > 1 else 1
+        rows = [
+            [name, *point][first:]
+            for name, points in self.series.items()
+            for point in points[:: -(-len(points) // ROWS) or 1]
+        ]
+        return ["", self.x, self.y][first:], rows
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A chart of bars, one a label, each with the number of items behind it."""
+
+    title: str
+    x: str
+    y: str
+    bars: dict[str, float]
+    counts: dict[str, int]
+    says: str
+
+    def size(self) -> tuple[float, float]:
+        return WIDTH, 70 + 26 * max(len(self.bars), 1)
+
+    def draw(self, axes: Any) -> None:
+        values = [value if math.isfinite(value) else 0.0 for value in self.bars.values()]
+        bars = axes.barh(range(len(values)), values, height=0.66, color=COLOURS[0])
+        counts = [
+            f" (n = {self.counts[name]:,})" if name in self.counts else "" for name in self.bars
+        ]
+        numbers = map(_number, self.bars.values())
+        axes.bar_label(bars, list(map(str.__add__, numbers, counts)), padding=3, fontsize=8)
+        axes.set_yticks(range(len(values)), list(map(_label, self.bars)))
+        axes.tick_params(axis="y", length=0)
+        axes.invert_yaxis()
+        axes.margins(x=0.35)  # room for the numbers
+        axes.set_xlim(left=min([*values, 0.0]))
+        axes.set(xlabel=_label(self.y), ylabel=_label(self.x))
+        axes.grid(axis="x")
+        axes.xaxis.set_major_formatter(_number)
+
+    def numbers(self) -> tuple[list[str], list[list[Any]]]:
+        rows = [[name, value, self.counts.get(name)] for name, value in self.bars.items()]
+        return [self.x, self.y, "number"], rows
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A table of counts, such as a confusion: rows are gold, columns are answers."""
+
+    title: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    counts: Sequence[Sequence[int]]
+    says: str
+
+    def size(self) -> tuple[float, float]:
+        side = 34 if self._in_cells else 14
+        names, heads = (
+            7 * max((len(_label(name)) for name in side), default=0)
+            for side in (self.rows, self.columns)
+        )
+        return max(WIDTH, 60 + names + side * len(self.columns)), 60 + heads + side * len(self.rows)
+
+    @property
+    def _in_cells(self) -> bool:
+        return max(len(self.rows), len(self.columns)) <= IN_CELLS
+
+    def draw(self, axes: Any) -> None:
+        if self.rows and self.columns:
+            shares = [[count / (sum(row) or 1) for count in row] for row in self.counts]
+            # As dark as lets a number be read.
+            axes.imshow(shares, cmap="Blues", vmin=0, vmax=1.6, aspect="auto")
+        for i, row in enumerate(self.counts if self._in_cells else ()):
+            for j, count in enumerate(row):
+                axes.text(j, i, f"{count:,}", ha="center", va="center", fontsize=8)
+        heads = list(map(_label, self.columns))
+        axes.set_xticks(range(len(heads)), heads, rotation=45, ha="left", rotation_mode="anchor")
+        axes.set_yticks(range(len(self.rows)), list(map(_label, self.rows)))
+        axes.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
+        axes.set(xlabel="answer", ylabel="gold")
+
+    def numbers(self) -> tuple[list[str], list[list[Any]]]:
+        rows = [[name, *counts] for name, counts in zip(self.rows, self.counts, strict=True)]
+        return ["gold", *self.columns], rows
+
+
+Chart = Lines | Bars | Matrix
 
 
 def check() -> None:
@@ -81,12 +202,8 @@ def check() -> None:
         raise UserError("a report needs matplotlib for its charts; pip install matplotlib adds it")
 
 
-def svg(chart: Chart, name: str = "chart") -> str:
-    """A chart as an ``svg`` element.
-
-    Args:
-        chart: what to draw.
-        name: what the ids in it begin with; each chart of a page needs one of its own.
+def image(chart: Chart) -> str:
+    """A chart as the address of an SVG image that a page can hold; the same for the same chart.
 
     Raises:
         UserError: matplotlib is missing.
@@ -96,162 +213,13 @@ def svg(chart: Chart, name: str = "chart") -> str:
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # letters that its font lacks: the page's will have them
-        width, height = _size(chart)
-        figure = Figure(figsize=(width / UNIT, height / UNIT), layout="constrained")
-        axes = figure.subplots()
-        axes.set_axisbelow(True)
-        if isinstance(chart, Lines):
-            _lines(axes, chart)
-        elif isinstance(chart, Bars):
-            _bars(axes, chart)
-        else:
-            _matrix(axes, chart)
-        drawn = StringIO()
-        figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
-    return _for_page(drawn.getvalue(), chart, name)
-
-
-def table(chart: Chart, most: int = 200) -> tuple[list[str], list[list[Any]]]:
-    """The numbers of a chart: the names of the columns, and rows.
-
-    A line of more than ``most`` points has every second, third or so; a matrix of more than
-    ``most`` cells has those that are not 0, the largest ones first, each in a row of its own.
-    """
-    rows: list[list[Any]]
-    if isinstance(chart, Bars):
-        rows = [[label, value, chart.counts.get(label)] for label, value in chart.bars.items()]
-        return [chart.x, chart.y, "number"], rows
-    if isinstance(chart, Lines):
-        several = len(chart.series) > 1
-        rows = [
-            [name, *point][not several :]
-            for name, points in chart.series.items()
-            for point in points[:: -(-len(points) // most) or 1]
-        ]
-        return ["", chart.x, chart.y][not several :], rows
-    if len(chart.rows) * len(chart.columns) <= most:
-        rows = [[row, *counts] for row, counts in zip(chart.rows, chart.counts, strict=True)]
-        return ["gold", *chart.columns], rows
-    rows = [
-        [row, column, count]
-        for row, counts in zip(chart.rows, chart.counts, strict=True)
-        for column, count in zip(chart.columns, counts, strict=True)
-        if count
-    ]
-    rows.sort(key=lambda row: -row[2])
-    return LARGEST, rows[:most]
-
-
-def is_narrow(chart: Chart) -> bool:
-    """True if a chart is as wide as most are."""
-    return _size(chart)[0] <= WIDTH
-
-
-def _size(chart: Chart) -> tuple[float, float]:
-    """Width and height of a chart."""
-    if isinstance(chart, Bars):
-        return WIDTH, 70 + 26 * max(len(chart.bars), 1)
-    if isinstance(chart, Matrix):
-        side = 34 if _in_cells(chart) else 14
-        names = 7 * max((len(cut(label, LABEL)) for label in chart.rows), default=0)
-        heads = 7 * max((len(cut(label, LABEL)) for label in chart.columns), default=0)
-        width = 60 + names + max(side, 200 / max(len(chart.columns), 1)) * len(chart.columns)
-        return max(WIDTH, width), 60 + heads * 0.75 + max(side * len(chart.rows), 60)
-    legend = 18 * -(-len(chart.series) // 2) if len(chart.series) > 1 else 0
-    return WIDTH, (360 if chart.diagonal else 270) + legend
-
-
-def _lines(axes, chart: Lines) -> None:
-    series = {name: _finite(points) for name, points in chart.series.items()}
-    if chart.diagonal:
-        most = max((max(point) for points in series.values() for point in points), default=1)
-        top = 1 if most <= 1 else max(most, 100)
-        axes.plot([0, top], [0, top], color=COLOURS["muted"], linewidth=1, linestyle=(0, (2, 3)))
-        axes.set(xlim=(-0.02 * top, 1.02 * top), ylim=(-0.02 * top, 1.02 * top), aspect="equal")
-    for i, (name, points) in enumerate(series.items()):
-        x, y = zip(*points, strict=True) if points else ((), ())
-        axes.plot(
-            x,
-            y,
-            color=COLOURS[SERIES[i % len(SERIES)]],
-            linestyle="" if chart.points else DASHES[i % len(DASHES)],
-            linewidth=2,
-            marker=MARKERS[i % len(MARKERS)] if chart.points or len(points) <= MARKED else "",
-            markersize=4,
-            alpha=0.6 if chart.points and len(points) > MARKED else None,
-            label=_label(name),
-        )
-    if len(series) > 1:
-        axes.figure.legend(
-            loc="outside upper left", ncols=2, handlelength=2.6, handles=axes.lines[-len(series) :]
-        )
-    _name(axes, chart.x, chart.y)
-    axes.grid(axis="both")
-    axes.xaxis.set_major_formatter(_number)
-    axes.yaxis.set_major_formatter(_number)
-
-
-def _bars(axes, chart: Bars) -> None:
-    labels = list(chart.bars)
-    values = [value if math.isfinite(value) else 0.0 for value in chart.bars.values()]
-    axes.barh(range(len(labels)), values, height=0.66, color=COLOURS["c0"])
-    axes.set_yticks(range(len(labels)), [_label(label) for label in labels])
-    axes.tick_params(axis="y", length=0)
-    axes.invert_yaxis()
-    high = max([*values, 0.0]) or 1.0
-    for i, label in enumerate(labels):
-        number = f"{_number(chart.bars[label])}"
-        if label in chart.counts:
-            number += f" (n = {chart.counts[label]:,})"
-        axes.text(max(values[i], 0) + 0.015 * high, i, number, va="center", fontsize=10)
-    _name(axes, chart.y, chart.x)
-    axes.grid(axis="x")
-    axes.set_xticks([tick for tick in axes.get_xticks() if tick <= 1.05 * high])
-    axes.set_xlim(min([*values, 0.0]), 1.3 * high)  # to the right is room for the numbers
-    axes.xaxis.set_major_formatter(_number)
-
-
-def _matrix(axes, chart: Matrix) -> None:
-    from matplotlib.patches import Rectangle
-
-    for i, (row, counts) in enumerate(zip(chart.rows, chart.counts, strict=True)):
-        for j, (column, count) in enumerate(zip(chart.columns, counts, strict=True)):
-            if count:
-                share = count / sum(counts)
-                shade = round(0.08 + 0.62 * share, 3)  # as dark as lets its number be read
-                axes.add_patch(Rectangle((j, i), 1, 1, facecolor=COLOURS["heat"], alpha=shade))
-            if row == column:
-                frame = Rectangle((j + 0.04, i + 0.04), 0.92, 0.92, facecolor="none", linewidth=1.2)
-                frame.set_edgecolor(COLOURS["muted"])
-                axes.add_patch(frame)
-            if _in_cells(chart):
-                axes.text(j + 0.5, i + 0.5, f"{count:,}", ha="center", va="center", fontsize=10)
-    axes.set(xlim=(0, len(chart.columns) or 1), ylim=(len(chart.rows) or 1, 0))
-    axes.set_xticks(
-        [j + 0.5 for j in range(len(chart.columns))],
-        [_label(column) for column in chart.columns],
-        rotation=45,
-        ha="left",
-        rotation_mode="anchor",
-    )
-    axes.set_yticks([i + 0.5 for i in range(len(chart.rows))], [_label(row) for row in chart.rows])
-    axes.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
-    axes.spines[:].set_visible(False)
-    _name(axes, "answer", "gold")
-
-
-def _in_cells(chart: Matrix) -> bool:
-    return max(len(chart.rows), len(chart.columns)) <= IN_CELLS
-
-
-def _finite(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
-
-
-def _name(axes, x: str, y: str) -> None:
-    axes.set_xlabel(cut(visible(x), 2 * LABEL))
-    axes.set_ylabel(cut(visible(y), 2 * LABEL))
+        warnings.simplefilter("ignore")  # letters that its font lacks: the reader's will have them
+        width, height = chart.size()
+        figure = Figure(figsize=(width / INCH, height / INCH), layout="constrained")
+        chart.draw(figure.subplots())
+        file = BytesIO()
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    return f"data:image/svg+xml;base64,{b64encode(file.getvalue()).decode()}"
 
 
 def _label(text: str) -> str:
@@ -262,74 +230,169 @@ def _number(value: float, _: object = None) -> str:
     return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
 
 
-def _for_page(drawn: str, chart: Chart, name: str) -> str:
-    """A drawing of matplotlib as an element of a page, see the top of this file."""
-    root = ElementTree.fromstring(drawn)
-    used = set(re.findall(r'(?:url\(|href=")#([^")]+)', drawn))
-    ids = {each: f"{name}-{i}" for i, each in enumerate(sorted(used))}
-    for element in root.iter():
-        element.tag = element.tag.rpartition("}")[2]
-        old = dict(element.attrib)
-        element.attrib.clear()
-        for key, value in [*old.items(), *_properties(old.pop("style", ""))]:
-            _set(element, key.rpartition("}")[2], value.strip(), ids)
-    _prune(root)
-    width, height = root.get("viewBox", "").split()[2:]
-    root.attrib = {
-        "xmlns": "http://www.w3.org/2000/svg",
-        "class": "chart",
-        "viewBox": f"0 0 {width} {height}",
-        "width": width,
-        "height": height,
-        "role": "img",
-        "aria-labelledby": f"{name}-title",
-        "aria-describedby": f"{name}-says",
-        "font-family": "system-ui, sans-serif",
-    }
-    for tag, key, text in (("desc", "says", chart.says), ("title", "title", chart.title)):
-        element = ElementTree.Element(tag, {"id": f"{name}-{key}"})
-        element.text = visible(text)
-        root.insert(0, element)
-    for element in root.iter():
-        if element.tag not in ("text", "title", "desc") and not (element.text or "").strip():
-            element.text = None
-        element.tail = None
-    return ElementTree.tostring(root, encoding="unicode")
+def of_training(log: Sequence[Mapping[str, Any]], metric: str | None) -> list[Chart]:
+    """Loss, evaluation metric and learning rate by step.
+
+    Args:
+        log: the lines of metrics.jsonl.
+        metric: metric that the run goes by; None without an evaluation.
+    """
+    losses = {"training": _logged(log, "loss"), "evaluation": _logged(log, "eval_loss")}
+    losses = {name: points for name, points in losses.items() if points}
+    charts: list[Chart] = []
+    if losses:
+        courses = [f"the {name} loss {_course(points)}" for name, points in losses.items()]
+        says = f"T{', and '.join(courses)[1:]}."
+        charts.append(Lines("Loss", "step", "loss", losses, says))
+    points = _logged(log, f"eval_{metric}") if metric != "loss" else []
+    if len(points) > 1:
+        says = f"On the evaluation set {metric} {_course(points)}."
+        series = {f"eval_{metric}": points}
+        charts.append(Lines(f"Evaluation: {metric}", "step", str(metric), series, says))
+    if len(rates := _logged(log, "learning_rate")) > 1:
+        step, most = max(rates, key=lambda point: point[1])
+        says = f"The learning rate is highest at step {step:,.0f}, {most:.3g}, and ends at "
+        says += f"{rates[-1][1]:.3g}."
+        series = {"learning rate": rates}
+        charts.append(Lines("Learning rate", "step", "learning rate", series, says))
+    return charts
 
 
-def _prune(parent: ElementTree.Element) -> None:
-    """Take out what shows nothing."""
-    for child in list(parent):
-        _prune(child)
-        is_empty = child.tag in ("g", "defs") and not len(child)
-        is_unseen = child.tag == "path" and child.get("fill") == "none" and not child.get("stroke")
-        if child.tag in ("metadata", "style") or is_empty or is_unseen:
-            parent.remove(child)
+def _logged(log: Sequence[Mapping[str, Any]], key: str) -> Points:
+    """The finite values of a key by step, or the means of `POINTS` parts of them."""
+    values = [(float(row["step"]), number(row.get(key))) for row in log]
+    points = [(step, value) for step, value in values if value is not None]
+    if len(points) <= POINTS:
+        return points
+    edges = [i * len(points) // POINTS for i in range(POINTS + 1)]
+    parts = [points[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
 
 
-def _properties(style: str) -> Iterator[tuple[str, str]]:
-    for declaration in style.split(";"):
-        key, colon, value = declaration.partition(":")
-        if colon and KEPT.match(key.strip()):
-            yield key.strip(), value
+def _course(points: Points) -> str:
+    """The course of values in words."""
+    first, last = points[0], points[-1]
+    if len(points) == 1:
+        return f"is {first[1]:.4g} at step {first[0]:,.0f}"
+    steps = f"from step {first[0]:,.0f} to {last[0]:,.0f}"
+    if first[1] == last[1]:
+        return f"ends where it began, at {last[1]:.4g}, {steps}"
+    way = "falls" if last[1] < first[1] else "rises"
+    return f"{way} from {first[1]:.4g} to {last[1]:.4g} {steps}"
 
 
-def _set(element: ElementTree.Element, key: str, value: str, ids: dict[str, str]) -> None:
-    """Set an attribute of a drawn element, or a class where it is a colour."""
-    names = {colour: name for name, colour in COLOURS.items()}
-    if key == "id":
-        if value in ids:
-            element.set("id", ids[value])
-    elif key == "href":
-        element.set("href", f"#{ids[value[1:]]}")
-    elif key == "clip-path":
-        element.set(key, f"url(#{ids[value[5:-1]]})")
-    elif key in ("fill", "stroke") and value in names:
-        element.set(key, value)
-        known = element.get("class")
-        element.set("class", f"{known + ' ' if known else ''}{key}-{names[value]}")
-    elif key in ("d", "x", "y", "transform"):
-        short = re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", value)
-        element.set(key, short.replace("  ", " "))
-    elif key != "style":
-        element.set(key, value)
+def of_result(result: Result, metric: str) -> list[Chart]:
+    """Charts of errors, ranking, calibration, and of scores by length and by place.
+
+    Args:
+        metric: metric of the bars by length and place.
+    """
+    charts = [*_confusion(result), *_classes(result)]
+    curves = result.curves.get("precision_at_recall") or {}
+    if curves:
+        support = {row["class"]: row["support"] for row in result.tables.get("classes", ())}
+        names = sorted(curves, key=lambda name: -support.get(name, 0))[:CURVES]
+        series = {name: [(100 * recall, value) for recall, value in curves[name]] for name in names}
+        at_half = {
+            name: min(points, key=lambda point: abs(point[0] - 50))[1]
+            for name, points in series.items()
+        }
+        best, worst = max(at_half, key=at_half.__getitem__), min(at_half, key=at_half.__getitem__)
+        says = f"Where half of those of a class are found, {at_half[best]:.0f} % of what is found "
+        says += f"is right in {best!r}"
+        says += f", {at_half[worst]:.0f} % in {worst!r}." if worst != best else "."
+        title = "Precision by recall"
+        if len(curves) > len(names):
+            title += f", the {len(names)} most frequent of {len(curves):,} classes"
+        charts.append(Lines(title, "recall (%)", "precision (%)", series, says))
+    charts += reliability(result.curves.get("reliability") or ())
+    lengths = by_length(result.items, result.derive, result.figures) if result.items else []
+    charts += _groups("Score by length of the document", "words", lengths, metric)
+    places = by_place(result.items) if result.figures is None else []
+    title = "Score by where in the document the answer stands"
+    return charts + _groups(title, "part of the document", places, metric)
+
+
+def _confusion(result: Result) -> list[Chart]:
+    """Gold by answer, the most frequent classes each, of rows with both."""
+    rows = [row for row in result.tables.get("confusion", ()) if "gold" in row]
+    if not rows:
+        return []
+    (noun,) = rows[0].keys() - {"gold", "answer"}
+    frequent: Counter[str] = Counter()
+    for row in rows:
+        frequent[row["gold"]] += row[noun]
+        frequent[row["answer"]] += 0
+    empty = frequent.pop(NONE, None) is not None
+    names = [name for name, _ in frequent.most_common()]
+    if len(names) > CLASSES:
+        names = [*names[: CLASSES - 1], OTHER]
+    names += [NONE] * empty
+    counts: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        gold, answer = (row[side] if row[side] in names else OTHER for side in ("gold", "answer"))
+        counts[gold, answer] += row[noun]
+    sides = [
+        [name for name in names if name != NONE or any(row[side] == NONE for row in rows)]
+        for side in ("gold", "answer")
+    ]
+    right = sum(row[noun] for row in rows if row["gold"] == row["answer"])
+    says = f"{right:,} of {counts.total():,} {noun} have the right class"
+    wrong = next((row for row in rows if row["gold"] != row["answer"]), None)
+    if wrong:
+        says += f"; {wrong['answer']!r} in place of {wrong['gold']!r} is the most frequent error "
+        says += f"({wrong[noun]:,})"
+    table = [[counts[gold, answer] for answer in sides[1]] for gold in sides[0]]
+    title = "Confusion: right class by row, answer by column"
+    return [Matrix(title, sides[0], sides[1], table, f"{says}.")]
+
+
+def _classes(result: Result) -> list[Chart]:
+    """F1 of each class where a document can have several."""
+    confusion = result.tables.get("confusion") or [{}]
+    rows = [row for row in result.tables.get("classes", ()) if is_defined(row["f1"])]
+    rows = sorted(rows, key=lambda row: -row["support"])[:BARS]
+    if "class" not in confusion[0] or not rows:
+        return []
+    bars = {row["class"]: row["f1"] for row in rows}
+    counts = {row["class"]: row["support"] for row in rows}
+    says = _best_and_worst("F1", bars, [name for name in bars if counts[name]] or [*bars])
+    return [Bars("F1 of each class", "class", "F1", bars, counts, says)]
+
+
+def reliability(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    """The points of a reliability diagram, beside the diagonal."""
+    if not rows:
+        return []
+    points = [(100 * row["probability"], 100 * row["right"]) for row in rows]
+    answers = sum(row["answers"] for row in rows)
+    apart = [row["answers"] * (y - x) / answers for row, (x, y) in zip(rows, points, strict=True)]
+    distance = sum(map(abs, apart))
+    says = f"Over {plural(answers, 'answer')} probability and share that is right are "
+    says += f"{distance:.1f} points apart on the mean"
+    if distance >= 0.05 and abs(sum(apart)) == distance:
+        says += f", the model being always {'too sure' if sum(apart) < 0 else 'not sure enough'}"
+    says += "; answers below the diagonal are right less often than their probability says."
+    title = "Reliability: how often answers of a probability are right"
+    axes = ("probability (%)", "right (%)")
+    return [Lines(title, *axes, {"answers": points}, says, points=True, diagonal=True)]
+
+
+def _groups(title: str, x: str, groups: Sequence[Group], metric: str) -> list[Chart]:
+    """Bars of groups, where there are two at least."""
+    groups = [group for group in groups if metric in group.metrics]
+    if len(groups) < 2:
+        return []
+    bars = {group.label: group.metrics[metric] for group in groups}
+    counts = {group.label: group.questions for group in groups}
+    return [Bars(title, x, metric, bars, counts, _best_and_worst(metric, bars, [*bars]))]
+
+
+def _best_and_worst(metric: str, bars: Mapping[str, float], names: Sequence[str]) -> str:
+    high, low = max(names, key=bars.__getitem__), min(names, key=bars.__getitem__)
+    if bars[high] == bars[low]:
+        return f"{metric} is {metric_text(metric, bars[high])} in all."
+    return (
+        f"{metric} is highest in {high!r}, {metric_text(metric, bars[high])}, and lowest in "
+        f"{low!r}, {metric_text(metric, bars[low])}."
+    )

@@ -1,146 +1,111 @@
 """A report as one HTML file that needs nothing else: no request, no font or script from outside."""
 
-import json
-from base64 import b64encode
-from collections.abc import Sequence
-from dataclasses import dataclass
-from hashlib import sha256
-from importlib.resources import files
-from typing import Any
-
-from jinja2 import Environment, StrictUndefined
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from ldt.errors import plural
-from ldt.metrics.numbers import columns, is_defined, is_share, metric_text
+from ldt.metrics.numbers import columns, is_defined, metric_text
 from ldt.metrics.result import LEVEL
-from ldt.report import charts
-from ldt.report.escaping import cut, visible
-from ldt.report.model import Chart, Document, Figure, Lines, Matrix, Report
-from ldt.report.texts import PackedTexts, packed
+from ldt.report import charts, html
+from ldt.report.html import cut
+from ldt.report.model import ANSWER, GOLD, PASSAGE, Document, Mark, Report, Rows
 
-LIMIT = 4_800_000  # bytes of a page: texts fill what the rest leaves
-LEAST = 100_000  # bytes for texts, whatever the rest takes
+WORST, DRAWN = 40, 40  # documents whose texts are in a page: the worst, and some at random
 LISTED = 10  # of the worst errors and of the doubtful labels
 SHORT = 160  # characters of an answer in a table
-LONG_TABLE = 15  # rows from which on a table scrolls in itself
+LONG = 20_000  # characters of an answer, a question and the like beside a text
+WHOLE = 200_000  # characters of a text that is there as a whole
+BEFORE, AFTER = 1_000, 3_000  # characters around the begin of a mark in a longer text
+MARKS = 5_000  # of a text
 
 
-def render(report: Report) -> str:
+def render(report: Report, all_texts: bool = False) -> str:
     """The page of a report: the same text for the same report.
 
-    Whole texts of its documents are in it as long as they fit; else what is around their marks.
+    Args:
+        all_texts: whether the texts of all documents are in it, in place of a sample.
 
     Raises:
         UserError: matplotlib is missing, which draws the charts.
     """
-    script, style = _asset("page.js"), _asset("page.css")
-    environment = Environment(
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-        finalize=lambda value: visible(value) if type(value) is str else value,
+    documents = report.documents
+    worst, doubtful = _worst(documents), _doubtful(documents)
+    shown = set(range(len(documents)))
+    if not all_texts:
+        first = [*worst.ranked[:WORST], *doubtful.ranked[:LISTED]]
+        others = sorted(shown - {number for number, _ in first})
+        drawn = random.Random(0).sample(others, min(DRAWN, len(others)))
+        shown = {*drawn, *(number for number, _ in first)}
+    page, _ = html.render(
+        "report",
+        title=report.title,
+        report=report,
+        figures=_figures(report),
+        charts=list(map(_chart, report.charts)),
+        tables=list(map(_rows, report.tables)),
+        lists=[_listed(each, documents) for each in (worst, doubtful) if each.ranked],
+        about_texts=_about_texts(documents, shown),
+        data=html.script_json(_data(documents, shown)),
     )
-    environment.filters["short"] = lambda text: cut(text, SHORT)
-    template = environment.from_string(_asset("page.html"))
-    shared = {
-        "report": report,
-        "script": script,
-        "style": style,
-        "policy": _policy(script, style),
-        "figures": [_figure(figure, report.scale) for figure in report.figures],
-        "level": f"{LEVEL:.0%}",
-        "charts": [_chart(chart, i) for i, chart in enumerate(report.charts)],
-        "tables": [_table(table.title, table.rows) for table in report.tables],
-        "lists": _lists(report.documents),
-    }
-    rows = _rows(report.documents)
-    rest = len(template.render(**shared, about_texts="", data="").encode("utf-8"))
-    left = LIMIT - rest - len(_script_json(rows).encode("utf-8"))
-    content = packed(report.documents, max(left, LEAST))
-    for row, text in zip(rows["documents"], content.texts, strict=True):
-        row["packed"] = text
-    data = _script_json(rows)
-    about = _about_texts(report.documents, content)
-    return template.render(**shared, about_texts=about, data=data)
+    return page
 
 
-def _asset(name: str) -> str:
-    return files("ldt.report").joinpath(name).read_text("utf-8")
-
-
-def _policy(script: str, style: str) -> str:
-    """A content security policy under which this script and this style are all that works."""
-    allowed = [b64encode(sha256(text.encode()).digest()).decode() for text in (script, style)]
-    return (
-        f"default-src 'none'; script-src 'sha256-{allowed[0]}'; style-src 'sha256-{allowed[1]}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
-
-
-def _script_json(value: Any) -> str:
-    """JSON that can stand in a script element: no tag, no comment begins in it."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _figure(figure: Figure, scale: str) -> dict[str, Any]:
-    """A row of the figures, and what its little chart shows, from 0 to 100."""
-    is_count = isinstance(figure.value, int)
-    low, high = figure.interval or (None, None)
-    known = {"value": figure.value, "baseline": figure.baseline, "low": low, "high": high}
-    numbers = {
-        key: value if is_count else float(value)
-        for key, value in known.items()
-        if value is not None
-    }
-    drawn = scale == "0 to 100" and not is_count and is_share(figure.name)
-    drawn = drawn and all(0 <= value <= 100 for value in numbers.values())
-    return {
-        "name": figure.name,
-        **{key: metric_text(figure.name, value) for key, value in numbers.items()},
-        "baseline_answer": figure.baseline_answer,
-        "drawn": {key: f"{value:.2f}" for key, value in numbers.items()} if drawn else None,
-    }
-
-
-def _chart(chart: Chart, i: int) -> dict[str, Any]:
-    name = f"chart-{i + 1}"
-    heads, rows = charts.table(chart)
-    drawing = charts.svg(chart, name) if rows else None
-    wide = isinstance(chart, Matrix) and drawing is not None and not charts.is_narrow(chart)
-    part = isinstance(chart, Lines) and len(rows) < sum(map(len, chart.series.values()))
-    part = part or (isinstance(chart, Matrix) and heads == charts.LARGEST)
-    return {
-        "name": name,
-        "chart": chart,
-        "svg": drawing,
-        "wide": wide,
-        "part": part,
-        "table": _cells(heads, rows),
-    }
-
-
-@dataclass(frozen=True)
-class _Cell:
-    """A cell of a table: its text, and whether it is a number."""
+class Cell(NamedTuple):
+    """A cell of a table: its text, whether it is a number, and the address that it leads to."""
 
     text: str
     number: bool = False
+    link: str = ""
 
 
-def _cells(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> dict[str, Any]:
-    """A table whose columns have numbers of the same digits."""
+def _table(
+    caption: str, heads: Sequence[str], rows: Sequence[Sequence[object]], kind: str = ""
+) -> dict[str, Any]:
+    """A table for the template, whose numbers have the same digits in a column."""
     digits = [_digits([row[i] for row in rows]) for i in range(len(heads))]
-    cells = [[_cell(value, digits[i]) for i, value in enumerate(row)] for row in rows]
+    cells = [list(map(_cell, row, digits)) for row in rows]
     numbers = [any(row[i].number for row in cells) for i in range(len(heads))]
-    titles = [_Cell(str(name), number) for name, number in zip(heads, numbers, strict=True)]
-    return {"columns": titles, "rows": cells, "long": len(cells) > LONG_TABLE}
+    return {
+        "caption": caption,
+        "columns": list(map(Cell, heads, numbers)),
+        "rows": cells,
+        "kind": kind,
+    }
 
 
-def _table(title: str, rows: Sequence[dict[str, object]]) -> dict[str, Any]:
-    names = columns(rows)
-    return {"title": title} | _cells(names, [[row.get(name) for name in names] for row in rows])
+def _figures(report: Report) -> dict[str, Any]:
+    caption = "Scores from 0 to 100" if report.scale == "0 to 100" else f"Scores, {report.scale}"
+    rows: list[list[object]] = []
+    for figure in report.figures:
+        value, *ends, baseline = (
+            "" if number is None else metric_text(figure.name, number)
+            for number in (figure.value, *(figure.interval or ()), figure.baseline)
+        )
+        baseline = f"{baseline} {figure.baseline_answer}".strip()
+        rows.append([figure.name, Cell(value, True), " to ".join(ends), baseline])
+    heads = ["Metric", "Value", f"{LEVEL:.0%} interval", "Baseline, without reading"]
+    if any(figure.interval for figure in report.figures):
+        caption += f"; the interval holds the figure of {LEVEL:.0%} of samples drawn anew from "
+        caption += "these documents"
+    used = [i for i in range(len(heads)) if any(row[i] for row in rows)]
+    cells = [[row[i] or None for i in used] for row in rows]
+    return _table(caption, [heads[i] for i in used], cells, "figures")
+
+
+def _chart(chart: charts.Chart) -> dict[str, Any]:
+    heads, rows = chart.numbers()
+    return {
+        "chart": chart,
+        "image": charts.image(chart) if rows else None,
+        "wide": chart.size()[0] > charts.WIDTH,
+        "table": _table(chart.title, heads, rows),
+    }
+
+
+def _rows(table: Rows) -> dict[str, Any]:
+    names = columns(table.rows)
+    return _table(table.title, names, [[row.get(name) for name in names] for row in table.rows])
 
 
 def _digits(column: Sequence[object]) -> int:
@@ -151,123 +116,141 @@ def _digits(column: Sequence[object]) -> int:
     return 4 if max(map(abs, numbers)) <= 1 else 2
 
 
-def _cell(value: object, digits: int) -> _Cell:
+def _cell(value: object, digits: int) -> Cell:
+    if isinstance(value, Cell):
+        return value
     if not is_defined(value):
-        return _Cell("–")
+        return Cell("–")
     if isinstance(value, bool):
-        return _Cell("yes" if value else "no")
+        return Cell("yes" if value else "no")
     if isinstance(value, int | float):
-        return _Cell(f"{value:,.{digits}f}", True)
-    return _Cell(cut(str(value), 10 * SHORT))
+        return Cell(f"{value:,.{digits}f}", True)
+    return Cell(cut(str(value), 10 * SHORT))
 
 
-@dataclass(frozen=True)
-class _Listed:
-    """A document in a list, by its number, with the figure for which it is there."""
-
-    number: int
-    document: Document
-    figure: str
-
-
-@dataclass(frozen=True)
-class _List:
-    """Documents to look at first; ``head`` says what their figure is."""
+class Ranking(NamedTuple):
+    """Documents to look at first: their numbers, each with its figure in words."""
 
     title: str
-    about: str
     head: str
-    rows: list[_Listed]
-
-    @property
-    def answers(self) -> bool:
-        """True if any of the documents has a gold label or an answer in words."""
-        return any(row.document.gold or row.document.answer for row in self.rows)
+    ranked: list[tuple[int, str]]
 
 
-def _lists(documents: Sequence[Document]) -> list[_List]:
-    """The worst errors and the doubtful labels."""
-    found = []
-    wrong = [(i, each) for i, each in enumerate(documents, 1) if each.right is False]
-    # Where right is a matter of degree, the worst are those of the lowest score.
-    scored = [
-        (i, each) for i, each in enumerate(documents, 1) if each.scores and each.right is None
-    ]
-    scored = [(i, each) for i, each in scored if not each.unanswered]
+def _worst(documents: Sequence[Document]) -> Ranking:
+    """Wrong answers, the surest first; where right is a matter of degree, the lowest scores."""
+    wrong = [(i, each) for i, each in enumerate(documents) if each.right is False]
     if any(each.confidence is not None for _, each in wrong):
-        about, head = "Wrong answers, those the model was most sure of first.", "Confidence"
         wrong.sort(key=lambda pair: -(pair[1].confidence or 0))
-        rows = [_Listed(i, each, _percent(each.confidence)) for i, each in wrong]
-    elif wrong or scored:
-        name = next(iter((wrong or scored)[0][1].scores), "")
-        about, head = f"Answers of the lowest {name}." if name else "Wrong answers.", name
-        worst = sorted(wrong or scored, key=lambda pair: pair[1].scores.get(name, 0))
-        rows = [_Listed(i, each, _hundredfold(each.scores.get(name))) for i, each in worst]
-    else:
-        rows = []
-    if rows:
-        found.append(_List("Worst errors", about, head, rows[:LISTED]))
-    doubtful = [(i, each) for i, each in enumerate(documents, 1) if each.doubt is not None]
-    if doubtful:
-        doubtful.sort(key=lambda pair: -(pair[1].doubt or 0))
-        rows = [
-            _Listed(i, each, " ".join([_percent(each.doubt), each.doubted]).strip())
-            for i, each in doubtful[:LISTED]
-        ]
-        about = (
-            "Gold labels that the model denies: where it is right, the label is wrong. Order by "
-            "confident learning (Northcutt et al. 2021, arXiv:1911.00068)."
-        )
-        found.append(_List("Doubtful labels", about, "Doubt", rows))
-    return found
+        title = "Worst errors: wrong answers, those the model was most sure of first"
+        return Ranking(title, "Confidence", [(i, _percent(each.confidence)) for i, each in wrong])
+    scored = wrong or [
+        (i, each)
+        for i, each in enumerate(documents)
+        if each.scores and each.right is None and not each.unanswered
+    ]
+    name = next(iter(scored[0][1].scores), "") if scored else ""
+    scored.sort(key=lambda pair: pair[1].scores.get(name, 0))
+    title = f"Worst errors: answers of the lowest {name}" if name else "Worst errors: wrong answers"
+    return Ranking(title, name, [(i, _percent(each.scores.get(name))) for i, each in scored])
 
 
-def _hundredfold(score: float | None) -> str:
-    return "–" if score is None else f"{100 * score:.1f}"
+def _doubtful(documents: Sequence[Document]) -> Ranking:
+    doubted = [(each.doubt, -i, each.doubted) for i, each in enumerate(documents) if each.doubt]
+    doubted.sort(reverse=True)
+    title = (
+        "Doubtful labels: gold labels that the model denies; where it is right, the label is "
+        "wrong. Order by confident learning (Northcutt et al. 2021, arXiv:1911.00068)"
+    )
+    rows = [(-i, f"{_percent(doubt)} {label}".strip()) for doubt, i, label in doubted]
+    return Ranking(title, "Doubt", rows)
 
 
 def _percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.0%}"
 
 
-def _rows(documents: Sequence[Document]) -> dict[str, Any]:
-    """Columns of the table of documents, and their sort keys."""
+def _listed(ranking: Ranking, documents: Sequence[Document]) -> dict[str, Any]:
+    rows: list[list[object]] = []
+    for number, figure in ranking.ranked[:LISTED]:
+        document = documents[number]
+        texts = [cut(text or "–", SHORT) for text in (document.gold, document.answer)]
+        name = Cell(cut(document.id or "(no id)", SHORT), link=f"#document-{number + 1}")
+        rows.append([name, *texts, Cell(figure, True)])
+    return _table(ranking.title, ["Document", "Gold", "Answer", ranking.head], rows, "list")
+
+
+def _about_texts(documents: Sequence[Document], shown: set[int]) -> str:
+    """A sentence on the texts that are not in the page."""
+    there = [i for i, each in enumerate(documents) if each.text is not None]
+    inside = sum(i in shown for i in there)
+    if inside == len(there):
+        return ""
+    return (
+        f"The texts of {inside:,} of {plural(len(there), 'document')} are in this page: those of "
+        f"the worst errors and doubtful labels, and {DRAWN} at random; ldt report --all puts in "
+        "all. Search finds what is in the page."
+    )
+
+
+def _data(documents: Sequence[Document], shown: set[int]) -> dict[str, Any]:
+    """The documents for the script of the page."""
     metrics = list(dict.fromkeys(name for document in documents for name in document.scores))
-    rows = [
-        {
-            "id": visible(cut(each.id, SHORT)),
-            "where": visible(cut(each.where, 2 * SHORT)),
-            "gold": _short(each.gold),
-            "answer": _short(each.answer),
+    rows = []
+    for number, each in enumerate(documents):
+        most = LONG if number in shown else SHORT
+        row: dict[str, Any] = {
+            "id": cut(each.id, SHORT),
+            "where": cut(each.where, 2 * SHORT),
+            "gold": each.gold and cut(each.gold, most),
+            "answer": each.answer and cut(each.answer, most),
             "verdict": each.verdict,
             "confidence": _rounded(each.confidence),
             "words": each.words,
             "doubt": _rounded(each.doubt),
             "scores": [_rounded(each.scores.get(name)) for name in metrics],
-            "notes": [visible(cut(note, 2 * SHORT)) for note in each.notes],
-            "packed": "",
+            "notes": [cut(note, 2 * SHORT) for note in each.notes],
         }
-        for each in documents
-    ]
-    return {"metrics": [visible(name) for name in metrics], "documents": rows}
-
-
-def _short(text: str | None) -> str | None:
-    return None if text is None else visible(cut(text, SHORT))
+        if number in shown:
+            row["asks"] = [[name, cut(text, LONG)] for name, text in each.asks.items()]
+        if number in shown and each.text is not None:
+            marks = merged(each.marks, len(each.text))[:MARKS]
+            parts = excerpts(each.text, marks)
+            row |= {"marks": marks, "parts": parts, "characters": len(each.text)}
+        rows.append(row)
+    return {"metrics": metrics, "documents": rows}
 
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def _about_texts(documents: Sequence[Document], content: PackedTexts) -> str:
-    """A sentence on what is not in the page."""
-    there = sum(document.text is not None for document in documents)
-    whole = content.whole - (len(documents) - there)
-    if whole >= there:
-        return ""
-    what = "their beginnings and what is around the marks" if content.extent.shown else "nothing"
-    return (
-        f"To keep this page small, {whole:,} of {plural(there, 'text')} are in it whole; of the "
-        f"others it has {what}. Search finds what is in the page."
-    )
+def merged(marks: Iterable[Mark], length: int) -> list[dict[str, Any]]:
+    """The marks in the order of their places, each with its kinds: two of the same characters that
+    say the same are one, as gold and answer are where an answer is right. What lies outside of the
+    text's ``length`` characters is left out."""
+    found: dict[tuple[int, int, str], dict[str, Any]] = {}
+    for mark in sorted(marks, key=lambda mark: (mark.start, -mark.end)):
+        start, end = max(mark.start, 0), min(mark.end, length)
+        if start >= end:
+            continue
+        label = "" if mark.label == mark.kind else cut(mark.label, SHORT)  # the kind says it
+        place = {"start": start, "end": end, "label": label}
+        one = found.setdefault((start, end, label), place | {"kinds": [], "score": None})
+        one["kinds"] = [k for k in (GOLD, ANSWER, PASSAGE) if k in (mark.kind, *one["kinds"])]
+        one["score"] = mark.score if one["score"] is None else one["score"]
+    return list(found.values())
+
+
+def excerpts(text: str, marks: Sequence[dict[str, Any]]) -> list[list[Any]]:
+    """Parts of a text, [place, characters]: all of it or, of a very long one, its begin and what
+    is around the begins of marks."""
+    if len(text) <= WHOLE:
+        return [[0, text]]
+    parts: list[list[int]] = []
+    for place in [0, *(mark["start"] for mark in marks[: WHOLE // (BEFORE + AFTER)])]:
+        start, end = max(place - BEFORE, 0), min(place + AFTER, len(text))
+        if parts and start <= parts[-1][1]:
+            parts[-1][1] = end
+        else:
+            parts.append([start, end])
+    return [[start, text[start:end]] for start, end in parts]

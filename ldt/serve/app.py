@@ -6,18 +6,19 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from ldt import __version__
 from ldt.io.strict_json import json_line
-from ldt.serve import openapi, page, shapes
+from ldt.report import html
+from ldt.serve import openapi, shapes
 from ldt.serve.limits import Arriving, Doorkeeper, Limits
 from ldt.serve.metrics import Metrics
 from ldt.serve.model import Served
@@ -221,9 +222,9 @@ class App:
 
     async def _root(self, request: Request) -> Response:
         """The page for people in a browser; TEI's clients get its empty 200."""
-        if page.wanted(request.headers.get("accept", "")):
-            content, headers = page.page()
-            return Response(content, headers=headers)
+        accept = request.headers.get("accept", "").split(",")
+        if any(part.partition(";")[0].strip() == "text/html" for part in accept):
+            return page()
         return await self._health(request)
 
     async def _health(self, request: Request) -> Response:
@@ -258,6 +259,22 @@ class App:
             "sha": None,
             "docker_label": None,
         }
+
+
+@cache
+def page() -> Response:
+    """The page for people, whose script asks this server and nobody else; no frame holds it."""
+    content, policy = html.render("serve", connect="'self'", title="ldt")
+    return HTMLResponse(
+        content,
+        headers={
+            "content-security-policy": f"{policy}; frame-ancestors 'none'",
+            "cache-control": "no-cache",
+            "referrer-policy": "no-referrer",
+            "vary": "accept",
+            "x-content-type-options": "nosniff",
+        },
+    )
 
 
 def _kind(served: Served) -> str:

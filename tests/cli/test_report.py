@@ -44,6 +44,14 @@ def test_answers_and_gold_make_a_page_beside_the_answers(ldt, tmp_path):
     assert "Confusion: right class by row, answer by column" in page
 
 
+def test_all_puts_every_text_in_the_page(ldt, tmp_path, monkeypatch):
+    for count in ("WORST", "DRAWN"):
+        monkeypatch.setattr(f"ldt.report.page.{count}", 1)
+    for option, texts in ((), 3), (("--all",), 4):  # one is doubtful
+        assert ldt("pred.jsonl", *OWN, *option)[0] == 0
+        assert (tmp_path / "pred.html").read_text("utf-8").count('"parts":') == texts
+
+
 def test_answers_alone_make_a_page_without_figures(ldt, tmp_path):
     code, out, err = ldt("pred.jsonl", "--output", "page.html")
     assert (code, err) == (0, "")

@@ -33,6 +33,24 @@ def browser():
         launched.close()
 
 
+def shown_text(page):
+    """The text of the document that a page shows, without the names of its marks."""
+    return page.locator(".text").evaluate(
+        """(each) => { const text = each.cloneNode(true);
+        text.querySelectorAll('.tag, .hidden').forEach((name) => name.remove());
+        return text.textContent; }"""
+    )
+
+
+def violations(page):
+    """What axe-core finds that bars people from a page; skips where it is not installed."""
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe is not installed"
+    )
+    found = axe.Axe().run(page).response["violations"]
+    return [(each["id"], each["help"], each["nodes"][0]["html"][:200]) for each in found]
+
+
 class Watched:
     """Pages of a browser, each in a context of its own.
 

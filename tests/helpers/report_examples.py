@@ -2,19 +2,8 @@
 
 import random
 
-from ldt.report.model import (
-    ANSWER,
-    GOLD,
-    PASSAGE,
-    Bars,
-    Document,
-    Figure,
-    Lines,
-    Mark,
-    Matrix,
-    Report,
-    Rows,
-)
+from ldt.report.charts import Bars, Lines, Matrix
+from ldt.report.model import ANSWER, GOLD, PASSAGE, Document, Figure, Mark, Report, Rows
 
 # A tag's end, a comment, an attribute's end, a right-to-left override, a zero width space, NUL.
 HOSTILE = "</script><!--<script>alert(1)</script>\"'&amp;<img src=x onerror=alert(2)>\u202e\u200b\0"

@@ -9,8 +9,10 @@ from ldt.metrics.baseline import Baseline
 from ldt.metrics.own_answers import Judged
 from ldt.metrics.result import Item, Result
 from ldt.recipe.run import Run
-from ldt.report import build, curves, subject
-from ldt.report.model import MISSING, SILENT, Document, Matrix
+from ldt.report import build, subject
+from ldt.report import charts as curves
+from ldt.report.charts import Matrix
+from ldt.report.model import MISSING, SILENT, Document
 from ldt.report.subject import Subject
 
 RECIPE = """\

@@ -3,9 +3,11 @@
 import json
 
 import pytest
-from browsers import Watched, browser  # noqa: F401
+from browsers import Watched, browser, shown_text  # noqa: F401
 from report_examples import HOSTILE
 from served import LONG, assert_same, predicted
+
+from ldt.report.html import visible
 
 pytestmark = pytest.mark.browser
 
@@ -54,14 +56,6 @@ def answered(shown, text, fields=()):
     return json.loads(shown.locator("details pre").text_content())
 
 
-def whole(shown):
-    """The document as it is shown, without the names of its marks."""
-    return shown.locator(".document").evaluate(
-        """(each) => { const text = each.cloneNode(true);
-        text.querySelectorAll('.tag').forEach((tag) => tag.remove()); return text.textContent; }"""
-    )
-
-
 def places(answer):
     """Where the spans of an answer are that the page marks."""
     spans = [*answer.get("entities", ()), *answer.get("passages", ())]
@@ -88,9 +82,9 @@ def test_it_shows_what_predict_answers(task, opened, runs, tmp_path):
         assert shown.locator("tbody th").all_inner_texts() == best
         assert shown.locator("#verdict").inner_text() == right["label"] == best[0]
     if spans := places(right):
-        assert whole(shown) == text
+        assert shown_text(shown) == text
         covered = {place for start, end in spans for place in range(start, end)}
-        marked = "".join(shown.locator(".document mark").all_text_contents())
+        marked = "".join(shown.locator(".text > mark").all_text_contents())
         assert marked == "".join(text[place] for place in sorted(covered))
     if task == "summarization":
         assert shown.locator("#verdict").text_content() == right["summary"]
@@ -103,6 +97,6 @@ def test_hostile_text_is_text_to_the_server_and_to_the_page(opened, runs, tmp_pa
     (right,) = predicted(runs("token_classification"), [{"id": 1, "text": text}], tmp_path)
     assert [each["text"] for each in found["entities"]] == [e["text"] for e in right["entities"]]
     assert right["entities"]
-    assert whole(shown) == text
+    assert shown_text(shown) == visible(text)
     assert shown.locator("img, main script").count() == 0
     assert shown.evaluate("document.scripts.length") == 1
