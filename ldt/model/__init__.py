@@ -32,10 +32,13 @@ from ldt.model.heads.classification import (
     LdtForSequenceClassification,
     LdtForTokenClassification,
 )
-from ldt.model.heads.evidence import LdtForEvidenceAnswering
-from ldt.model.heads.passages import LdtForEvidenceClassification, LdtForPassageAnswering
+from ldt.model.heads.questions import (
+    LdtForEvidenceAnswering,
+    LdtForEvidenceClassification,
+    LdtForPassageAnswering,
+    LdtForQuestionAnswering,
+)
 from ldt.model.heads.ranking import LdtForCandidateRanking, LdtForMultipleChoice
-from ldt.model.heads.spans import LdtForQuestionAnswering
 from ldt.model.loading import check_folder, load, load_tokenizer
 from ldt.model.seq2seq.model import (
     LdtForConditionalGeneration,

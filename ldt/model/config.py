@@ -210,10 +210,10 @@ class AnswerKeys:
         decisions: what the answers of a classification are decided by, beside its weights:
             thresholds, calibration, confidence (`ldt.tasks.decisions.policy.Policy.facts`).
         window_merge: how the scores of a candidate in the inputs of one document become one.
-        evidence_weights: of the losses that the heads of `ldt.model.heads.evidence` and
-            `ldt.model.heads.passages` sum up; 1 where one is not named.
+        evidence_weights: of the losses that a head of `ldt.model.heads.questions` sums up; 1 where
+            one is not named.
         passage_loss: whether ``each`` passage is right or not by itself, or ``one`` is right, or
-            none; see `ldt.model.heads.passages`.
+            none; see `ldt.model.heads.questions`.
         global_attention: segments of the inputs that had global attention while the model was
             trained, `task.global_attention` of a recipe; None where no recipe trained it.
     """

@@ -49,16 +49,22 @@ class LdtHeadOutput(ModelOutput):
 
 @dataclass
 class LdtQuestionAnsweringOutput(ModelOutput):
-    """Output of the question answering head; the last three are as in `LdtModelOutput`.
+    """Output of the heads that answer questions; None for the parts that a head lacks, the dtype's
+    least number at padding and where a row has fewer. The last three are as in `LdtModelOutput`.
 
     Args:
-        loss: scalar, None unless both positions are given.
-        start_logits, end_logits: [b, n], the dtype's least number at padding.
+        loss: scalar, None without labels.
+        start_logits, end_logits: [b, n], of the tokens.
+        logits: [b, num_labels], of the classes.
+        passage_logits, sentence_logits: [b, k], at the markers.
     """
 
     loss: torch.Tensor | None = None
     start_logits: torch.Tensor | None = None
     end_logits: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    passage_logits: torch.Tensor | None = None
+    sentence_logits: torch.Tensor | None = None
     hidden_states: tuple[torch.Tensor, ...] | None = None
     attentions: tuple[torch.Tensor, ...] | None = None
     global_attentions: tuple[torch.Tensor, ...] | None = None

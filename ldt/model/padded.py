@@ -17,8 +17,8 @@ from ldt.model.heads.classification import (
     LdtForSequenceClassification,
     LdtForTokenClassification,
 )
+from ldt.model.heads.questions import LdtForQuestionAnswering
 from ldt.model.heads.ranking import LdtForCandidateRanking, LdtForMultipleChoice
-from ldt.model.heads.spans import LdtForQuestionAnswering
 from ldt.model.pooling import GATE_SCALE
 
 

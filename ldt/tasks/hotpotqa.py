@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ldt.data.options import DataSection
 
 TYPES = ("span", "yes", "no")  # of answers, in the order of the head
-WEIGHTS = ("span", "type", "paragraphs", "sentences")
+WEIGHTS = ("span", "class", "passages", "sentences")
 OPTIONS = " yes no null"  # behind the last paragraph, as the authors have it
 PARAGRAPHS = 2  # that an answer's evidence is from, in this data set always
 
@@ -64,7 +64,7 @@ class HotpotQA(Task):
     evidence, the best one of each at least, and the answer from these sentences.
 
     Args:
-        weights: weights of the losses ``span``, ``type``, ``paragraphs`` and ``sentences``; 1 where
+        weights: weights of the losses ``span``, ``class``, ``passages`` and ``sentences``; 1 where
             one is not named. The paper does not give its weights.
         threshold: probability from which on a sentence is evidence.
         max_answer: tokens of the longest answer.
@@ -87,15 +87,15 @@ class HotpotQA(Task):
         extras=("offsets", "paragraphs", "sentences", "context", "lost", "unfound"),
         label_names=(
             *("labels", "start_positions", "end_positions"),
-            *("paragraph_labels", "sentence_labels"),
+            *("passage_labels", "sentence_labels"),
         ),
     )
     answers: ClassVar[TaskAnswers] = replace(
         Task.answers,
         kind="facts",
         outputs=(
-            *("start_logits", "end_logits", "type_logits"),
-            *("paragraph_logits", "sentence_logits"),
+            *("start_logits", "end_logits", "logits"),
+            *("passage_logits", "sentence_logits"),
         ),
         keys=(
             *("answer", "type", "score", "title", "sentence", "start", "end"),
@@ -127,13 +127,13 @@ class HotpotQA(Task):
         return LdtForEvidenceAnswering
 
     def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
-        """Return id2label, label2id, num_labels and evidence_weights.
+        """Return id2label, label2id, num_labels, evidence_weights and passage_loss.
 
         Raises:
             DataError: no examples, or one without answer or supporting facts.
         """
         super().learn(examples, data)
-        return {**named_labels(TYPES), "evidence_weights": self.weights}
+        return {**named_labels(TYPES), "evidence_weights": self.weights, "passage_loss": "each"}
 
     def faults(self, example: Example, data: "DataSection") -> Iterator[Fault]:
         """Yield an answer that no sentence mentions, and evidence that is not there."""
@@ -151,7 +151,7 @@ class HotpotQA(Task):
     ) -> list[Feature]:
         """Return a feature per input.
 
-        ``paragraph_positions`` are the <t> of the ``paragraphs`` [paragraphs], by their places in
+        ``passage_positions`` are the <t> of the ``paragraphs`` [paragraphs], by their places in
         the context; ``sentence_positions`` the [/sent] of the ``sentences`` [sentences, 4]: place
         of the paragraph, place in it, first token, number of tokens. ``offsets`` [tokens, 2] are
         characters of the sentence that a token is of. The first feature has the ``context``, and
@@ -233,7 +233,7 @@ class HotpotQA(Task):
         context = features[0]["context"]
         evidence = self._evidence(outputs, features)
         chunks = sorted({chunk for chunk, _, _ in evidence}) or [0]
-        types = softmax(np.mean([outputs[c]["type_logits"] for c in chunks], 0, dtype=float))
+        types = softmax(np.mean([outputs[c]["logits"] for c in chunks], 0, dtype=float))
         name, sure = TYPES[int(types.argmax())], types.max().item()
         answer = {"answer": name, "type": name, "score": sure}
         if name == "span":
@@ -297,7 +297,7 @@ class HotpotQA(Task):
             feature["offsets"][start : start + len(characters)] = characters
         feature["paragraphs"] = np.array([paragraph.number for paragraph in chunk], np.int32)
         feature["sentences"] = np.array(rows, np.int32).reshape(-1, 4)
-        return feature | {"paragraph_positions": starts, "sentence_positions": ends}
+        return feature | {"passage_positions": starts, "sentence_positions": ends}
 
     def _label(self, features: list[Feature], gold: dict, context) -> None:
         """Add the labels to all features of a question."""
@@ -309,7 +309,7 @@ class HotpotQA(Task):
             known = any(here) or len(features) == 1
             feature["labels"] = answer_type if known else NO_LABEL
             feature["sentence_labels"] = [int(is_fact) for is_fact in here]
-            feature["paragraph_labels"] = [
+            feature["passage_labels"] = [
                 int(context[p][0] in titles) for p in feature["paragraphs"].tolist()
             ]
             spans = []
@@ -340,7 +340,7 @@ class HotpotQA(Task):
                 sentence = chunk, row, logistic(logits[row].item())
                 sentences.setdefault(number, []).append(sentence)
             for place, number in enumerate(feature["paragraphs"].tolist()):
-                titles[number] = output["paragraph_logits"][place].item()
+                titles[number] = output["passage_logits"][place].item()
         ranked = sorted(sentences, key=lambda number: -titles[number])
         chosen = []
         for number in sorted(ranked[:PARAGRAPHS]):

@@ -62,7 +62,7 @@ class PassageQA(SpanTask):
     None}. Candidates may be nested; one without a word cannot be the answer.
 
     An input has the types of `TYPES`, scores of passages at their markers, of which one is right or
-    none (`ldt.model.heads.markers.one_passage_loss`), and start and end of the span. What all
+    none (`ldt.model.heads.questions.one_passage_loss`), and start and end of the span. What all
     annotations of a question say is right together, once two of them have an answer, or the only
     one: as the published metrics count. An input is of the type span where it has a right one, of
     another one where it has the marker of a right passage, else of none; without a right span it is
@@ -98,7 +98,7 @@ class PassageQA(SpanTask):
     answers: ClassVar[TaskAnswers] = replace(
         SpanTask.answers,
         kind="passage",
-        outputs=("logits", "passage_logits", *SPAN_LOGITS),
+        outputs=(*SPAN_LOGITS, "logits", "passage_logits"),
         keys=(
             *("passage", "passage_score", "answer", "start", "end", "span_score", "yes_no"),
             *("best_passage", "best", "best_start", "best_end", "language", "offsets", "n_best"),

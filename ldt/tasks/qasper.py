@@ -69,7 +69,7 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
     )
     answers: ClassVar[TaskAnswers] = replace(
         PaperQuestions.answers,
-        outputs=("logits", "passage_logits", *SPAN_LOGITS),
+        outputs=(*SPAN_LOGITS, "logits", "passage_logits"),
         keys=(
             *SpanTask.answers.keys,
             *("type", "scores", "evidence", "paragraphs", "paragraph_probs"),

@@ -55,9 +55,9 @@ def several_spans(rng, number):
 def evidence(rng, number):
     count = rng.randrange(1, 4)
     return spans(rng, number) | {
-        "paragraph_positions": [2, 3, 5][:count],
+        "passage_positions": [2, 3, 5][:count],
         "sentence_positions": [6, 7],
-        "paragraph_labels": [rng.choice([0, 1, -100]) for _ in range(count)],
+        "passage_labels": [rng.choice([0, 1, -100]) for _ in range(count)],
         "sentence_labels": [rng.choice([0, 1, -100]) for _ in range(2)],
         "labels": rng.choice([0, 1, 2, -100]),
     }
@@ -133,7 +133,7 @@ TASKS = {  # task and variation: head, its changes of the config, and what makes
     ),
     "squad": ("ForQuestionAnswering", {}, spans),
     "triviaqa": ("ForQuestionAnswering", {}, several_spans),
-    "hotpotqa": ("ForEvidenceAnswering", {"evidence_weights": {"paragraphs": 2.0}}, evidence),
+    "hotpotqa": ("ForEvidenceAnswering", {"evidence_weights": {"passages": 2.0}}, evidence),
     "evidence_classification": (
         "ForEvidenceClassification",
         {"evidence_weights": {"class": 0.1}},

@@ -244,7 +244,7 @@ ROWS = {
     "ForSequenceClassification": "classifier.out_proj",
     "ForTokenClassification": "classifier",
     "ForEvidenceClassification": "classifier.out_proj",
-    "ForEvidenceAnswering": "type_classifier.out_proj",
+    "ForEvidenceAnswering": "classifier.out_proj",
 }
 
 

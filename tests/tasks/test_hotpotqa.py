@@ -69,8 +69,8 @@ def says(features, kind="span", paragraphs=(), sentences=(), span=None):
             {
                 "start_logits": start,
                 "end_logits": end,
-                "type_logits": np.array([4.0 * (kind == name) for name in ("span", "yes", "no")]),
-                "paragraph_logits": np.array([4.0 if p in paragraphs else -4.0 for p in own]),
+                "logits": np.array([4.0 * (kind == name) for name in ("span", "yes", "no")]),
+                "passage_logits": np.array([4.0 if p in paragraphs else -4.0 for p in own]),
                 "sentence_logits": np.array(
                     [2.0 if (p, s) in sentences else -2 for p, s, *_ in rows]
                 ),
@@ -129,9 +129,9 @@ def test_the_places_of_evidence_and_answer_are_those_of_the_tokens(real):
     item = question()
     (feature,) = encode(item, real)
     pieces = real.convert_ids_to_tokens(feature["input_ids"])
-    assert [pieces[at] for at in feature["paragraph_positions"]] == ["<t>"] * 3
+    assert [pieces[at] for at in feature["passage_positions"]] == ["<t>"] * 3
     assert [pieces[at] for at in feature["sentence_positions"]] == ["[/sent]"] * 6
-    assert feature["paragraph_labels"] == [1, 1, 0]
+    assert feature["passage_labels"] == [1, 1, 0]
     assert feature["sentence_labels"] == [0, 1, 1, 0, 0, 0]
     assert feature["labels"] == 0
     sentence = FILM[1][1]
@@ -172,7 +172,7 @@ def test_answers_of_any_script_are_found_in_the_raw_sentence(real, sentence, ans
 def test_paragraphs_that_do_not_fit_are_read_in_parts_with_the_question(real):
     whole, parts = encode(question(), real), encode(question(), real, max_length=49)
     assert [feature["paragraphs"].tolist() for feature in parts] == [[0], [1, 2]]
-    head = whole[0]["paragraph_positions"][0]
+    head = whole[0]["passage_positions"][0]
     for feature in parts:
         assert feature["input_ids"][:head] == whole[0]["input_ids"][:head]
         assert feature["tokens"] == whole[0]["tokens"] == len(whole[0]["input_ids"])
@@ -196,7 +196,7 @@ def test_facts_and_answers_that_are_not_there_are_counted(tiny):
     facts = [["Ed Wood (film)", 9], ["Nobody", 0], ["Scott Derrickson", 0]]
     features = encode(question(supporting_facts=facts), tiny)
     assert (features[0]["lost"], features[0]["unfound"]) == (2, 1)
-    assert features[0]["paragraph_labels"] == [1, 1, 0]
+    assert features[0]["passage_labels"] == [1, 1, 0]
     assert HotpotQA().remarks([*features, {}], 0) == [
         "answers that no supporting sentence mentions: 1; their evidence is learnt, their place is "
         "not",
@@ -254,9 +254,9 @@ def test_a_set_without_questions_and_a_vocabulary_without_markers_are_told(token
 
 def test_the_recipe_weights_the_losses_by_name(tmp_path):
     path = tmp_path / "r.yaml"
-    path.write_text("task: {name: hotpotqa, weights: {span: 2, type: 0.5}}\n")
+    path.write_text("task: {name: hotpotqa, weights: {span: 2, class: 0.5}}\n")
     changes = recipes.load(path).task.learn([question()], DataSection())
-    assert changes["evidence_weights"] == {"span": 2, "type": 0.5}
+    assert changes["evidence_weights"] == {"span": 2, "class": 0.5}
     for wrong, what in (("{spam: 1}", "no loss 'spam'"), ("{span: -1}", "must not be below 0")):
         path.write_text(f"task: {{name: hotpotqa, weights: {wrong}}}\n")
         with pytest.raises(RecipeError, match=what):
@@ -351,8 +351,8 @@ def test_the_kind_is_that_of_the_inputs_with_evidence(tiny):
     outputs = says(features, "yes", {2}, {(2, 0)})
     for output, feature in zip(outputs, features, strict=True):
         if 2 not in feature["paragraphs"]:
-            output["type_logits"] = np.array([0, 0, 1.0])
-            output["paragraph_logits"] -= 9
+            output["logits"] = np.array([0, 0, 1.0])
+            output["passage_logits"] -= 9
     assert answer(outputs, features)["type"] == "yes"
 
 
@@ -407,7 +407,7 @@ def test_sixteen_questions_are_learnt_by_heart(tmp_path, monkeypatch, tiny_longf
     (tmp_path / "all.json").write_text(json.dumps(questions), encoding="utf-8")
     (tmp_path / "r.yaml").write_text(
         f"""
-task: {{name: hotpotqa, weights: {{type: 3}}}}
+task: {{name: hotpotqa, weights: {{class: 3}}}}
 model: {{path: {tiny_longformer}}}
 data: {{train: all.json, eval: all.json, format: hotpotqa}}
 training:

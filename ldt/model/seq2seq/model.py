@@ -13,7 +13,7 @@ from transformers.utils import ModelOutput, can_return_tuple
 from ldt.attention.matmul import Linear
 from ldt.model.encoders.led import LedEncoder, refuse_attentions
 from ldt.model.heads.losses import counts, cross_entropy, weighted
-from ldt.model.heads.markers import balanced_loss, known_evidence
+from ldt.model.heads.questions import balanced_loss, known_evidence
 from ldt.model.packing import check_positions, pack
 from ldt.model.seq2seq.decoder import LedDecoder, SharedCache
 from ldt.model.seq2seq.layers import LdtSeq2SeqPreTrainedModel

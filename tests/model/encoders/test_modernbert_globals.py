@@ -123,12 +123,12 @@ HEADS = {
         "example_ids": torch.tensor([0, 0, 1, 2]),
     },
     "ForEvidenceAnswering": {
-        "paragraph_positions": torch.tensor([[1, 3]] * 4),
+        "passage_positions": torch.tensor([[1, 3]] * 4),
         "sentence_positions": torch.tensor([[2, 4, 5]] * 4),
         "start_positions": torch.tensor([[1]] * 4),
         "end_positions": torch.tensor([[2]] * 4),
         "labels": torch.tensor([0, 1, 2, 0]),
-        "paragraph_labels": torch.tensor([[0, 1]] * 4),
+        "passage_labels": torch.tensor([[0, 1]] * 4),
         "sentence_labels": torch.tensor([[0, 1, 1]] * 4),
     },
     "ForEvidenceClassification": {

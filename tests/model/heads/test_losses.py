@@ -9,8 +9,7 @@ from longformers import ldt_model
 from torch.nn import functional as F
 
 from ldt.model.heads.losses import cross_entropy
-from ldt.model.heads.markers import evidence_loss
-from ldt.model.heads.spans import span_loss
+from ldt.model.heads.questions import evidence_loss, span_loss
 from ldt.model.packing import pack
 from ldt.training.language_model import LanguageModelTrainer
 

@@ -5,7 +5,7 @@ import torch
 from longformers import ldt_model
 from torch.nn import functional as F
 
-from ldt.model.heads.spans import span_loss
+from ldt.model.heads.questions import span_loss
 
 
 def by_hand(logits, golds, documents):
@@ -103,7 +103,7 @@ def test_windows_one_by_one_learn_what_they_learn_together(monkeypatch):
     model, inputs = ldt_model("ForQuestionAnswering").double().train(), batch(3)
     alone = gradients(model, inputs)
     monkeypatch.setattr(
-        "ldt.model.heads.spans.micro_batched", lambda run, *args, **kwargs: run(*args, **kwargs)
+        "ldt.model.heads.questions.micro_batched", lambda run, *args, **kwargs: run(*args, **kwargs)
     )
     together = gradients(model, inputs)
     torch.testing.assert_close(alone, together)
@@ -133,7 +133,7 @@ def test_the_memory_of_training_does_not_grow_with_the_windows():
 def test_a_batch_of_documents_with_a_window_each_is_run_at_once(monkeypatch):
     model, inputs = ldt_model("ForQuestionAnswering").train(), batch(3)
     inputs["example_ids"] = torch.arange(3)
-    monkeypatch.setattr("ldt.model.heads.spans.micro_batched", None)
+    monkeypatch.setattr("ldt.model.heads.questions.micro_batched", None)
     out = model(**inputs, output_hidden_states=True)
     assert out.start_logits.shape == (3, 24)
     assert len(out.hidden_states) == 3
