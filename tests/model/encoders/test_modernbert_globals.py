@@ -158,12 +158,19 @@ class Dense(torch.nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, ids, mask=None, marks=None, types=None, read="all", **kwargs):
-        kwargs |= {"packed": True, "read": read}
-        _, packing, rest = self.model(ids, mask, marks, **kwargs)
-        x = packing.pack(
-            dense(self.model, ids, mask, torch.zeros_like(ids) if marks is None else marks)
-        )
+    def forward(
+        self,
+        input_ids,
+        attention_mask=None,
+        global_attention_mask=None,
+        token_type_ids=None,
+        read="all",
+        **kwargs,
+    ):
+        words = input_ids, attention_mask, global_attention_mask
+        _, packing, rest = self.model(*words, packed=True, read=read, **kwargs)
+        marks = torch.zeros_like(input_ids) if words[2] is None else words[2]
+        x = packing.pack(dense(self.model, *words[:2], marks))
         if read == "all":
             return x, packing, rest
         pooling = "cls" if read == "first" else self.model.config.classifier_pooling

@@ -157,7 +157,9 @@ def test_a_keyword_that_neither_head_nor_encoder_knows_is_an_error(name):
     if name in ("LdtForEvidenceClassification", "LdtForPassageAnswering"):
         inputs["passage_positions"] = torch.tensor([[1]] * 4)
     if name == "LdtForEvidenceAnswering":
-        inputs |= dict.fromkeys(("passage_positions", "sentence_positions"), torch.ones(4, 1).long())
+        inputs |= dict.fromkeys(
+            ("passage_positions", "sentence_positions"), torch.ones(4, 1).long()
+        )
     states = model(**inputs, output_hidden_states=True).hidden_states
     if name != "LdtForMultipleChoice":  # which gives none of packed choices
         assert [x.shape for x in states] == [(4, 12, 16)] * 3
