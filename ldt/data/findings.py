@@ -1,13 +1,12 @@
-"""Kinds of faults in data that `ldt check` names, and counts of each."""
+"""Kinds of faults in data that `ldt check` names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 LEVELS = ("fault", "warning", "note")  # from what ruins a training to what is good to know
-PLACES = 3  # of a kind that are named
 
 
 class Kind(NamedTuple):
@@ -147,12 +146,8 @@ KINDS = {
 }
 
 
-WHOLE = (
-    "same_files",
-    "stops",
-    "ambiguous_labels",
-    "small_evaluation",
-)  # about the set, not some of its documents
+# About the set, not about some of its documents.
+WHOLE = ("same_files", "stops", "ambiguous_labels", "small_evaluation")
 
 
 @dataclass(frozen=True)
@@ -160,13 +155,13 @@ class Finding:
     """Something that is wrong with a set of documents.
 
     Args:
-        kind: of `KINDS`.
-        level: of `LEVELS`.
+        kind: name in `KINDS`.
+        level: one of `LEVELS`.
         set: train or eval.
         count: documents that have it.
         of: documents of the set, or those that were looked at.
         where: the first places, "file:line".
-        detail: of the first place; may be empty.
+        detail: more on the first place; may be empty.
     """
 
     kind: str
@@ -196,41 +191,3 @@ class Finding:
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     """By level, then by set and share."""
     return sorted(findings, key=lambda f: (LEVELS.index(f.level), f.set != "train", -f.count))
-
-
-@dataclass
-class Tally:
-    """Counts of what was found in a set, by kind, with the first places of each.
-
-    Args:
-        set: train or eval.
-    """
-
-    set: str
-    counts: dict[str, int] = field(default_factory=dict)
-    places: dict[str, list[str]] = field(default_factory=dict)
-    details: dict[str, str] = field(default_factory=dict)
-
-    def add(self, kind: str, where: Iterable[str], detail: str = "", count: int = 1) -> None:
-        """Count documents of a kind at these places, some of them at least."""
-        self.counts[kind] = self.counts.get(kind, 0) + count
-        places = self.places.setdefault(kind, [])
-        for place in where:
-            if len(places) < PLACES and place not in places:
-                places.append(place)
-        self.details.setdefault(kind, detail)
-
-    def findings(self, of: int) -> list[Finding]:
-        """One a kind, of a set of so many documents."""
-        return [
-            Finding(
-                kind,
-                KINDS[kind].level,
-                self.set,
-                count,
-                of,
-                tuple(self.places[kind]),
-                self.details[kind],
-            )
-            for kind, count in self.counts.items()
-        ]

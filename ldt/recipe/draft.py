@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,11 +19,6 @@ FEW, BEGINNING = 50, 5_000  # documents, and letters of each, that a tokenizer i
 USUAL = 4096  # more is suggested for nobody who did not ask
 INPUTS = 16  # of a corpus, which its longest length is to leave
 FITTING = 0.95  # share of the documents that a suggested length holds whole
-# Answers may be cut in two.
-STRIDES = {
-    **dict.fromkeys(("squad", "triviaqa", "qasper", "passage_qa"), 128),
-    "token_classification": 32,
-}
 SHARES = (0.1, 0.2, 0.3)  # to evaluate on
 FEWEST = 5  # records to evaluate on, where there are so few
 NARROW = 512  # width below which a model learns at a higher rate
@@ -33,19 +28,18 @@ _WIDTH = 98  # of the comments
 class Key(NamedTuple):
     """A key of a recipe, its value, and what was seen that speaks for it."""
 
-    section: str
     name: str
     value: Any
     seen: str = ""
 
 
-def lengths(found: Survey, task: str, count: Callable[[str], int] | None = None) -> list[int]:
+def lengths(survey: Survey, task: str, count: Callable[[str], int] | None = None) -> list[int]:
     """Tokens of each document, rising, as the beginnings of a few let expect.
 
     Args:
         count: tokens of a text; by default they are guessed by the number of its words.
     """
-    documents = found.documents(task)
+    documents = survey.documents(task)
     if count is None:
         return sorted(map(guessed, documents))
     beginnings = [text[:BEGINNING] for text in documents[:FEW] if text]
@@ -66,7 +60,7 @@ def suggested(tokens: list[int], longest: int | None = None) -> int:
 
 
 def draft(
-    found: Survey,
+    survey: Survey,
     *,
     task: str,
     model: str,
@@ -78,32 +72,25 @@ def draft(
     """The recipe, as YAML with comments.
 
     Args:
-        found: the data file.
+        survey: the data file.
         task, model, max_length: as in a recipe.
         tokens: of each document (`lengths`).
         width: of the model, if that is known.
         name: file that the recipe is written to, for its first lines.
     """
     kind = TASKS[task].reads.kind
-    head = [f"A first recipe for {found.source}: {task}. Keys left out have their defaults."]
-    known = {
-        "task": meanings(TASKS[task]),
-        "model": meanings(MODELS[kind]),
-        "data": meanings(OPTIONS[kind]),
-        "training": {},
+    head = f"A first recipe for {survey.source}: {task}. Keys left out have their defaults."
+    lines = [f"# {line}" for line in [head, *commands(task, name)]]
+    sections: dict[str, tuple[Any, Iterable[Key]]] = {
+        "task": (TASKS[task], _task_keys(survey, task)),
+        "model": (MODELS[kind], [Key("path", model)]),
+        "data": (OPTIONS[kind], _data_keys(survey, task, max_length, tokens)),
+        "training": (object, _training_keys(survey, task, width)),
     }
-    keys = [
-        *_task_keys(found, task),
-        Key("model", "path", model),
-        *_data_keys(found, task, max_length, tokens),
-        *_training_keys(found, task, width),
-    ]
-    lines = [f"# {line}" for line in [*head, *commands(task, name)]]
-    for section in known:
+    for section, (cls, keys) in sections.items():
+        known = meanings(cls)
         lines.append(f"{section}:")
-        for key in keys:
-            if key.section == section:
-                lines += _lines(key, known[section].get(key.name, ""))
+        lines += [line for key in keys for line in _lines(key, known.get(key.name, ""))]
     return "\n".join(lines) + "\n"
 
 
@@ -112,50 +99,50 @@ def commands(task: str, name: str) -> list[str]:
     return [f"ldt check {name}", f"ldt {COMMANDS[TASKS[task].reads.kind]} {name}"]
 
 
-def _task_keys(found: Survey, task: str) -> Iterator[Key]:
-    yield Key("task", "name", task)
-    if task == "classification" and found.labels:
-        for key, value in found.labels.task.items():
-            yield Key("task", key, value)
+def _task_keys(survey: Survey, task: str) -> Iterator[Key]:
+    yield Key("name", task)
+    if task == "classification" and survey.labels:
+        for key, value in survey.labels.task.items():
+            yield Key(key, value)
 
 
-def _data_keys(found: Survey, task: str, max_length: int, tokens: list[int]) -> Iterator[Key]:
-    yield Key("data", "train", found.source)
-    if found.format:
-        yield Key("data", "format", found.format)
-    for key, value in found.keys.items():
-        yield Key("data", key, value)
-    if found.eval:
-        yield Key("data", "eval", found.eval)
+def _data_keys(survey: Survey, task: str, max_length: int, tokens: list[int]) -> Iterator[Key]:
+    yield Key("train", survey.source)
+    if survey.format:
+        yield Key("format", survey.format)
+    for key, value in survey.keys.items():
+        yield Key(key, value)
+    if survey.eval:
+        yield Key("eval", survey.eval)
     else:
-        yield Key("data", "eval_fraction", *_share(found, task))
-    name = found.document(task)
-    named = found.format or found.keys.get("text_files") == name
-    if name == found.text and name != TASKS[task].reads.document and not named:
-        yield Key("data", "text", name)
+        yield Key("eval_fraction", *_share(survey, task))
+    name = survey.document(task)
+    named = survey.format or survey.keys.get("text_files") == name
+    if name == survey.text and name != TASKS[task].reads.document and not named:
+        yield Key("text", name)
     if TASKS[task].reads.kind == "examples":
-        if task == "classification" and found.labels:
-            yield Key("data", "label", found.labels.path, f"Here {found.labels.words()}.")
-            for key, value in found.labels.data.items():
-                yield Key("data", key, value)
-        if found.id:
-            yield Key("data", "id", found.id)
-    yield Key("data", "max_length", max_length, _lengths_seen(tokens, max_length))
+        if task == "classification" and survey.labels:
+            yield Key("label", survey.labels.path, f"Here {survey.labels.words()}.")
+            for key, value in survey.labels.data.items():
+                yield Key(key, value)
+        if survey.id:
+            yield Key("id", survey.id)
+    yield Key("max_length", max_length, _lengths_seen(tokens, max_length))
     if TASKS[task].reads.kind == "examples":
-        yield Key("data", "overflow", TASKS[task].inputs.overflows[0])
-        stride = STRIDES.get(task, 0)
+        yield Key("overflow", TASKS[task].inputs.overflows[0])
+        stride = TASKS[task].inputs.stride
         if 4 * stride < max_length and stride:
-            yield Key("data", "stride", stride)
+            yield Key("stride", stride)
     else:
-        yield Key("data", "tokens_per_step", 16 * max_length)
+        yield Key("tokens_per_step", 16 * max_length)
 
 
-def _share(found: Survey, task: str) -> tuple[float, str]:
+def _share(survey: Survey, task: str) -> tuple[float, str]:
     """The share to evaluate on that can have some of each class, and what was seen."""
-    if not found.examples:
+    if not survey.examples:
         return SHARES[0], ""
-    count = len(found.examples)
-    counts = found.labels.counts if task == "classification" and found.labels else {}
+    count = len(survey.examples)
+    counts = survey.labels.counts if task == "classification" and survey.labels else {}
     rarest = min((each for each in counts.values() if each > 1), default=count)
     least = min(rarest, count / FEWEST)  # of which one at least is to be evaluated on
     share = next((each for each in SHARES if each * least >= 1), SHARES[-1])
@@ -163,20 +150,20 @@ def _share(found: Survey, task: str) -> tuple[float, str]:
     return share, f"Here {share * count:,.0f} of {count:,} records{rare}."
 
 
-def _training_keys(found: Survey, task: str, width: int | None) -> Iterator[Key]:
-    name = Path(found.source.rstrip("/").rpartition(":")[2]).name.partition(".")[0]
-    yield Key("training", "output_dir", f"runs/{name}" if name.strip("*") else "runs/first")
+def _training_keys(survey: Survey, task: str, width: int | None) -> Iterator[Key]:
+    name = Path(survey.source.rstrip("/").rpartition(":")[2]).name.partition(".")[0]
+    yield Key("output_dir", f"runs/{name}" if name.strip("*") else "runs/first")
     narrow = width is not None and width < NARROW
     rate = 1e-4 if narrow else 3e-5
-    yield Key("training", "learning_rate", rate, "The first key to try other values of.")
+    yield Key("learning_rate", rate, "The first key to try other values of.")
     if TASKS[task].reads.kind == "examples":
-        few = len(found.examples) < 1000
-        yield Key("training", "num_train_epochs", 5 if few else 3)
-        yield Key("training", "per_device_train_batch_size", 1, "Larger ones take more memory.")
-        yield Key("training", "gradient_accumulation_steps", 8, "Batches that make one step.")
+        few = len(survey.examples) < 1000
+        yield Key("num_train_epochs", 5 if few else 3)
+        yield Key("per_device_train_batch_size", 1, "Larger ones take more memory.")
+        yield Key("gradient_accumulation_steps", 8, "Batches that make one step.")
     else:
-        yield Key("training", "max_steps", 1000)
-    yield Key("training", "seed", 0)
+        yield Key("max_steps", 1000)
+    yield Key("seed", 0)
 
 
 def _lengths_seen(tokens: list[int], max_length: int) -> str:

@@ -1,58 +1,86 @@
-"""Survey of a data file: the fields that hold text and labels, and the task that fits."""
+"""Survey of a data file by its first records: layout, text, labels, and the task that fits."""
 
 import itertools
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ldt.data import corpus, formats
 from ldt.data.formats.recognition import recognised
+from ldt.data.labels import MOST_CODES
 from ldt.data.options import CorpusSection, DataSection
-from ldt.errors import DataError, UserError, listed, plural
+from ldt.data.yes_no import are_flags, flag_word
+from ldt.errors import DataError, UserError, first_line, listed, plural, shown
 from ldt.io import records, streams, strict_json, text_files
 from ldt.io.records import Example
-from ldt.io.text_files import SUFFIXES
-from ldt.recipe.label_survey import Labels, label_fields, labels, left_out
 from ldt.tasks import TASKS
+from ldt.tasks.base import TaskReads
+from ldt.tasks.classification import REGRESSION, Classification
 
 MOST = 2_000  # records that are looked at
-PAGES = 100  # of layouts whose records are whole pages
+PAGES = 100  # of layouts whose records are whole pages, `_PAGED`
 TOKENS_A_WORD = 1.4  # of English, in the usual vocabularies
+MOST_CLASSES = 50  # a field of more different values holds no classes
+_LONG = 60  # characters of a cell that is no class
 
-# The fields by which a file is told to be a task's, the most telling ones first.
-SIGNS: dict[str, tuple[str, ...]] = {
-    "evidence_classification": ("hypothesis", "spans", "label", "evidence"),
-    "wikihop": ("query", "candidates", "supports", "answer"),
-    "hotpotqa": ("question", "context", "supporting_facts", "answer"),
-    "multiple_choice": ("question", "choices"),
-    "passage_qa": ("question", "context", "candidates", "annotations"),
-    "qasper": ("question", "paragraphs", "answers"),
-    "qasper_generation": ("question", "paragraphs", "answers"),
-    "triviaqa": ("question", "answers"),
-    "squad": ("question", "answers"),
-    "token_classification": ("tokens", "tags"),
-    "summarization": ("summary",),
-}
-# The tasks of layouts that are not called so.
-_TASKS = {
-    **dict.fromkeys(formats.lexglue.TASKS, "classification"),
-    "conll": "token_classification",
-    "contractnli": "evidence_classification",
-    "nq": "passage_qa",
-    "tydiqa": "passage_qa",
-}
+_PAGED = ("nq", "tydiqa")
 _OF_ANY = ("label-studio", "doccano")  # layouts whose fields say which task
-# Ways to read a file, tried in this order: keys of `data:`, where it has them.
+# Ways to read a file, tried in this order: keys of `data:`.
 _READINGS: tuple[dict[str, Any], ...] = ({}, {"encoding": "cp1252"})
+# Ways to read labels, tried in this order: keys of `task:` and of `data:`.
+_OF_LABELS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+    ({}, {}),
+    ({"problem": "single_label"}, {}),  # of few whole numbers with a point
+    ({"problem": "regression"}, {}),
+    ({}, {"label_separator": "|"}),
+    ({}, {"label_separator": ";"}),
+)
 _ENDS_OF_IDS = ("_id", "-id", " id", "-nr", "_nr", " nr")
 _IDS = "id nr doc_id document_id uid uuid key name file filename".split()
-_EVALUATION = ("dev", "valid", "validation", "val", "eval")  # what a file beside train is called
+_LABELS = "label labels class classes category categories target group topic sentiment y".split()
 _NAMED = {"label", "labels"}  # fields that say what is learned, whatever else there is
+_EVALUATION = ("dev", "valid", "validation", "val", "eval")  # what a file beside train is called
+_SPLITS = {"train", "training", "test", *_EVALUATION}
+_DATE = re.compile(r"\d{4}-\d\d|\d\d?[./]\d\d?[./]\d")
 _TAG = re.compile(r"O|[BIES]-\S+")
+
+Columns = dict[str, list[Any]]  # values by field
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels of a file, and how they are read.
+
+    Args:
+        path: the field, or those of yes and no.
+        task, data: keys of a recipe by which they are read, if it takes any.
+        counts: records of each class; none of numbers.
+        trouble: why they cannot be learned from as they are.
+    """
+
+    path: str | list[str]
+    task: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    trouble: str | None = None
+
+    def name(self) -> str:
+        """The field, or all of them."""
+        return self.path if isinstance(self.path, str) else listed(self.path, 8, str)
+
+    def words(self) -> str:
+        """Kind of the labels."""
+        if not self.counts:
+            return "numbers"
+        counts = self.counts.most_common()
+        classes = listed(counts, 6, lambda pair: f"{pair[0]} ({pair[1]:,})")
+        return f"{len(counts):,} class{'es' if len(counts) > 1 else ''}: {classes}"
 
 
 @dataclass(frozen=True)
@@ -84,16 +112,14 @@ class Survey:
     id: str | None = None
     eval: str | None = None
     left_out: Sequence[str] = ()
-    columns: dict[str, list[Any]] = field(default_factory=dict)
+    columns: Columns = field(default_factory=dict)
     keys: dict[str, Any] = field(default_factory=dict)
 
     def document(self, task: str) -> str | None:
         """The field that a task reads the document from; None where there is none."""
-        others = {"token_classification": "tokens", "triviaqa": "context_file"}
-        for name in (TASKS[task].reads.document, others.get(task)):
-            if name in self.columns:
-                return name
-        return None if self.text in SIGNS.get(task, ()) else self.text
+        reads = TASKS[task].reads
+        fields = (name for name in (reads.document, *reads.instead) if name in self.columns)
+        return next(fields, None if self.text in _signs(reads) else self.text)
 
     def documents(self, task: str) -> list[str]:
         """The text of each document as a task reads it, with its question."""
@@ -101,7 +127,8 @@ class Survey:
             return list(self.texts)
         asked = {"question", "query", "hypothesis"} & set(TASKS[task].reads.fields)
         names = [name for name in (self.document(task), *asked) if name in self.columns]
-        return [" ".join(_texts(each, names)) for each in self.examples]
+        values = ([_value(each, name) for name in names] for each in self.examples)
+        return [" ".join(_words(each)) for each in values]
 
     def lines(self, task: str) -> Iterator[str]:
         """Findings in words, as far as they are about a task."""
@@ -129,63 +156,101 @@ def survey(source: str) -> Survey:
         UserError: there is no such file.
         DataError: it is damaged, or holds nothing.
     """
+    layout = None
     if not source.startswith("hf:"):
         source = os.path.expanduser(source)
-    if _is_plain(source):
-        return Survey(source, None, "mlm", texts=_plain_texts(source))
-    layout = None if source.startswith("hf:") else _layout(source)
+        if _is_plain(source):
+            return Survey(source, None, "mlm", texts=_plain_texts(source))
+        layout = _layout(source)
     examples, keys = _read(source, layout, {})
-    if not examples:
-        raise DataError(f"{source}: no records in it")
     columns = _columns(examples)
-    if layout is None and (layout := _layout_of_lines(columns)):
-        if layout != "summarization":
-            examples, keys = _read(source, layout, keys)
-            columns = _columns(examples)
+    if layout is None and (layout := _layout_of_lines(columns)) not in (None, "summarization"):
+        examples, keys = _read(source, layout, keys)
     elif layout is None and (name := _file_field(examples, columns)):
         examples, keys = _read(source, None, keys | {"text_files": name})
-        columns = _columns(examples)
-    text = keys.get("text_files") or _longest(columns)
-    if layout in formats.lexglue.TASKS:
-        text = "text"  # which may be a list of paragraphs
-    found = layout is None or layout in _OF_ANY or _TASKS.get(layout) == "classification"
-    fields = label_fields(columns, text, len(examples)) if found else []
-    best = None
-    for path in fields:
-        read = labels(examples, path)
-        best = best or read
-        if not read.trouble:
-            best = read
-            break
-    id = None if layout else _id(columns, len(examples))
-    paths = best.path if best and isinstance(best.path, list) else [best.path if best else ""]
-    taken = [*paths, str(text), id or "id"]
+    columns, count = _columns(examples), len(examples)
+    # Text of a court's decision may be a list of paragraphs.
+    is_lexglue = layout in formats.lexglue.TASKS
+    text = "text" if is_lexglue else keys.get("text_files") or _longest(columns)
+    labels: Labels | None = None
+    id, left_out = None, []
+    if layout is None or layout in _OF_ANY or is_lexglue:
+        id = None if layout else _id(columns, count)
+        for path in _label_fields(columns, text, count):
+            read = _read_labels(examples, path)
+            labels = read if labels is None or not read.trouble else labels
+            if not read.trouble:
+                break
+        paths = labels.path if labels else ""
+        taken = {text, id or "id", *([paths] if isinstance(paths, str) else paths)}
+        others = {name: values for name, values in columns.items() if name not in taken}
+        left_out = _left_out(others, count)
     return Survey(
         source,
         layout,
-        _task(layout, columns, text, bool(best)),
+        _task(layout, columns, text, labels is not None),
         examples,
         text=text,
-        labels=best,
+        labels=labels,
         id=id,
         eval=_beside(source),
-        left_out=left_out(columns, taken, len(examples)) if found else (),
+        left_out=left_out,
         columns=columns,
         keys=keys,
     )
 
 
-def _columns(examples: Sequence[Example]) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {}
-    for example in examples:
-        for name, value in example.fields.items():
-            columns.setdefault(name, []).append(value)
-    return columns
+def check_fields(survey: Survey, task: str) -> None:
+    """Refuse a task that the file has no fields for.
+
+    Raises:
+        UserError: the fields that are missing, and those that there are.
+    """
+    reads = TASKS[task].reads
+    other = survey.format is not None and survey.format not in TASKS[task].answers.layouts
+    if other and survey.task != task and task != "mlm":
+        raise UserError(f"{survey.source}: its layout is that of {survey.task}, not of {task}")
+    if any(set(signs) <= set(survey.columns) for signs in reads.signs[1:]):
+        return
+    signs = () if survey.format else _signs(reads)
+    missing = [name for name in signs if name not in survey.columns]
+    if task == "classification" and survey.labels is None:
+        missing = ["label"]
+    if survey.columns and survey.document(task) is None:
+        missing.append(reads.document)
+    if task == "classification" and survey.labels and survey.labels.trouble:
+        raise DataError(
+            f"{survey.source}: no label that can be learned: {survey.labels.trouble}; mend the "
+            "file, or a recipe says how the label is read"
+        )
+    if missing:
+        has = listed(survey.columns) if survey.columns else "plain text"
+        raise UserError(
+            f"{survey.source}: no field {missing[0]!r}, which {task} reads; it has {has}; "
+            "data.fields in a recipe gives a field another name"
+        )
+
+
+def guessed(text: str) -> int:
+    """Tokens of a text by its words; of scripts without spaces each letter is taken for one."""
+    unspaced = sum(letter >= "\u2e80" for letter in text)
+    return unspaced + math.ceil(TOKENS_A_WORD * len(text.split()))
+
+
+# -- reading
 
 
 def _most(layout: str | None) -> int:
     """Records that are looked at."""
-    return PAGES if _TASKS.get(str(layout)) == "passage_qa" else MOST
+    return PAGES if layout in _PAGED else MOST
+
+
+def _columns(examples: Sequence[Example]) -> Columns:
+    columns: Columns = {}
+    for example in examples:
+        for name, value in example.fields.items():
+            columns.setdefault(name, []).append(value)
+    return columns
 
 
 def _read(
@@ -196,20 +261,22 @@ def _read(
     Args:
         known: some of the keys.
     """
-    found = []
+    errors = []
     for keys in ({**known, **reading} for reading in _READINGS):
         data = DataSection.model_validate({"format": layout, **keys})
         try:
-            return list(itertools.islice(formats.read(source, data), _most(layout))), keys
+            examples = list(itertools.islice(formats.read(source, data), _most(layout)))
         except DataError as error:
-            found.append(error)
-    raise found[0]
+            errors.append(error)
+            continue
+        if not examples:
+            raise DataError(f"{source}: no records in it")
+        return examples, keys
+    raise errors[0]
 
 
 def _is_plain(source: str) -> bool:
     """True for what only pretraining reads: a folder, a pattern, a file of plain text."""
-    if source.startswith("hf:"):
-        return False
     if os.path.isdir(source) or (not os.path.exists(source) and "*" in source):
         return True
     return records.suffix(source) in corpus.TEXTS and not _is_conll(source)
@@ -217,10 +284,8 @@ def _is_plain(source: str) -> bool:
 
 def _plain_texts(source: str) -> list[str]:
     data = CorpusSection.model_validate({"train": source, "on_error": "skip"})
-    documents = itertools.chain.from_iterable(
-        corpus.Reader(each, data) for each in corpus.sources(source)
-    )
-    texts = list(itertools.islice(documents, MOST))
+    readers = (corpus.Reader(each, data) for each in corpus.sources(source))
+    texts = list(itertools.islice(itertools.chain.from_iterable(readers), MOST))
     if not texts:
         raise DataError(f"{source}: no text in it")
     return texts
@@ -237,7 +302,7 @@ def _layout(source: str) -> str | None:
     if start == b"[" or (start == b"{" and not second.startswith(b"{")):
         return formats.detect(strict_json.read(source).value)
     if start == b"{":
-        return next((name for name in ("nq", "tydiqa") if recognised(source, name)), None)
+        return next((name for name in _PAGED if recognised(source, name)), None)
     return "conll" if _is_conll(source) else None
 
 
@@ -251,7 +316,73 @@ def _is_conll(source: str) -> bool:
     return len(tags) == len(rows) > 0 and all(map(_TAG.fullmatch, tags))
 
 
-def _longest(columns: dict[str, list[Any]], kind: type = str) -> str | None:
+def _layout_of_lines(columns: Columns) -> str | None:
+    """The layout of lines or of a table that have the fields of a published one, or of an export.
+
+    Documents with summaries are one if these have other names than ``text`` and ``summary``.
+    """
+    if formats.doccano.has_spans(columns):
+        return "doccano"
+    for name, part in formats.lexglue.TASKS.items():
+        if set(_flat(columns.get(part.raw, []))) & set(part.classes) and (
+            {"text", "facts"} & set(columns)
+        ):
+            return name
+    pairs = [pair for pair in formats.summarization.PAIRS.items() if set(pair) <= set(columns)]
+    named = pairs and pairs[0][0] != "text" and not _NAMED & set(columns)
+    return "summarization" if named else None
+
+
+def _file_field(examples: Sequence[Example], columns: Columns) -> str | None:
+    """The field whose cells are names of text files that are there."""
+    for name, values in columns.items():
+        called = [str(v).strip() for v in values if records.suffix(str(v)) in text_files.SUFFIXES]
+        if len(called) == len(examples) and all(
+            example.folder and os.path.isfile(os.path.join(example.folder, file))
+            for example, file in zip(examples, called, strict=True)
+        ):
+            return name
+    return None
+
+
+def _beside(source: str) -> str | None:
+    """The file to evaluate on that lies beside a file called train."""
+    path = Path(source)
+    names = (path.with_name(path.name.replace("train", word)) for word in _EVALUATION)
+    return next((str(name) for name in names if name != path and name.is_file()), None)
+
+
+# -- fields
+
+
+def _value(example: Example, name: str) -> Any:
+    """A field of an example; of ``context_file`` the text of a file that training would read."""
+    value = example.fields.get(name)
+    if name != "context_file":
+        return value
+    try:
+        if not isinstance(value, Path):
+            folder = text_files.real(Path(str(example.folder)))
+            value = text_files.inside(folder, str(value), example.where)
+        return text_files.read_file(value)
+    except (OSError, DataError):
+        return ""
+
+
+def _words(value: Any) -> Iterator[str]:
+    """Words of all texts in a value."""
+    if isinstance(value, str):
+        yield from value.split()
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _words(each)
+
+
+def _letters(values: list[Any]) -> int:
+    return sum(map(len, _words(values)))
+
+
+def _longest(columns: Columns, kind: type = str) -> str | None:
     """The field of the longest texts, or lists of texts."""
     sizes = {
         name: _letters(values) / len(values)
@@ -261,149 +392,145 @@ def _longest(columns: dict[str, list[Any]], kind: type = str) -> str | None:
     return max(sizes, key=sizes.__getitem__, default=None)
 
 
-def _letters(values: list[Any]) -> int:
-    return sum(len(word) for value in values for word in _words(value))
-
-
-def _id(columns: dict[str, list[Any]], count: int) -> str | None:
+def _id(columns: Columns, count: int) -> str | None:
     """The field of the ids, where there is one that is not called id."""
+    if "id" in columns:
+        return None
     for name, values in columns.items():
         called = name.lower() in _IDS or name.lower().endswith(_ENDS_OF_IDS)
-        if called and name != "id" and "id" not in columns and len(values) == count:
-            plain = all(isinstance(v, str | int) and not isinstance(v, bool) for v in values)
-            if plain and len(set(values)) == count:
-                return name
+        plain = {*map(type, values)} <= {str, int}
+        if called and plain and len(values) == len(set(values)) == count:
+            return name
     return None
 
 
-def _task(
-    layout: str | None,
-    columns: dict[str, list[Any]],
-    text: str | None,
-    has_labels: bool,
-) -> str:
+def _task(layout: str | None, columns: Columns, text: str | None, has_labels: bool) -> str:
+    """The task of a layout; else the one of the most signs that are all there."""
+    reads = {name: TASKS[name].reads for name in TASKS}
     if layout is not None and layout not in _OF_ANY:
-        return _TASKS.get(layout, layout)
-    for name, signs in SIGNS.items():
-        if name == "summarization" and _NAMED & set(columns):
-            continue
-        if set(signs) <= set(columns) and (
-            TASKS[name].reads.document in columns or text not in signs
-        ):
-            return "squad" if name == "triviaqa" and _has_places(columns["answers"]) else name
-    if {"text", "entities"} <= set(columns):
-        return "token_classification"
+        return next((name for name, each in reads.items() if layout in each.formats), layout)
+    for name in sorted(reads, key=lambda name: -len(_signs(reads[name]))):
+        if _has_signs(reads[name], columns, text):
+            return name
     return "classification" if has_labels else "mlm"
 
 
-def _layout_of_lines(columns: dict[str, list[Any]]) -> str | None:
-    """The layout of lines or of a table that have the fields of a published one, or of an export.
-
-    Documents with summaries are one if these have other names than ``text`` and ``summary``.
-    """
-    if formats.doccano.has_spans(columns):
-        return "doccano"
-    for name, part in formats.lexglue.TASKS.items():
-        classes = {str(each) for value in columns.get(part.raw, ()) for each in _items(value)}
-        if classes & set(part.classes) and {"text", "facts"} & set(columns):
-            return name
-    pairs = [pair for pair in formats.summarization.PAIRS.items() if set(pair) <= set(columns)]
-    named = pairs and pairs[0][0] != "text" and not _NAMED & set(columns)
-    return "summarization" if named else None
-
-
-def _items(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _file_field(examples: Sequence[Example], columns: dict[str, list[Any]]) -> str | None:
-    """The field whose cells are names of text files that are there."""
-    for name, values in columns.items():
-        called = [str(value) for value in values if records.suffix(str(value)) in SUFFIXES]
-        if len(called) == len(examples) and all(
-            example.folder and os.path.isfile(os.path.join(example.folder, file.strip()))
-            for example, file in zip(examples, called, strict=True)
-        ):
-            return name
-    return None
-
-
-def _has_places(answers: list[Any]) -> bool:
-    """True where answers have a place in their document, or there may be none: SQuAD's."""
-    return any(
+def _has_signs(reads: TaskReads, columns: Columns, text: str | None) -> bool:
+    """True if the fields of a file tell that it is a task's."""
+    signs = next((each for each in reads.signs if set(each) <= set(columns)), ())
+    if not signs or (len(signs) == 1 and _NAMED & set(columns)):
+        return False
+    if reads.placed and not any(
         not answer or isinstance(answer, dict) or any(isinstance(each, dict) for each in answer)
-        for answer in answers
-    )
+        for answer in columns["answers"]
+    ):
+        return False
+    return reads.document in columns or text not in signs
 
 
-def _beside(source: str) -> str | None:
-    """The file to evaluate on that lies beside a file called train."""
-    path = Path(source)
-    if "train" not in path.name:
-        return None
-    names = (path.with_name(path.name.replace("train", word)) for word in _EVALUATION)
-    return next((str(name) for name in names if name.is_file()), None)
+def _signs(reads: TaskReads) -> tuple[str, ...]:
+    """The usual fields that tell a task; none of a task that is told by no field."""
+    return reads.signs[0] if reads.signs else ()
 
 
-def _texts(example: Example, names: Sequence[str | None]) -> Iterator[str]:
-    """Words of some fields of an example, of the file where a field names one."""
-    for name in filter(None, names):
-        value = example.fields.get(name)
-        yield from _words(_page(example, value) if name == "context_file" else value)
+# -- labels
 
 
-def _page(example: Example, name: Any) -> str:
-    """The text of a file that an example names; nothing of one that training would not read."""
+def _flat(values: list[Any]) -> Iterator[Any]:
+    """The values, items of lists in their place."""
+    for value in values:
+        yield from value if isinstance(value, list) else [value]
+
+
+def _read_labels(examples: Sequence[Example], path: str | list[str]) -> Labels:
+    """Read labels as a classification does, in the first way that it takes."""
+    trouble = None
+    cells = [str(each.fields.get(path)) for each in examples] if isinstance(path, str) else [""]
+    for task_keys, data_keys in _OF_LABELS:
+        mark = data_keys.get("label_separator", "")
+        if not any(mark in cell for cell in cells):
+            continue
+        if task_keys.get("problem") == "single_label" and not _are_codes(cells):
+            continue
+        task = Classification(**task_keys)
+        data = DataSection.model_validate({"label": path, **data_keys})
+        try:
+            config = SimpleNamespace(**task.learn(examples, data))
+            golds = [task.gold(example, data, config) for example in examples]
+        except UserError as error:
+            trouble = trouble or first_line(error)
+            continue
+        numbers = config.problem_type == REGRESSION
+        counts = Counter(() if numbers else map(str, _flat(golds)))
+        return Labels(path, task_keys, data_keys, counts)
+    return Labels(path, trouble=trouble)
+
+
+def _are_codes(cells: Sequence[str]) -> bool:
+    """True for the texts of a few whole numbers."""
     try:
-        if isinstance(name, str) and example.folder is not None:
-            name = text_files.inside(text_files.real(Path(example.folder)), name, example.where)
-        return text_files.read_file(name) if isinstance(name, Path) else ""
-    except (OSError, DataError):
-        return ""
+        return len(set(cells)) <= MOST_CODES and all(float(cell) % 1 == 0 for cell in cells)
+    except ValueError:
+        return False
 
 
-def _words(value: Any) -> Iterator[str]:
-    """Words of all texts in a value."""
-    if isinstance(value, str):
-        yield from value.split()
-    elif isinstance(value, dict):
-        yield from _words(list(value.values()))
-    elif isinstance(value, list):
-        for each in value:
-            yield from _words(each)
+def _label_fields(columns: Columns, text: str | None, count: int) -> Iterator[str | list[str]]:
+    """Yield the fields that may hold the labels, the likeliest first: one of such a name, several
+    of yes and no; where none has such a name those with few values, the fewest first.
 
-
-def guessed(text: str) -> int:
-    """Tokens of a text by its words; of scripts without spaces each letter is taken for one."""
-    unspaced = sum(letter >= "\u2e80" for letter in text)
-    return unspaced + math.ceil(TOKENS_A_WORD * len(text.split()))
-
-
-def check_fields(found: Survey, task: str) -> None:
-    """Refuse a task that the file has no fields for.
-
-    Raises:
-        UserError: the fields that are missing, and those that there are.
+    Args:
+        columns: values by field.
+        text: field of the documents.
+        count: number of records; a field that some of them lack has no labels.
     """
-    other = found.format is not None and found.format not in TASKS[task].answers.layouts
-    if other and found.task != task and task != "mlm":
-        raise UserError(f"{found.source}: its layout is that of {found.task}, not of {task}")
-    signs = () if found.format else SIGNS.get(task, ())
-    if task == "token_classification" and {"text", "entities"} <= set(found.columns):
-        return
-    missing = [name for name in signs if name not in found.columns]
-    if task == "classification" and found.labels is None:
-        missing = ["label"]
-    if found.columns and found.document(task) is None:
-        missing.append(TASKS[task].reads.document)
-    if task == "classification" and found.labels and found.labels.trouble:
-        raise DataError(
-            f"{found.source}: no label that can be learned: {found.labels.trouble}; mend the file, "
-            "or a recipe says how the label is read"
-        )
-    if missing:
-        has = listed(found.columns) if found.columns else "plain text"
-        raise UserError(
-            f"{found.source}: no field {missing[0]!r}, which {task} reads; it has {has}; "
-            "data.fields in a recipe gives a field another name"
-        )
+    whole = {
+        name: values for name, values in columns.items() if name != text and len(values) == count
+    }
+    full = {name: values for name, values in whole.items() if None not in values}
+    named = {name.lower(): name for name in full}
+    called = [named[name] for name in _LABELS if name in named][:1]
+    yield from called
+    words = {name: {*map(flag_word, values)} for name, values in whole.items() if are_flags(values)}
+    flags = [name for name, each in words.items() if len(each) > 1]
+    if len(flags) > 1 or any("" in words[name] for name in flags):
+        yield flags
+    if not called:
+        few = {name: _distinct(values) for name, values in full.items()}
+        fits = [name for name in few if 1 < few[name] <= min(MOST_CLASSES, count // 2)]
+        # Short texts first.
+        yield from sorted(fits, key=lambda name: (few[name], len(str(full[name]))))
+
+
+def _distinct(values: list[Any]) -> int:
+    """The number of classes that values may be: texts but dates and splits, true, false, lists of
+    texts."""
+    items = list(_flat(values))
+    if not all(isinstance(item, str | bool) and not _DATE.match(str(item)) for item in items):
+        return 0
+    return 0 if set(items) <= _SPLITS else len(set(items))
+
+
+def _left_out(columns: Columns, count: int) -> list[str]:
+    """Lines that say which fields are no labels, and why.
+
+    Args:
+        columns: values by field, without text, id and labels.
+        count: number of records.
+    """
+    why: dict[str, list[str]] = {}
+    for name, values in columns.items():
+        different = {"" if value is None else str(value).strip().lower() for value in values}
+        if len(values) < count:
+            reason = "not in every record"
+        elif len(different) == 1:
+            reason = f"always the same, {shown(values[0])}" if "" not in different else "blank"
+        elif are_flags(values):
+            reason = "yes and no, beside the label"
+        elif max(map(len, different)) > _LONG:
+            reason = "text, which a list in data.text joins"
+        elif len(different) > min(MOST_CLASSES, count // 2):
+            reason = "too many different values"
+        else:
+            reason = "few values, which data.label can name"
+        why.setdefault(reason, []).append(name)
+    return [f"left out, {reason}: {listed(names, 8, str)}" for reason, names in why.items()]

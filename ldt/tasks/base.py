@@ -70,6 +70,10 @@ class TaskReads:
         noun: name of the examples in messages.
         files: True if documents may be in files of their own (`data.evidence`).
         several: True if a document is a list of texts.
+        signs: fields that tell a record of this task, the usual ones first.
+        placed: True if the answers of ``signs`` have a place in the document, or there are none.
+        instead: further fields that may hold the document.
+        formats: layouts of data of this task that have another name.
     """
 
     kind: str = "examples"
@@ -81,6 +85,10 @@ class TaskReads:
     noun: str = "documents"
     files: bool = False
     several: bool = False
+    signs: tuple[tuple[str, ...], ...] = ()
+    placed: bool = False
+    instead: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,7 @@ class TaskInputs:
         shuffled: fields, lists whose order training draws anew in every epoch.
         one_class: True if each label is one class, as label smoothing takes it.
         any_encoder: True if ``model.config`` of a recipe may name a ``model_type``.
+        stride: data.stride of a first recipe, where answers may be cut in two.
     """
 
     roles: tuple[str, ...] = ()
@@ -108,6 +117,7 @@ class TaskInputs:
     shuffled: tuple[str, ...] = ()
     one_class: bool = False
     any_encoder: bool = False
+    stride: int = 0
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,9 @@ class Classification(Deciding, Weighted, ByLogits):
         max_paragraph_words: words of each that are read, parted by blanks; none reads all.
     """
 
-    reads: ClassVar[TaskReads] = replace(Deciding.reads, label_keys=("label", "label_separator"))
+    reads: ClassVar[TaskReads] = replace(
+        Deciding.reads, label_keys=("label", "label_separator"), formats=(*lexglue.TASKS,)
+    )
     inputs: ClassVar[TaskInputs] = replace(
         Deciding.inputs, roles=("cls", "document", "sep"), one_class=True
     )

@@ -71,6 +71,8 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         fields=("hypothesis", "spans", "evidence", "key", "document"),
         label_keys=("label", "label_separator"),
         noun="hypotheses",
+        signs=(("hypothesis", "spans", "label", "evidence"),),
+        formats=("contractnli",),
     )
     inputs: ClassVar[TaskInputs] = replace(
         QuestionTask.inputs,

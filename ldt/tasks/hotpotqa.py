@@ -76,6 +76,7 @@ class HotpotQA(Task):
         asked=("question",),
         fields=("question", "answer", "supporting_facts"),
         noun="questions",
+        signs=(("question", "context", "supporting_facts", "answer"),),
     )
     inputs: ClassVar[TaskInputs] = replace(
         Task.inputs,

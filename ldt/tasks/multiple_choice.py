@@ -48,6 +48,7 @@ class MultipleChoice(Ranking, ByLogits):
         fields=("question", "choices"),
         also={"query": "question", "candidates": "choices", "supports": "context"},
         label_keys=("label",),
+        signs=(("question", "choices"),),
     )
     inputs: ClassVar[TaskInputs] = replace(
         Ranking.inputs,

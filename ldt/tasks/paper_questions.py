@@ -43,6 +43,7 @@ class PaperQuestions(Task):
         document="paragraphs",
         fields=("question", "title", "abstract", "sections", "answers"),
         noun="questions",
+        signs=(("question", "paragraphs", "answers"),),
     )
     answers: ClassVar[TaskAnswers] = replace(
         Task.answers,

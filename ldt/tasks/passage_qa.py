@@ -86,7 +86,10 @@ class PassageQA(SpanTask):
     """
 
     reads: ClassVar[TaskReads] = replace(
-        SpanTask.reads, fields=("question", "candidates", "annotations")
+        SpanTask.reads,
+        fields=("question", "candidates", "annotations"),
+        signs=(("question", "context", "candidates", "annotations"),),
+        formats=("nq", "tydiqa"),
     )
     inputs: ClassVar[TaskInputs] = replace(
         SpanTask.inputs,

@@ -42,7 +42,7 @@ class SpanTask(QuestionTask):
         n_best: spans in an answer line, the best ones.
     """
 
-    inputs: ClassVar[TaskInputs] = replace(QuestionTask.inputs, label_names=SPAN_LABELS)
+    inputs: ClassVar[TaskInputs] = replace(QuestionTask.inputs, label_names=SPAN_LABELS, stride=128)
     answers: ClassVar[TaskAnswers] = replace(
         QuestionTask.answers,
         outputs=SPAN_LOGITS,

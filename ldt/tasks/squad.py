@@ -69,7 +69,12 @@ class Squad(SpanTask, Calibrated, ByPlaces):
     for balanced chunks.
     """
 
-    reads: ClassVar[TaskReads] = replace(SpanTask.reads, fields=("question", "answers"))
+    reads: ClassVar[TaskReads] = replace(
+        SpanTask.reads,
+        fields=("question", "answers"),
+        signs=(("question", "answers"),),
+        placed=True,
+    )
     answers: ClassVar[TaskAnswers] = replace(
         SpanTask.answers,
         kind="span",

@@ -45,7 +45,9 @@ class Summarization(WritingTask):
     the others. What is said of texts in `WritingTask` holds for summaries.
     """
 
-    reads: ClassVar[TaskReads] = replace(WritingTask.reads, fields=("summary", "question"))
+    reads: ClassVar[TaskReads] = replace(
+        WritingTask.reads, fields=("summary", "question"), signs=(("summary",),)
+    )
     inputs: ClassVar[TaskInputs] = replace(
         WritingTask.inputs,
         roles=("cls", "question", "separator", "document", "sep"),

@@ -60,10 +60,17 @@ class TokenClassification(Weighted, ByPlaces):
             the training set, sorted as text.
     """
 
-    reads: ClassVar[TaskReads] = replace(Weighted.reads, fields=("tokens", "tags", "entities"))
+    reads: ClassVar[TaskReads] = replace(
+        Weighted.reads,
+        fields=("tokens", "tags", "entities"),
+        signs=(("tokens", "tags"), ("text", "entities")),
+        instead=("tokens",),
+        formats=("conll",),
+    )
     inputs: ClassVar[TaskInputs] = replace(
         Weighted.inputs,
         roles=("cls", "document", "sep"),
+        stride=32,
         extras=("words", "text", "astray", "sizes", "nested"),
         one_class=True,
     )

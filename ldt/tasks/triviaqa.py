@@ -65,6 +65,8 @@ class TriviaQA(SpanTask, ByPlaces):
         SpanTask.reads,
         fields=("question", "context_file", "answers", "question_id", "verified"),
         files=True,
+        signs=(("question", "answers"),),
+        instead=("context_file",),
     )
     inputs: ClassVar[TaskInputs] = replace(
         SpanTask.inputs,

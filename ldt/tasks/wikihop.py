@@ -78,6 +78,7 @@ class WikiHop(Ranking, ByLogits):
         fields=("query", "candidates", "answer"),
         also={"question": "query", "choices": "candidates", "context": "supports"},
         several=True,
+        signs=(("query", "candidates", "supports", "answer"),),
     )
     inputs: ClassVar[TaskInputs] = replace(
         Ranking.inputs,

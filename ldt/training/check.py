@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -17,22 +17,22 @@ from ldt.data.findings import KINDS, Finding, worst_first
 from ldt.data.formats import read
 from ldt.data.labels import AmbiguousLabels
 from ldt.data.near_duplicates import Sketches
+from ldt.data.profile import (
+    Length,
+    Profile,
+    compare_copies,
+    find_class_faults,
+    find_near,
+    find_unevaluated,
+    same_files,
+)
 from ldt.data.tokenization import add_tokens, tokenize
 from ldt.errors import EXIT_DATA, EXIT_OK, DataError, RecipeError, UserError, plural
+from ldt.io.progress import reported
 from ldt.io.records import Example
 from ldt.io.sources import named
 from ldt.recipe.recipe import Recipe
-from ldt.training.label_faults import tell_evaluation, tell_labels
-from ldt.training.survey import (
-    DocumentSurvey,
-    Length,
-    compare_copies,
-    conclude,
-    length_table,
-    same_files,
-    until_damage,
-    watched,
-)
+from ldt.tasks.base import Task
 
 if TYPE_CHECKING:
     from ldt.data.token_store import TokenStore
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ldt")
 
-# kinds that say what the message of a task says
+# Kinds that say what the message of a task says.
 _STOPS_BY = {"one_label", "unseen_label", "unlabelled"}
-# kinds with which a training does not begin
+# Kinds with which a training does not begin.
 _ENDS = {*_STOPS_BY, "stops", "ambiguous_labels", "unreadable", "unusable", "duplicate_id"}
 _COSTED = 2_000  # documents of a set that are encoded to tell the cost, at most
 _LONG = 30  # tokens of a document of a corpus from which on it is a copy if it stands twice
@@ -55,10 +55,10 @@ class CheckReport:
     """Findings of `check`.
 
     Args:
-        noun: what examples are called.
+        noun: name of the examples in messages.
         documents: their number by set, train and eval, without those that cannot be used.
         findings: the worst first.
-        lengths: by set, as `ldt.training.survey.length_table` has them, in ``unit``.
+        lengths: by set, as `Profile.length_table` has them, in ``unit``.
         unit: tokens, or words where there is no tokenizer.
         max_length: longest input; None where there is no model.
         remarks: what was not looked at, and why.
@@ -81,8 +81,8 @@ class CheckReport:
 
     def facts(self) -> dict[str, Any]:
         """The report as JSON."""
-        found = [asdict(f) | {"what": f.what, "would_do": f.would_do} for f in self.findings]
-        return asdict(self) | {"findings": found, "exit_code": self.exit_code}
+        findings = [asdict(f) | {"what": f.what, "would_do": f.would_do} for f in self.findings]
+        return asdict(self) | {"findings": findings, "exit_code": self.exit_code}
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,11 @@ class Ruler:
     Args:
         tokenizer: None without a model.
         max_length: longest input.
-        why: there is no tokenizer.
+        why: reason why there is no tokenizer.
     """
 
     tokenizer: Any = None
-    max_length: int | None = None
+    max_length: int = 0
     why: str = ""
 
     @classmethod
@@ -127,12 +127,11 @@ class Ruler:
         if self.tokenizer is None:
             words = len(text.split())
             return Length(words, words, 1)
-        assert self.max_length is not None
         ids = tokenize(self.tokenizer, text)
         inputs = max(-(-len(ids) // (self.max_length - 2)), 1)
         return Length(len(ids) + 2, len(ids) + 2, inputs, self._unknown(ids))
 
-    def example(self, task, data, example: Example) -> Length:
+    def example(self, task: Task, data: Any, example: Example) -> Length:
         """The length of an example, as the task encodes it."""
         if self.tokenizer is None:
             return self.text(" ".join(task.parts(example, data)))
@@ -147,10 +146,9 @@ class Ruler:
         fresh = self.max_length - data.stride  # tokens that a chunk adds to the one before
         read = min(tokens - 1, self.max_length + (chunks - 1) * fresh) if cut else tokens
         unknown = sum(self._unknown(feature["input_ids"]) for feature in features[:chunks])
-        beyond = features[0].get("unlearnt")
-        return Length(tokens, read, chunks, unknown, beyond)
+        return Length(tokens, read, chunks, unknown, features[0].get("unlearnt"))
 
-    def _unknown(self, ids: Sequence[int]) -> int:
+    def _unknown(self, ids: Iterable[int]) -> int:
         unknown = self.tokenizer.unk_token_id
         return 0 if unknown is None else list(ids).count(unknown)
 
@@ -166,41 +164,49 @@ def check(recipe: Recipe, *, cost: bool = False) -> CheckReport:
     Raises:
         UserError: or a subclass, where files are missing or the recipe cannot work.
     """
-    if recipe.task.reads.kind not in _SURVEYS:
+    kind = recipe.task.reads.kind
+    if kind == "characters":
         raise RecipeError(
             f"{recipe.where('task', 'name')}: {recipe.task.name} learns from raw characters, which "
             "are not checked"
         )
     ruler = Ruler.of(recipe)
     with Sketches() as sketches:
-        surveys = _SURVEYS[recipe.task.reads.kind](recipe, ruler, sketches)
-        train, evaluation = surveys["train"], surveys.get("eval")
-        conclude(train, evaluation, sketches)
-    findings = [f for s in surveys.values() for f in s.tally.findings(_size(s))]
+        profiles = (_labelled if kind == "examples" else _corpus)(recipe, ruler, sketches)
+        train, evaluation = profiles["train"], profiles.get("eval")
+        for profile in profiles.values():
+            profile.conclude()
+        compare_copies(train, evaluation)
+        find_near(train, evaluation, sketches)
+    findings = [f for profile in profiles.values() for f in profile.findings()]
     # Near copies are on both sides of a split by chance, exact ones never.
     if recipe.data.eval_fraction:
         findings = [
             replace(f, level="warning") if f.kind == "near_duplicate" else f for f in findings
         ]
-    stops = _ENDS & {f.kind for f in findings}
-    asked = cost and not ruler.why and not stops
+    asked = cost and not ruler.why and not _ENDS & {f.kind for f in findings}
+    remarks = [f"lengths are in words: {ruler.why}"] if ruler.why else []
+    for name, profile in profiles.items():
+        if profile.every > 1:
+            sample = plural(len(profile.lengths), "document")
+            remarks.append(f"{name}: lengths are those of {sample}, every {profile.every:,}th")
     return CheckReport(
         noun=recipe.task.reads.noun,
-        documents={name: len(survey) for name, survey in surveys.items()},
+        documents={name: len(profile) for name, profile in profiles.items()},
         findings=worst_first(findings),
-        lengths={name: table for name, s in surveys.items() if (table := length_table(s))},
+        lengths={name: table for name, p in profiles.items() if (table := p.length_table())},
         unit="words" if ruler.why else "tokens",
-        max_length=ruler.max_length,
-        remarks=_remarks(surveys, ruler),
-        cost=_cost(recipe, surveys) if asked else [],
+        max_length=ruler.max_length or None,
+        remarks=remarks,
+        cost=_cost(recipe, max(map(len, profiles.values()))) if asked else [],
     )
 
 
-def _cost(recipe: Recipe, surveys: dict[str, DocumentSurvey]) -> list[str]:
+def _cost(recipe: Recipe, documents: int) -> list[str]:
     """Forecast of the training's cost; of many documents some are encoded for that."""
     from ldt.training.loop import cost_of
 
-    every = max(1, max(-(-len(survey) // _COSTED) for survey in surveys.values()))
+    every = max(1, -(-documents // _COSTED))
     if recipe.task.reads.kind == "examples":
         from ldt.training.finetune import Finetuning
 
@@ -231,6 +237,9 @@ def _silence() -> Iterator[None]:
         log.setLevel(level)
 
 
+# -- before a training
+
+
 def first_look(recipe: Recipe, examples: Mapping[str, Iterable[Example]]) -> list[str]:
     """The worst of what is wrong with labelled documents, a line each, found without delay.
 
@@ -238,39 +247,35 @@ def first_look(recipe: Recipe, examples: Mapping[str, Iterable[Example]]) -> lis
     What else is wrong with classes is told where the task learns them.
     """
     task, data = recipe.task, recipe.data
-    surveys = {name: DocumentSurvey(name) for name in examples}
-    for name, survey in surveys.items():
+    profiles = {name: Profile(name) for name in examples}
+    for name, profile in profiles.items():
         for example in examples[name]:
-            document, asked = task.parts(example, data)
-            survey.compare(example.where, document, asked, task.answer_key(example, data))
-            survey.classes.add(example.where, task.classes(example, data))
-    train, evaluation = surveys["train"], surveys["eval"]
+            profile.classify(example.where, _compare(profile, example, task, data)[1])
+    train, evaluation = profiles["train"], profiles["eval"]
     if data.eval and same_files(data.train, data.eval):
-        evaluation.tally.add("same_files", [named(data.eval)])
-        compare_copies(train, None)
+        evaluation.add_fault("same_files", [named(data.eval)])
+        train.find_copies()
     else:
         compare_copies(train, evaluation)
         if len(evaluation) and train.classes.counts:
-            tell_evaluation(train, len(evaluation), evaluation.classes.counts)
-    findings = [f for s in surveys.values() for f in s.tally.findings(len(s))]
-    return brief(findings)
+            find_unevaluated(train, len(evaluation), evaluation.classes.counts)
+    return brief(f for profile in profiles.values() for f in profile.findings())
 
 
 def first_look_at_text(stores: Mapping[str, TokenStore]) -> list[str]:
     """Findings about the tokens of a corpus: longer documents that stand there twice, or in both
     sets."""
     long = {name: store.fingerprints[store.lengths >= _LONG] for name, store in stores.items()}
-    findings = [
-        Finding("duplicate", KINDS["duplicate"].level, name, twice, len(stores[name]))
-        for name, documents in long.items()
-        if (twice := len(documents) - len(np.unique(documents)))
+    counts = [
+        ("duplicate", name, len(hashes) - len(np.unique(hashes))) for name, hashes in long.items()
     ]
     if "train" in long and "eval" in long:
-        leaked = int(np.isin(long["eval"], long["train"]).sum())
-        if leaked:
-            size = len(stores["eval"])
-            findings.append(Finding("leak", KINDS["leak"].level, "eval", leaked, size))
-    return brief(findings)
+        counts.append(("leak", "eval", int(np.isin(long["eval"], long["train"]).sum())))
+    return brief(
+        Finding(kind, KINDS[kind].level, name, count, len(stores[name]))
+        for kind, name, count in counts
+        if count
+    )
 
 
 def brief(findings: Iterable[Finding]) -> list[str]:
@@ -290,97 +295,115 @@ def summary(finding: Finding) -> str:
     return f"{finding.set}: {amount}{finding.what}{detail}" + (f" ({places})" if places else "")
 
 
-def _labelled(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, DocumentSurvey]:
+# -- the documents
+
+
+def _compare(
+    profile: Profile, example: Example, task: Task, data: Any
+) -> tuple[str, str | list[str] | None]:
+    """Take note of an example for a search for copies; return its document and its classes."""
+    document, asked = task.parts(example, data)
+    answer, names = task.answer_key(example, data), task.classes(example, data)
+    profile.compare(example.where, document, asked, answer, example.id)
+    return document, names
+
+
+def _labelled(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, Profile]:
     """Look at labelled documents, as the task learns from them what they say about the model."""
     task, data = recipe.task, recipe.data
     if ruler.tokenizer is not None:
         add_tokens(ruler.tokenizer, task.inputs.markers)
-    measure = partial(ruler.example, task, data)
-    train = DocumentSurvey("train", measure)
     changes: dict[str, Any] = {}
-    seen = watched(train, read(data.train, data, on_error=train.reject), task, data, sketches)
-    error = _stopped(lambda: changes.update(task.learn(seen, data)))
-    if isinstance(error, AmbiguousLabels):
-        place, _, what = str(error).partition(": ")
-        train.tally.add("ambiguous_labels", [place], what)
-    elif error:
-        train.tally.add("stops", [], str(error))
-    for _ in seen:  # what the task did not take any more
-        pass
-    surveys = {"train": train}
-    if data.eval and same_files(data.train, data.eval):
-        train.tally.add("same_files", [named(data.eval)])
-    elif data.eval:
-        evaluation = surveys["eval"] = DocumentSurvey("eval", measure)
-        seen = watched(
-            evaluation, read(data.eval, data, on_error=evaluation.reject), task, data, sketches
-        )
-        config = SimpleNamespace(**changes)
-        if error is None and (error := _stopped(lambda: task.check(seen, data, config))):
-            evaluation.tally.add("stops", [], str(error))
-        for _ in seen:
+
+    def profile_of(name: str, step: Callable[[Iterator[Example]], Any] | None) -> Profile:
+        """Profile a set while a step of a training goes through it, and note how that ends."""
+        profile = Profile(name, partial(ruler.example, task, data))
+        records = read(getattr(data, name), data, on_error=profile.reject)
+        usable = _usable(profile, records, task, data, sketches)
+        try:
+            with _silence():
+                if step is not None:
+                    step(usable)
+        except AmbiguousLabels as error:
+            profile.add_error("ambiguous_labels", error)
+        except (DataError, RecipeError) as error:
+            profile.add_fault("stops", [], str(error))
+        for _ in usable:  # what the task did not take any more
             pass
-    tell_labels(train, surveys.get("eval"))
+        return profile
+
+    train = profile_of("train", lambda usable: changes.update(task.learn(usable, data)))
+    profiles = {"train": train}
+    if data.eval and same_files(data.train, data.eval):
+        train.add_fault("same_files", [named(data.eval)])
+    elif data.eval:
+        config = SimpleNamespace(**changes)
+        learnt = not {"stops", "ambiguous_labels"} & train.faults.counts.keys()
+        check = partial(task.check, data=data, config=config)
+        profiles["eval"] = profile_of("eval", check if learnt else None)
+    find_class_faults(train, profiles.get("eval"))
     if data.eval_fraction and train.classes.counts:
-        tell_evaluation(train, round(data.eval_fraction * len(train)))
-    for survey in surveys.values():
-        counts = survey.tally.counts
-        if _STOPS_BY & counts.keys() or (not len(survey) and "unusable" in counts):
+        find_unevaluated(train, round(data.eval_fraction * len(train)))
+    for profile in profiles.values():
+        counts = profile.faults.counts
+        if _STOPS_BY & counts.keys() or (not len(profile) and "unusable" in counts):
             counts.pop("stops", None)
-    return surveys
+    return profiles
 
 
-def _stopped(step: Callable[[], Any]) -> UserError | None:
-    """The error by which the data would end a training, of which the log says nothing yet."""
+def _usable(
+    profile: Profile, examples: Iterable[Example], task: Task, data: Any, sketches: Sketches
+) -> Iterator[Example]:
+    """Look at each labelled example, and pass on those that the task can use."""
+    for example in _until_damage(examples, profile):
+        where, error, faults = example.where, None, dict[str, str]()
+        try:
+            for fault in task.faults(example, data):
+                faults.setdefault(fault.kind, fault.what)
+        except DataError as refused:
+            error = refused
+        try:
+            document, names = _compare(profile, example, task, data)
+        except DataError as refused:
+            error = refused
+        if error is None:
+            profile.examine(example, where, document)
+            profile.classify(where, names)
+            sketches.add(document)
+        elif not faults:
+            profile.add_fault("unusable", [where], str(error).removeprefix(f"{where}: "))
+        for kind, what in faults.items():
+            profile.add_fault(kind, [where], what)
+        if error is None and names is not None and "answer_not_in_candidates" not in faults:
+            yield example
+
+
+def _until_damage(items: Iterable[Any], profile: Profile) -> Iterator[Any]:
+    """Pass items on; damage that ends the reading of their file is taken note of."""
     try:
-        with _silence():
-            step()
-    except (DataError, RecipeError) as error:
-        return error
-    return None
+        yield from reported(items, f"looking at {profile.name}")
+    except DataError as error:
+        profile.reject(error)
 
 
-def _corpus(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, DocumentSurvey]:
+def _corpus(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, Profile]:
     """Look at the documents of a corpus."""
     data = recipe.data.model_copy(update={"on_error": "skip"})
-    surveys = {}
+    profiles = {}
     same = data.eval is not None and same_files(data.train, data.eval)
-    for name in ("train", "eval"):
-        if getattr(data, name) is None or (same and name == "eval"):
-            continue
-        survey = surveys[name] = DocumentSurvey(name, ruler.text, short=False)
+    for name in ("train",) if same or data.eval is None else ("train", "eval"):
+        profile = profiles[name] = Profile(name, ruler.text, short=False)
         for source in sources(getattr(data, name), data.format):
             reader = Reader(source, data)
-            for text in until_damage(reader, survey):
-                survey.compare(reader.where, text)
-                survey.examine(reader.where, text)
-                survey.gauge(text, reader.where)
+            for text in _until_damage(reader, profile):
+                profile.compare(reader.where, text)
+                profile.examine(text, reader.where, text)
                 sketches.add(text)
             if reader.empty:
-                survey.tally.add("empty", [source.name], "blank documents", reader.empty)
-            for message in reader.messages[:1]:
-                place, _, what = message.partition(": ")
-                survey.tally.add("unreadable", [place], what, reader.rejected)
+                profile.add_fault("empty", [source.name], "blank documents", reader.empty)
+            if reader.messages:
+                place, _, what = reader.messages[0].partition(": ")
+                profile.add_fault("unreadable", [place], what, reader.rejected)
     if same:
-        surveys["train"].tally.add("same_files", [named(data.eval)])
-    return surveys
-
-
-_SURVEYS = {"examples": _labelled, "corpus": _corpus}  # by the kind of the task
-
-
-def _size(survey: DocumentSurvey) -> int:
-    """Documents that were looked at, those that cannot be used among them."""
-    counts = survey.tally.counts
-    return len(survey) + counts.get("unreadable", 0) + counts.get("unusable", 0)
-
-
-def _remarks(surveys: dict[str, DocumentSurvey], ruler: Ruler) -> list[str]:
-    lines = []
-    if ruler.why:
-        lines.append(f"lengths are in words: {ruler.why}")
-    for name, survey in surveys.items():
-        if survey.every > 1:
-            sample = plural(len(survey.lengths), "document")
-            lines.append(f"{name}: lengths are those of {sample}, every {survey.every:,}th")
-    return lines
+        profiles["train"].add_fault("same_files", [named(data.eval)])
+    return profiles

@@ -12,13 +12,13 @@ from pyarrow import parquet
 
 from ldt.data.formats import read
 from ldt.data.options import DataSection
+from ldt.data.profile import same_files
 from ldt.errors import DataError, UserError
 from ldt.io import records, sources
 from ldt.io.sources import digest, each, named, only
 from ldt.recipe.recipe import load
 from ldt.training.finetune import Finetuning
 from ldt.training.labelled import documents, unique
-from ldt.training.survey import same_files
 
 
 @pytest.fixture

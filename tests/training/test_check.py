@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ldt.data import profile
 from ldt.data.findings import KINDS
 from ldt.data.formats import read
 from ldt.recipe.recipe import load
 from ldt.training import check as module
-from ldt.training import survey
 from ldt.training import train as train_by
 from ldt.training.check import check, first_look
 
@@ -280,7 +280,7 @@ def test_without_a_model_lengths_are_in_words(place):
 
 
 def test_lengths_of_a_large_set_are_those_of_a_sample(place, tiny_longformer, monkeypatch):
-    monkeypatch.setattr(survey, "SAMPLE", 10)
+    monkeypatch.setattr(profile, "SAMPLE", 10)
     report = checked(place, tiny_longformer, rows(100))
     assert report.lengths["train"]["every"] == 16
     assert report.lengths["train"]["documents"] == 7
