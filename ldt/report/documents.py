@@ -20,12 +20,12 @@ from ldt.metrics.result import Item, Result, count_words
 from ldt.report import scores
 from ldt.report.model import MISSING, SILENT, Document
 from ldt.report.scores import Read
-from ldt.report.views import view
+from ldt.report.views import View
 from ldt.tasks.base import ANSWER_KEYS, Task, not_empty
 from ldt.tasks.deciding import Deciding
 
 SUM = 1e-3  # as far from 1 the probabilities of a document may add up
-Examples = Mapping[str, Example]
+Doubt = tuple[float, str] | None  # of a gold label, and of several the name of the doubtful one
 
 
 def gather(
@@ -40,13 +40,13 @@ def gather(
     """Score answers and list their documents, in the order of the gold file, else of the answers.
 
     Args:
-        answers: of ``ldt predict``, lines or a table.
+        answers: file of ``ldt predict``, lines or a table.
         gold: labelled documents, in a published layout or as ``data.eval`` names them; None for no
             scores.
-        documents: the texts, where neither gold nor answers have them.
+        documents: file of the texts, where neither gold nor answers have them.
         format: one of `ldt.metrics.OWN`, or a published format of `ldt.metrics.METRICS`; None where
             a recipe says it, or without gold.
-        recipe, overrides: as of `ldt.inference.evaluate.evaluate`.
+        recipe, overrides: recipe and its changed keys, as for `ldt.inference.evaluate.evaluate`.
 
     Raises:
         UserError: a file that is not there, or cannot be read twice; a recipe that does not suit.
@@ -55,45 +55,43 @@ def gather(
     overrides = list(overrides)
     if "-" in [answers, *sources.each(gold or []), *sources.each(documents or [])]:
         raise UserError("a report reads its files twice; save standard input first")
-    found = _by_id(prediction_files.answers(answers), answers)
-    first = next(iter(found.values()))
+    answered = _by_id(prediction_files.answers(answers), answers)
+    first = next(iter(answered.values()))
     asked = scores.asked(first, format, recipe, overrides, gold)
     task, data = asked.task, asked.data
-    texts: Examples = {}
-    if documents is not None:
-        listed = formats.read(sources.each(documents), data, document=task.reads.document)
-        texts = _by_id(listed, sources.named(documents))
+    result, items = None, dict[str, Item]()
     if gold is None:
-        read = [Read(_kept(task, each), None, each) for each in found.values()]
+        own = {*ANSWER_KEYS, *task.answers.keys}  # all else a document has left in its answer
+        read = []
+        for each in answered.values():
+            fields = {key: value for key, value in each.fields.items() if key not in own}
+            read.append(Read(replace(each, fields=fields), None, each))
     else:
         name = sources.named(gold)
         examples = list(not_empty(task, formats.read(sources.each(gold), data), name))
         once((str(each.id) for each in examples), name)
-        rights = _rights(task, data, examples, name)
         read = [
-            Read(each, right, _with_choice(task, data, each, found.get(str(each.id))))
-            for each, right in zip(examples, rights, strict=True)
+            Read(each, right, _with_choice(task, data, each, answered.get(str(each.id))))
+            for each, right in zip(examples, _rights(task, data, examples, name), strict=True)
         ]
-    result, items = None, dict[str, Item]()
-    if gold is not None:
         result = scores.result_of(
             answers, gold, asked, format=format, recipe=recipe, overrides=overrides
         )
         items = {item.id: item for item in result.items}
     doubted = _doubts(read)
-    made = []
-    for each, doubt in zip(read, doubted, strict=True):
-        whole = each
-        if documents is not None:
-            example = _with_text(each.example, texts, documents)
-            if gold is None:
-                example = replace(example, where=texts[str(example.id)].where)
-            whole = each._replace(example=example)
-        made.append(_document(task, data, whole, items, doubt))
-    return result, made
+    if documents is not None:
+        listed = formats.read(sources.each(documents), data, document=task.reads.document)
+        texts = _by_id(listed, sources.named(documents))
+        read = [
+            each._replace(example=_with_text(each.example, texts, documents, gold is None))
+            for each in read
+        ]
+    return result, [
+        _document(task, data, each, items, doubt) for each, doubt in zip(read, doubted, strict=True)
+    ]
 
 
-def _by_id(examples: Iterable[Example], name: str) -> Examples:
+def _by_id(examples: Iterable[Example], name: str) -> dict[str, Example]:
     listed = list(examples)
     if not listed:
         raise DataError(f"{name}: nothing in it")
@@ -115,58 +113,51 @@ def _with_choice(task: Any, data, example: Example, answer: Example | None) -> E
     return replace(answer, fields={**answer.fields, "choice": choice})
 
 
-def _kept(task: Task, answer: Example) -> Example:
-    """Parts of a document that its answer shows."""
-    own = {*ANSWER_KEYS, *task.answers.keys}
-    return replace(answer, fields={k: v for k, v in answer.fields.items() if k not in own})
-
-
-def _with_text(example: Example, texts: Examples, documents: Names) -> Example:
-    """A gold example, or what an answer has kept, with what its document has."""
-    if str(example.id) not in texts:
+def _with_text(
+    example: Example, texts: Mapping[str, Example], documents: Names, is_alone: bool
+) -> Example:
+    """A gold example, or what an answer alone has kept, with what its document has."""
+    document = texts.get(str(example.id))
+    if document is None:
         raise DataError(
             f"{example.where}: no document {shown(example.id)} in {sources.named(documents)}; "
             "data.id names the field of its ids"
         )
-    document = texts[str(example.id)]
-    return replace(example, fields={**document.fields, **example.fields})
+    where = document.where if is_alone else example.where
+    return replace(example, fields={**document.fields, **example.fields}, where=where)
 
 
-def _document(
-    task: Task, data, read: Read, items: Mapping[str, Item], doubt: tuple[float, str] | None
-) -> Document:
+def _document(task: Task, data, read: Read, items: Mapping[str, Item], doubt: Doubt) -> Document:
     example, answer = read.example, read.answer
-    seen = view(task, data, example, answer, read.right)
-    right, its_scores = None, dict[str, float]()
+    view = View(task, data, example, answer, read.right)
+    right, by_metric = None, dict[str, float]()
     if read.right is not None:
-        right, its_scores = scores.of_document(task, data, read, items.get(str(example.id)))
-    unanswered = _unanswered(answer)
+        right, by_metric = scores.of_document(task, data, read, items.get(str(example.id)))
+    unanswered = MISSING
+    if answer is not None:
+        fields = answer.fields
+        silent = fields.get("abstained") or None in (
+            fields.get("label", 0),
+            fields.get("choice", 0),
+        )
+        unanswered = SILENT if silent else ""
     return Document(
         id=str(example.id),
         where=example.where,
-        text=seen.text,
-        asks=seen.asks,
-        gold=seen.gold,
-        answer=seen.answer,
+        text=view.text,
+        asks=view.asks,
+        gold=view.gold,
+        answer=view.said,
         right=None if unanswered else right,
-        scores=its_scores,
+        scores=by_metric,
         confidence=None if answer is None else _confidence(answer.fields),
-        words=None if seen.text is None else count_words(seen.text),
-        marks=seen.marks,
+        words=None if view.text is None else count_words(view.text),
+        marks=view.marks,
         doubt=doubt and doubt[0],
         doubted=doubt[1] if doubt else "",
         unanswered=unanswered,
         notes=_notes(answer),
     )
-
-
-def _unanswered(answer: Example | None) -> str:
-    """Why nothing is said of a document; "" where something is."""
-    if answer is None:
-        return MISSING
-    fields = answer.fields
-    silent = fields.get("abstained") or None in (fields.get("label", 0), fields.get("choice", 0))
-    return SILENT if silent else ""
 
 
 def _confidence(answer: Mapping[str, Any]) -> float | None:
@@ -189,59 +180,50 @@ def _confidence(answer: Mapping[str, Any]) -> float | None:
 def _notes(answer: Example | None) -> list[str]:
     if answer is None:
         return ["no answer in the file"]
-    fields, notes = answer.fields, []
-    if fields.get("empty"):
-        notes.append("the document is empty")
-    if fields.get("truncated"):
-        unread = fields.get("unread_tokens")
-        how_much = f", {plural(unread, 'token')} left out" if isinstance(unread, int) else ""
-        notes.append(f"not read to its end{how_much}")
-    if fields.get("question_cut"):
-        notes.append("the question was cut off")
-    if fields.get("abstained"):
-        why = fields.get("why")
-        notes.append("no answer was given" + (f": {why}" if why else ""))
-    if fields.get("unfinished"):
-        notes.append("the summary has no end")
-    return notes
+    fields = answer.fields
+    unread = fields.get("unread_tokens")
+    left_out = f", {plural(unread, 'token')} left out" if isinstance(unread, int) else ""
+    why = f": {fields['why']}" if fields.get("why") else ""
+    lines = {
+        "empty": "the document is empty",
+        "truncated": f"not read to its end{left_out}",
+        "question_cut": "the question was cut off",
+        "abstained": f"no answer was given{why}",
+        "unfinished": "the summary has no end",
+    }
+    return [line for key, line in lines.items() if fields.get(key)]
 
 
-def _doubts(read: Sequence[Read]) -> list[tuple[float, str] | None]:
-    """Doubt of each gold label, and, of several labels, the name of the most doubtful one; None
-    where no label is in doubt or no probabilities are known."""
-    found: list[tuple[float, str] | None] = [None] * len(read)
-    golds = [
-        each.right.get("label") if isinstance(each.right, dict) else each.right for each in read
-    ]
-    known, rows, names, right = [], [], list[str](), list[Any]()
-    for number, (each, gold) in enumerate(zip(read, golds, strict=True)):
-        given = each.answer.fields.get("scores") if each.answer else None
-        if not isinstance(gold, str | list) or not isinstance(given, dict):
+def _doubts(read: Sequence[Read]) -> list[Doubt]:
+    """The doubt of each gold label; None where none is in doubt or no probabilities are known."""
+    found: list[Doubt] = [None] * len(read)
+    places, rows, names, right = [], [], list[str](), list[Any]()
+    for place, each in enumerate(read):
+        gold = each.right.get("label") if isinstance(each.right, dict) else each.right
+        by_class = each.answer.fields.get("scores") if each.answer else None
+        if not isinstance(gold, str | list) or not isinstance(by_class, dict):
             continue
-        names = names or list(given)
-        if given.keys() == {*names} >= {*several(gold)}:
-            known.append(number)
+        names = names or list(by_class)
+        if by_class.keys() == {*names} >= {*several(gold)}:
+            places.append(place)
             right.append(gold)
-            rows.append([given[name] for name in names])
-    if not known:
-        return found
+            rows.append([by_class[name] for name in names])
     probabilities = np.array(rows, float)
-    table = indicators(right, names)
-    several_each = isinstance(right[0], list)
-    if probabilities.min() < 0 or probabilities.max() > 1:
+    if not rows or probabilities.min() < 0 or probabilities.max() > 1:
         return found
-    doubted = [""] * len(known)
-    if several_each:
+    table = indicators(right, names)
+    doubted = [""] * len(rows)
+    if isinstance(right[0], list):
         each_class = np.nan_to_num(doubts_of_each(probabilities, table), nan=-1)
-        values, places = each_class.max(1), each_class.argmax(1).tolist()
+        values, classes = each_class.max(1), each_class.argmax(1).tolist()
         doubted = [
             f"{names[place]!r} {'given' if there[place] else 'missing'}"
-            for place, there in zip(places, table, strict=True)
+            for place, there in zip(classes, table, strict=True)
         ]
     elif (abs(probabilities.sum(1) - 1) <= SUM).all():
         values = np.nan_to_num(doubts(probabilities, table.argmax(1)), nan=-1)
     else:
         return found
-    for number, value, label in zip(known, values.tolist(), doubted, strict=True):
-        found[number] = (value, label) if value >= 0 else None
+    for place, value, label in zip(places, values.tolist(), doubted, strict=True):
+        found[place] = (value, label) if value >= 0 else None
     return found
