@@ -23,47 +23,32 @@ log = logging.getLogger("ldt")
 PAGE = "report.html"
 RUNS = "runs"  # the folder whose runs are listed where none is named
 
-# Columns of the list of runs from left to right, and those that a narrow terminal has no room for,
-# the first ones first. Names longer than `NAME` go on a line of their own before one goes.
 COLUMNS = ("name", "date", "task", "model", "metric", "length", "time", "size", "state")
-SPARE = ("model", "size", "task", "length", "time")
-FIGURES = ("length", "time", "size")
-NAME, GAP = 16, 2
-
 MOST = 10  # documents that are listed on a screen
-LONGEST = 60  # characters of an answer
-LONGEST_FACT = 24
-
-SubjectsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="RUN|ANSWERS|KEY=VALUE",
-        help="Folders of runs, or answers of ldt predict, lines or a table; without any, or of "
-        "folders that hold runs, the runs are listed. Keys of a recipe say how the gold file is "
-        "read, such as data.label=class.",
-        show_default=False,
-    ),
-]
-GoldOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="FILE",
-        help="Documents with their right answers, as data.eval names them or in a published "
-        "layout; a pattern in quotes, or repeated. By default those that the run was evaluated on.",
-    ),
-]
-FormatOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Kind of answers, as of ldt evaluate, where neither a run nor --recipe says it.",
-    ),
-]
+LONGEST, LONGEST_FACT = 60, 24  # characters of an answer, and of a fact of a run
+ENDLESS = 10_000  # columns of a table that nobody reads on a terminal
 
 
 def report(
-    subjects: SubjectsArgument = None,
-    gold: GoldOption = None,
+    subjects: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN|ANSWERS|KEY=VALUE",
+            help="Folders of runs, or answers of ldt predict, lines or a table; without any, or of "
+            "folders that hold runs, the runs are listed. Keys of a recipe say how the gold file "
+            "is read, such as data.label=class.",
+            show_default=False,
+        ),
+    ] = None,
+    gold: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Documents with their right answers, as data.eval names them or in a published "
+            "layout; a pattern in quotes, or repeated. By default those that the run was "
+            "evaluated on.",
+        ),
+    ] = None,
     documents: Annotated[
         str | None,
         typer.Option(
@@ -72,7 +57,13 @@ def report(
             "none.",
         ),
     ] = None,
-    format: FormatOption = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Kind of answers, as of ldt evaluate, where neither a run nor --recipe says it.",
+        ),
+    ] = None,
     recipe: RecipeOption = None,
     answers: Annotated[
         str | None,
@@ -156,14 +147,7 @@ def _holds_runs(name: str) -> bool:
 
 
 def _page(
-    name: str,
-    keys: list[str],
-    gold: list[str] | None,
-    documents: str | None,
-    answers: str | None,
-    output: Path | None,
-    all: bool = False,
-    **asked: str | None,
+    name: str, keys: list[str], *, output: Path | None, all: bool = False, **asked: Any
 ) -> None:
     """Write the page of a run, or of answers."""
     from ldt.io import files
@@ -174,21 +158,12 @@ def _page(
     path = Path(name)
     beside = path / PAGE if path.is_dir() else path.with_suffix(".html")
     target = output or beside
-    inputs = (name, *(gold or ()), documents, answers, asked["recipe"])
-    files.check_result(target, "--output", inputs)
+    inputs = (asked[key] for key in ("documents", "answers", "recipe"))
+    files.check_result(target, "--output", (name, *(asked["gold"] or ()), *inputs))
     if path.is_dir() and target.parent == path and target != beside and target.exists():
         raise UserError(f"--output {target}: a file of the run; name another")
-    content = build.report(
-        subject(
-            name,
-            gold=gold or (),
-            documents=documents,
-            answers=answers,
-            overrides=keys,
-            passages=PASSAGES,
-            **asked,
-        )
-    )
+    asked["gold"] = asked["gold"] or ()
+    content = build.report(subject(name, overrides=keys, passages=PASSAGES, **asked))
     for line in content.warnings:
         log.warning("%s", line)
     files.write_result(target, page.render(content, all_texts=all))
@@ -274,8 +249,9 @@ def _show_comparison(made: "Comparison") -> None:
 
 
 def _fact(key: str, letters: list[str], values: list[str]) -> dict[str, str]:
-    cells = [_short(value, LONGEST_FACT) for value in values]
-    return {"key": key} | dict(zip(letters, cells, strict=True))
+    return {"key": key} | dict(
+        zip(letters, (_short(value, LONGEST_FACT) for value in values), strict=True)
+    )
 
 
 def _row(each: "Difference", letter: str) -> dict[str, Any]:
@@ -347,71 +323,41 @@ def _list(folders: list[str], sort: str, json: str | None) -> None:
 
 def _show_runs(runs: "list[Summary]", places: list[str]) -> None:
     """A line a run on standard output; what there is to say about one on standard error."""
+    from rich.console import Console
+
+    from ldt.cli.tables import table
+
     if not runs:
         say(f"no runs in {', '.join(places)}; ldt finetune RECIPE makes one")
         return
-    rows = [_cells(run) for run in runs]
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in COLUMNS}
-    shown = list(COLUMNS)
-    if stdout.is_terminal:
-        shown, widths["name"] = _fitting(widths)
-    for row in ({name: name for name in shown}, *rows):
-        cells = [
-            row[name].rjust(widths[name]) if name in FIGURES else row[name].ljust(widths[name])
-            for name in shown[1:]
-        ]
-        name = row["name"]
-        if len(name) > widths["name"]:  # it has a line of its own, and can be copied
-            say(name, console=stdout)
-            name = ""
-        line = (" " * GAP).join([name.ljust(widths["name"]), *cells])
-        say(line.rstrip(), console=stdout)
-    hidden = [name for name in COLUMNS if name not in shown]
-    if hidden:
-        say(f"a wider terminal or --json shows {', '.join(hidden)} too")
+    console = stdout
+    if not stdout.is_terminal:  # a program reads lines
+        console = Console(width=ENDLESS, highlight=False, emoji=False)
+    console.print(table([_cells(run) for run in runs], console.width))
     for run in runs:
         if run.note:
             say(f"{run.name}: {run.note}")
 
 
-def _fitting(widths: dict[str, int]) -> tuple[list[str], int]:
-    """The columns that the terminal has room for, and the width of the names."""
-    shown = list(COLUMNS)
-    for spare in ("", *SPARE):
-        shown = [name for name in shown if name != spare]
-        room = stdout.width - sum(widths[name] + GAP for name in shown[1:])
-        if room >= min(widths["name"], NAME):
-            break
-    return shown, max(len("name"), min(widths["name"], room))
-
-
 def _cells(run: "Summary") -> dict[str, str]:
     """A run as text, a dash where something is not known."""
+    from rich.filesize import decimal
+
     from ldt.io.progress import duration
     from ldt.metrics.numbers import metric_text
 
     value = "-" if run.value is None else metric_text(run.metric or "", run.value)
-    cells = {
-        "name": run.name,
-        "date": run.date.astimezone().strftime("%Y-%m-%d %H:%M") if run.date else "-",
-        "task": run.task or "-",
-        "model": run.model or "-",
-        "metric": f"{run.metric} {value}" if run.metric else "-",
-        "length": "-" if run.length is None else f"{run.length:,}",
-        "time": "-" if run.time is None else duration(run.time),
-        "size": _bytes(run.size),
-        "state": run.state,
+    cells = (
+        run.name,
+        run.date.astimezone().strftime("%Y-%m-%d %H:%M") if run.date else "-",
+        run.task or "-",
+        run.model or "-",
+        f"{run.metric} {value}" if run.metric else "-",
+        "-" if run.length is None else f"{run.length:,}",
+        "-" if run.time is None else duration(run.time),
+        decimal(run.size),
+        run.state,
+    )
+    return {
+        column: " ".join(plain(cell).split()) for column, cell in zip(COLUMNS, cells, strict=True)
     }
-    return {name: " ".join(plain(cell).split()) for name, cell in cells.items()}
-
-
-def _bytes(size: int) -> str:
-    """``812 kB``, ``107 MB``, ``1.3 GB``."""
-    for unit, scale in (("GB", 10**9), ("MB", 10**6)):
-        if size >= scale:
-            return (
-                f"{size / scale:,.1f} {unit}"
-                if size < 10 * scale
-                else f"{size / scale:,.0f} {unit}"
-            )
-    return f"{-(-size // 1000)} kB"

@@ -11,11 +11,15 @@ from ldt.errors import plain
 from ldt.metrics.numbers import columns, is_defined, metric_text
 
 
-def table(rows: list[dict[str, Any]]) -> Table:
+def table(rows: list[dict[str, Any]], width: int | None = None) -> Table:
     """The rows as a table, as wide as the console or, where heads would be cut, a line a value.
 
     Rows may have different keys; what one lacks, None and NaN are empty cells.
+
+    Args:
+        width: width that there is; None for that of the console.
     """
+    width = width or stdout.width
     names = columns(rows)
     broken = [name.replace("_", "\n") for name in names]
     endless = stdout.options.update(width=10_000)
@@ -26,7 +30,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
             grid.add_column(Text(plain(head)), no_wrap=not is_text, overflow="fold")
         for row in rows:
             grid.add_row(*(_cell(name, row.get(name)) for name in names))
-        if Measurement.get(stdout, endless, grid).minimum <= stdout.width:
+        if Measurement.get(stdout, endless, grid).minimum <= width:
             return grid
     grid = Table(box=None, show_header=False)
     for number, row in enumerate(rows):

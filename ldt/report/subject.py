@@ -90,7 +90,12 @@ def subject(
     from ldt.report.documents import gather
 
     if not os.path.isdir(name):
-        _refuse_options_of_runs(name, answers)
+        if answers is not None:
+            raise UserError(f"--answers {answers}: of a run folder's model, but {name} is a file")
+        if not os.path.exists(name):
+            raise UserError(
+                f"{name}: no such file or folder; a run folder or answers of ldt predict"
+            )
         more: dict[str, Any] = {"documents": documents, "format": format, "recipe": recipe}
         result, listed_ = gather(name, gold=gold or None, overrides=overrides, **more)
         shown = named(each(gold)) if gold else ""
@@ -161,40 +166,27 @@ def _answered(
     if task.answers.scorer:
         task.answers.scorer()
     log.info("%s: answering %s", run.folder, named(list(gold)))
-    with TemporaryDirectory(prefix="ldt-") as folder, _unnamed(folder):
+    with TemporaryDirectory(prefix="ldt-") as folder:
         file = os.path.join(folder, "answers.jsonl")
-        code = predict(
-            list(gold),
-            model=str(run.folder),
-            output=file,
-            data=data.model_dump(include=_READING, exclude_none=True),
-            passages=passages if isinstance(task, ByLogits) else 0,
-        )
+
+        def names_no_such_file(record: logging.LogRecord) -> bool:
+            return folder not in record.getMessage()
+
+        log.addFilter(names_no_such_file)
+        try:
+            code = predict(
+                list(gold),
+                model=str(run.folder),
+                output=file,
+                data=data.model_dump(include=_READING, exclude_none=True),
+                passages=passages if isinstance(task, ByLogits) else 0,
+            )
+        finally:
+            log.removeFilter(names_no_such_file)
         if code:  # of a signal
             log.info("%s: no answer is kept", run.folder)
             raise SystemExit(code)
         yield file
-
-
-@contextmanager
-def _unnamed(folder: str) -> Iterator[None]:
-    """Leave out lines of the log that name a folder, which is gone before they are read."""
-
-    def names_no_such_file(record: logging.LogRecord) -> bool:
-        return folder not in record.getMessage()
-
-    log.addFilter(names_no_such_file)
-    try:
-        yield
-    finally:
-        log.removeFilter(names_no_such_file)
-
-
-def _refuse_options_of_runs(name: str, answers: str | None) -> None:
-    if answers is not None:
-        raise UserError(f"--answers {answers}: of a run folder's model, but {name} is a file")
-    if not os.path.exists(name):
-        raise UserError(f"{name}: no such file or folder; a run folder or answers of ldt predict")
 
 
 def _shown(value: Any) -> str:

@@ -283,7 +283,7 @@ def test_a_run_shows_what_it_logged(folder):
         "longest input": "512 tokens",
         "train data": "train.jsonl: 80 documents",
         "eval data": "dev.jsonl: 10 documents",
-        "training": "20 steps in 2 min",
+        "training": "20 steps in 2:10",
         "finished": "2026-11-25T09:43:49+0000",
         "versions": "ldt 1, torch 2",
     }
