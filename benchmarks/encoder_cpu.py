@@ -33,7 +33,7 @@ from rich.table import Table
 from setting import PASSES, Setting
 
 from ldt.attention import matmul
-from ldt.bench.measure import machine
+from ldt.inference.measure import machine
 from ldt.model.precision import lower
 
 RESULT = Path(__file__).parent / "results" / "cpu-encoder.json"

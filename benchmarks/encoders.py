@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from setting import Setting
 
-from ldt.bench.measure import WARM_UP, fresh, peak_mib
+from ldt.inference.measure import WARM_UP, fresh, peak_mib
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -36,8 +36,8 @@ from measure import in_turn
 from rich.console import Console
 from rich.table import Table
 
-from ldt.bench.measure import STATUS, machine, peak_mib
 from ldt.export import export
+from ldt.inference.measure import STATUS, machine, peak_mib
 from ldt.inference.runtimes import FORMATS
 from ldt.io.files import write_whole
 from ldt.recipe.run import Run

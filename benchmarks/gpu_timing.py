@@ -5,7 +5,7 @@ import time
 
 import torch
 
-from ldt.bench.measure import seconds_of
+from ldt.inference.measure import seconds_of
 
 LAUNCHES, REPLAYS = 20, 7  # calls in a graph, and timed replays of it
 COMPILING = False  # in a job that only fills the cache of compiled kernels: each call runs once

@@ -186,7 +186,7 @@ def main():
     if options.measure:
         print(json.dumps(measured(*options.measure)))
         return
-    from ldt.bench.measure import machine
+    from ldt.inference.measure import machine
     from ldt.io.files import write_whole
 
     sources = {"ldt": HERE} | ({"before, ldt": options.before.absolute()} if options.before else {})

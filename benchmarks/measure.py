@@ -2,7 +2,7 @@
 
 import statistics
 
-from ldt.bench.measure import seconds_of
+from ldt.inference.measure import seconds_of
 
 
 def medians(runs, rounds):

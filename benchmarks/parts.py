@@ -56,7 +56,7 @@ from rich.console import Console
 from setting import PASSES, Setting
 
 from ldt.attention import fill_global_rows, matmul, sliding_window_attention
-from ldt.bench.measure import machine, seconds_of
+from ldt.inference.measure import machine, seconds_of
 from ldt.model import layers
 from ldt.model.packing import pack
 

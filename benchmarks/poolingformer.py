@@ -41,7 +41,7 @@ from rich.table import Table
 from safetensors.torch import load_file, save_file
 from setting import PASSES, Setting
 
-from ldt.bench.measure import machine
+from ldt.inference.measure import machine
 from ldt.io.files import write_whole
 from ldt.model import LdtConfig, LdtForTokenClassification
 from ldt.training.from_scratch import begin_with_sines

@@ -31,7 +31,7 @@ from rich.table import Table
 from transformers import LEDConfig, LEDForConditionalGeneration
 from transformers.utils import logging
 
-from ldt.bench.measure import fresh, machine, peak_mib, seconds_of
+from ldt.inference.measure import fresh, machine, peak_mib, seconds_of
 from ldt.io.files import write_whole
 from ldt.model import LdtForConditionalGeneration, LdtSeq2SeqConfig
 
@@ -123,7 +123,7 @@ def shape_of(case_name, tiny):
 
 
 def peak(name, shape, case):
-    """MiB, in a fresh process; see `ldt.bench.measure.peak_mib`."""
+    """MiB, in a fresh process; see `ldt.inference.measure.peak_mib`."""
     logging.set_verbosity_error()
     model = build(name, shape, case.tokens)
     few = Case(case.kind, WARM_UP, min(case.written, 4))

@@ -244,7 +244,7 @@ def main():
         model, file = options.predict
         print(json.dumps(predicted(model, json.loads(Path(file).read_text()))))
         return
-    from ldt.bench.measure import machine
+    from ldt.inference.measure import machine
     from ldt.io.files import write_whole
 
     result = {"machine": machine(), "documents": options.documents}

@@ -197,7 +197,7 @@ def main():
     if options.stage:
         print(json.dumps(globals()[options.stage]()))
         return
-    from ldt.bench.measure import machine
+    from ldt.inference.measure import machine
     from ldt.io.files import write_whole
 
     result = {"machine": machine(), "starts": []}

@@ -228,7 +228,7 @@ def main():
     if options.groups:
         print(json.dumps(groups(*options.groups)))
         return
-    from ldt.bench.measure import machine
+    from ldt.inference.measure import machine
     from ldt.io.files import write_whole
 
     count = options.documents

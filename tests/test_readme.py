@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from ldt import cli, errors
-from ldt.bench import measure
 from ldt.cli import failures
+from ldt.inference import measure
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")

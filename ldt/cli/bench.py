@@ -41,7 +41,7 @@ def bench(
     Example: ldt bench --length 1024 --length 4096 --training
     """
     from ldt.attention import choose
-    from ldt.bench import measure
+    from ldt.inference import measure
     from ldt.inference.predictor import find_device
     from ldt.io import files
 

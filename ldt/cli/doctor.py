@@ -1,10 +1,437 @@
-"""ldt doctor: the machine, and what is slow on it."""
+"""ldt doctor: facts of this machine and its speed, what is slow on it, and advice.
 
-from typing import Annotated
+Torch is imported when a part needs it: a broken one is a line of the report.
+"""
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from importlib.util import find_spec
+from math import ceil
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from ldt import __version__, system
 from ldt.cli.console import say, stdout
+from ldt.errors import first_line, plural
+
+PACKAGES = (
+    *("torch", "transformers", "tokenizers", "datasets", "accelerate", "huggingface-hub"),
+    *("safetensors", "numpy", "pydantic", "triton", "peft"),
+)
+INSTRUCTIONS = {  # as torch calls them -> as people do
+    "avx2": "AVX2",
+    "avx512_f": "AVX-512",
+    "avx512_vnni": "VNNI",
+    "avx512_bf16": "AVX-512 bf16",
+    "amx_tile": "AMX",
+    "neon": "NEON",
+    "sve": "SVE",
+    "bf16": "bf16",
+}
+SWITCHES = (
+    "LDT_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "LDT_ONEDNN",
+    "CUDA_VISIBLE_DEVICES",
+)
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+DRIVER = Path("/proc/driver/nvidia/version")
+PATIENCE = 2.0  # seconds for the hub to answer
+TOKENS, SIDE = 2048, 1024  # of the measured document, and of the measured matrices
+MEASURED = 0.7  # seconds for each speed figure
+LITTLE_MEMORY, LITTLE_DISK = 4 << 30, 5 << 30  # bytes
+WRONG_ASSEMBLER = "12.8.93"  # of float32 by wgmma, see `ldt.attention.triton.devices`
+
+
+class MachineFinding(NamedTuple):
+    """Something that costs time or may end a run, and what would do."""
+
+    what: str
+    remedy: str
+
+
+class Size(int):
+    """Bytes, shown in GiB."""
+
+    def __str__(self) -> str:
+        return f"{self / (1 << 30):.1f} GiB"
+
+
+@dataclass(frozen=True)
+class MachineReport:
+    """A report on a machine: facts by part and name, and what is slow here."""
+
+    parts: dict[str, dict[str, Any]]
+    slow: list[MachineFinding]
+
+    def lines(self) -> Iterator[str]:
+        """The report in words."""
+        yield f"ldt {__version__} on {platform.system()} {platform.release()}"
+        for part, facts in self.parts.items():
+            yield f"{part}:"
+            width = max(map(len, facts), default=0)
+            for name, value in facts.items():
+                yield f"  {name:<{width}}  {_shown(value)}"
+        yield f"slow or missing here:{'' if self.slow else ' nothing found'}"
+        for finding in self.slow:
+            yield f"  {finding.what}; {finding.remedy}"
+
+    def json(self) -> str:
+        """The report for programs."""
+        slow = [finding._asdict() for finding in self.slow]
+        return json.dumps({"ldt": __version__, **self.parts, "slow": slow}, indent=2)
+
+
+def examine() -> MachineReport:
+    """Look at the machine, ask the hub for an answer, measure; some 5 seconds without the imports.
+
+    A part that fails says why, and the others go on.
+    """
+    looks = (versions, processor, threads, memory, gpu, attention, hub, speed)
+    parts = {look.__name__: _facts(look) for look in looks}
+    return MachineReport(parts, list(slow(parts)))
+
+
+def versions() -> dict[str, Any]:
+    """Versions of Python and of what ldt builds on."""
+    facts: dict[str, Any] = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            facts[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            facts[name] = "not installed"
+    return facts
+
+
+def processor() -> dict[str, Any]:
+    """The processor and the instructions that speed depends on."""
+    import torch
+
+    from ldt.attention.matmul import has_bfloat16
+    from ldt.inference.measure import machine
+
+    has: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return {
+        "model": machine()["cpu"],
+        "architecture": platform.machine(),
+        "instructions": [word for name, word in INSTRUCTIONS.items() if has.get(name)],
+        "taken by torch": torch.backends.cpu.get_cpu_capability(),
+        "bf16 instructions": has_bfloat16(),
+    }
+
+
+def threads() -> dict[str, Any]:
+    """Processors that are there and may be used, and the threads of commands, which torch takes."""
+    import torch
+
+    quota, (number, why) = system.cpu_quota(), system.threads()
+    if number is not None:
+        torch.set_num_threads(number)
+    facts: dict[str, Any] = {
+        "processors": os.cpu_count(),
+        "usable": len(system.processors()),
+        "quota": None if quota is None else round(quota, 2),
+        "torch": torch.get_num_threads(),
+        "limited by": why or None,
+        "busy": round(system.load(), 1),
+    }
+    return facts | {name: os.environ[name] for name in SWITCHES if name in os.environ}
+
+
+def memory() -> dict[str, Any]:
+    """Memory, its limits, and the disk of the current folder."""
+    import psutil
+
+    there = psutil.virtual_memory()
+    facts: dict[str, Any] = {
+        "total": Size(there.total),
+        "available": Size(there.available),
+        "control group": _size(system.memory_limit()),
+        "ulimit -v": _size(system.address_space()),
+        "free disk here": Size(shutil.disk_usage(".").free),
+    }
+    with suppress(OSError):
+        chosen = re.search(r"\[(\w+)\]", HUGE_PAGES.read_text())
+        facts["huge pages"] = chosen and chosen[1]
+    return facts
+
+
+def gpu() -> dict[str, Any]:
+    """GPUs that torch sees, the driver, and the assembler of the kernels."""
+    import torch
+
+    facts: dict[str, Any] = {"torch built for": f"CUDA {torch.version.cuda}"}
+    if torch.version.cuda is None:
+        facts = {"torch built for": "ROCm" if torch.version.hip else "CPU"}
+    with suppress(OSError):
+        version = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", DRIVER.read_text())
+        facts["driver"] = version and version[1]
+    if assembled := assembler():
+        facts["assembler"] = assembled
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for number in range(count):
+        properties = torch.cuda.get_device_properties(number)
+        capability = f"sm_{properties.major}{properties.minor}"
+        facts[f"gpu {number}"] = f"{properties.name}, {Size(properties.total_memory)}, {capability}"
+    return facts | ({} if count else {"gpu": None})
+
+
+def assembler() -> str | None:
+    """``ptxas 12.9.86 of triton 3.9.0``; None where triton or its assembler is not there."""
+    package = find_spec("triton")
+    if package is None or not package.origin:
+        return None
+    of_triton = Path(package.origin).parent / "backends/nvidia/bin/ptxas"
+    command = [os.environ.get("TRITON_PTXAS_PATH") or of_triton, "--version"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    version = re.search(r"\bV(\d+(?:\.\d+)+)", done.stdout)
+    return f"ptxas {version[1]} of triton {metadata.version('triton')}" if version else None
+
+
+def attention() -> dict[str, Any]:
+    """The kernels that ``auto`` takes, and the libraries of matrix products on the CPU."""
+    import torch
+
+    from ldt.attention import choose, matmul
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtypes = (torch.float32, torch.bfloat16)
+    facts: dict[str, Any] = {}
+    for dtype in dtypes:
+        name, why = choose(device, dtype)
+        facts[f"{device}, {str(dtype).removeprefix('torch.')}"] = f"{name}: {why}"
+    default = "MKL" if torch.backends.mkl.is_available() else "torch's own library"
+    words = {"linear": "linear layers", "bmm": "batched products"}
+    for kind, onednn in matmul.choices().items():
+        facts[words[kind]] = "oneDNN" if onednn else default
+    return facts
+
+
+def hub() -> dict[str, Any]:
+    """The hub's cache and switches, and whether it answers; no token and no user's name."""
+    from huggingface_hub import constants, get_token
+
+    cache = Path(constants.HF_HUB_CACHE)
+    models = sorted(cache.glob("models--*")) if cache.is_dir() else []
+    offline = [name for name in OFFLINE if os.environ.get(name, "0") not in ("", "0")]
+    return {
+        "cache": f"{_without_home(str(cache))}, {plural(len(models), 'model')}",
+        "token": "set" if get_token() else "none",
+        "proxy": "set" if urllib.request.getproxies() else "none",
+        "offline": offline,
+        "reachable": "not asked" if offline else reachable(constants.ENDPOINT),
+    }
+
+
+def reachable(address: str) -> str:
+    """``yes, in 0.2 s``, or ``no`` and why, of a server that is asked for at most `PATIENCE`."""
+    result = [f"no: nothing in {PATIENCE:g} s"]
+
+    def ask():
+        begin = time.perf_counter()
+        try:
+            request = urllib.request.Request(address, method="HEAD")
+            urllib.request.urlopen(request, timeout=PATIENCE).close()
+        except urllib.error.HTTPError as error:
+            error.close()  # an answer, too
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            result.append(f"no: {getattr(reason, 'strerror', None) or reason}")
+            return
+        result.append(f"yes, in {time.perf_counter() - begin:.1f} s")
+
+    # In a thread, as the look-up of a name has no timeout of its own.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(PATIENCE + 0.5)
+    return result[-1]
+
+
+def speed() -> dict[str, Any]:
+    """Tokens a second through a small encoder, and the speed of matrix products."""
+    import torch
+
+    from ldt.attention.matmul import has_bfloat16
+    from ldt.inference import measure
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    names = ("fp32", "bf16") if device == "cuda" or has_bfloat16() else ("fp32",)
+    facts = {}
+    for name in names:
+        dtype = torch.float32 if name == "fp32" else torch.bfloat16
+        matrix = torch.ones(SIDE, SIDE, device=device, dtype=dtype)
+        seconds = min(measure.times(partial(torch.matmul, matrix, matrix), MEASURED, device))
+        facts[f"{name} products"] = f"{2 * SIDE**3 / seconds / 1e12:.2f} TFLOP/s"
+    run = measure.load("ldt", TOKENS, device, heads=6, vocabulary=1000)
+    run()
+    seconds = min(measure.times(run, MEASURED, device))
+    facts["encoder"] = (
+        f"{TOKENS / seconds:,.0f} tokens a second (2 layers of width 384, a document of "
+        f"{TOKENS:,} tokens, fp32, forward)"
+    )
+    return facts
+
+
+def _facts(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return look()
+    except Exception as error:  # a broken installation is what is looked for
+        return {"failed": f"{type(error).__name__}: {_without_home(first_line(error))}"}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)
+
+
+def _size(size: int | None) -> Size | None:
+    return None if size is None else Size(size)
+
+
+def _without_home(text: str) -> str:
+    return text.replace(str(Path.home()), "~")
+
+
+def slow(parts: dict[str, dict[str, Any]]) -> Iterator[MachineFinding]:
+    """Findings by part; a part that failed is one."""
+    for name, facts in parts.items():
+        if "failed" in facts:
+            yield MachineFinding(
+                f"{name} could not be looked at ({facts['failed']})",
+                "installing the packages of pyproject.toml anew may help",
+            )
+        elif name in _OF:
+            yield from _OF[name](facts)
+
+
+def _of_processor(facts: dict[str, Any]) -> Iterator[MachineFinding]:
+    has = facts["instructions"]
+    if facts["architecture"].lower() in ("x86_64", "amd64") and "AVX-512" not in has:
+        instructions = "AVX2 alone" if "AVX2" in has else "not even AVX2"
+        yield MachineFinding(
+            f"the processor has {instructions}, no AVX-512: products run at half the width or less",
+            "another machine, or a smaller model",
+        )
+    if not facts["bf16 instructions"]:
+        yield MachineFinding(
+            "the processor has no bf16 instructions: bf16 is slower than fp32 here",
+            "training.bf16=auto takes fp32; ldt predict --precision int8 is faster",
+        )
+
+
+def _of_threads(facts: dict[str, Any]) -> Iterator[MachineFinding]:
+    usable, quota, taken = facts["usable"], facts["quota"], facts["torch"]
+    granted = usable if quota is None else min(usable, quota)
+    why = f"a quota of {quota:g}" if quota is not None and quota < usable else f"{usable} usable"
+    if taken > ceil(granted):
+        yield MachineFinding(
+            f"{taken} threads share {granted:g} of {facts['processors']} processors ({why})",
+            f"OMP_NUM_THREADS={ceil(granted)}",
+        )
+    elif taken < int(granted) and "OMP_NUM_THREADS" in facts:
+        yield MachineFinding(
+            f"{plural(taken, 'thread')} on {granted:g} processors that may be used",
+            f"OMP_NUM_THREADS={int(granted)}",
+        )
+    elif granted < 1:
+        yield MachineFinding(f"{why}, less than a processor", "a larger one")
+    if facts["busy"] > facts["processors"] / 2:
+        fits = max(1, int(granted - facts["busy"]))
+        fewer = f"LDT_THREADS={fits}, as threads wait for one another, or " if fits < taken else ""
+        yield MachineFinding(
+            f"other programs are a load of {facts['busy']:g} on {facts['processors']} processors, "
+            "so the figures of speed are too low",
+            f"{fewer}end them, or wait",
+        )
+
+
+def _of_memory(facts: dict[str, Any]) -> Iterator[MachineFinding]:
+    granted, allowed = facts["control group"], facts["ulimit -v"]
+    if facts["available"] < LITTLE_MEMORY:
+        yield MachineFinding(
+            f"{facts['available']} of memory available", "free some before training"
+        )
+    if granted is not None and granted < facts["total"]:
+        limit = f"the control group allows {granted} of {facts['total']} of memory"
+        yield MachineFinding(limit, "a container with a larger limit")
+    if allowed is not None:
+        yield MachineFinding(f"ulimit -v allows {allowed} of memory", "ulimit -v unlimited")
+    if facts.get("huge pages") == "never":
+        yield MachineFinding(
+            "huge pages are off, which slows large tensors down",
+            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root",
+        )
+    if facts["free disk here"] < LITTLE_DISK:
+        yield MachineFinding(
+            f"{facts['free disk here']} of free disk here, and checkpoints take gigabytes",
+            "free some, or another training.output_dir",
+        )
+
+
+def _of_gpu(facts: dict[str, Any]) -> Iterator[MachineFinding]:
+    if facts.get("driver") and "gpu" in facts:
+        built = facts["torch built for"]
+        yield MachineFinding(
+            f"a driver {facts['driver']} of NVIDIA, but torch, built for {built}, sees no GPU",
+            "a build of torch for the driver's CUDA (pytorch.org), or CUDA_VISIBLE_DEVICES unset",
+        )
+    assembler, gpus = facts.get("assembler", ""), [str(facts[name]) for name in facts]
+    if f" {WRONG_ASSEMBLER} " in assembler and any(gpu.endswith("sm_90") for gpu in gpus):
+        yield MachineFinding(
+            f"{assembler} makes wrong code of float32 products by warpgroup units (wgmma) on sm_90;"
+            " the kernels of ldt make none",
+            "triton 3.8 for kernels of your own, or a ptxas from 12.9.86 on as TRITON_PTXAS_PATH",
+        )
+
+
+def _of_attention(facts: dict[str, Any]) -> Iterator[MachineFinding]:
+    if any("triton is not installed" in str(value) for value in facts.values()):
+        yield MachineFinding("no fused kernels without triton", "pip install 'ldt-toolkit[cuda]'")
+
+
+def _of_hub(facts: dict[str, Any]) -> Iterator[MachineFinding]:
+    if facts["offline"]:
+        names = ", ".join(facts["offline"])
+        yield MachineFinding(f"{names}: hub ids are found in the cache alone", f"unset {names}")
+    elif facts["reachable"].startswith("no"):
+        why = facts["reachable"].removeprefix("no: ")
+        yield MachineFinding(
+            f"the hub does not answer ({why}): hub ids are found in the cache alone",
+            "HTTPS_PROXY or HF_ENDPOINT, if there is a way out; HF_HUB_OFFLINE=1, if there is none",
+        )
+
+
+_OF = {
+    "processor": _of_processor,
+    "threads": _of_threads,
+    "memory": _of_memory,
+    "gpu": _of_gpu,
+    "attention": _of_attention,
+    "hub": _of_hub,
+}
 
 
 def doctor(
@@ -18,8 +445,6 @@ def doctor(
 
     Example: ldt doctor --json > doctor.json
     """
-    from ldt.bench.doctor import examine
-
     report = examine()
     if json:
         say(report.json(), console=stdout)

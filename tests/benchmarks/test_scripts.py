@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ldt.bench.measure import STATUS
+from ldt.inference.measure import STATUS
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(file.stem for file in FOLDER.glob("*.py") if "ArgumentParser" in file.read_text())

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import set_seed
 
-from ldt.bench.measure import STATUS
+from ldt.inference.measure import STATUS
 from ldt.model import (
     LdtConfig,
     LdtForCandidateRanking,
@@ -136,7 +136,7 @@ def test_a_graph_equals_its_model_at_all_sizes(
 PEAK = """
 import sys
 import torch
-from ldt.bench.measure import peak_mib
+from ldt.inference.measure import peak_mib
 from ldt.inference.runtimes import OnnxSession
 from pathlib import Path
 session = OnnxSession(Path(sys.argv[1]))

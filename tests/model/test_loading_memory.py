@@ -11,8 +11,8 @@ from leds import led
 from longformers import batch, ldt_model, longformer, to_bin, to_bin_shards, to_shards
 from safetensors.torch import load_file, save_file
 
-from ldt.bench.measure import STATUS
 from ldt.errors import ModelError
+from ldt.inference.measure import STATUS
 from ldt.model import (
     LdtConfig,
     LdtForCausalLM,
@@ -31,7 +31,7 @@ import json, sys
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from ldt.bench.measure import peak_mib
+from ldt.inference.measure import peak_mib
 from ldt.model import LdtForMaskedLM, load
 
 WAYS = {

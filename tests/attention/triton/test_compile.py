@@ -9,7 +9,7 @@ from descriptors import check
 pytest.importorskip("triton")
 
 from ldt.attention.triton.devices import KNOWN
-from ldt.bench.doctor import assembler
+from ldt.cli.doctor import assembler
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from transformers import PreTrainedModel
 
 from ldt import cli, errors
-from ldt.bench import measure
+from ldt.inference import measure
 
 
 def bench(arguments):

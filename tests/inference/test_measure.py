@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from ldt.bench import measure
+from ldt.inference import measure
 
 linux = pytest.mark.skipif(not measure.STATUS.exists(), reason="memory is told by Linux alone")
 

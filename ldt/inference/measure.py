@@ -27,7 +27,7 @@ WARM_UP = 64  # tokens of the call that lets libraries load their code
 SECONDS = 2.0  # for which a pass is repeated
 SAMPLE = 0.005  # seconds; a shorter call is repeated that long, or starting it is what is timed
 STATUS = Path("/proc/self/status")  # has the memory of a process, on Linux alone
-PRELOADED = ["ldt.bench.measure", "ldt.model", "transformers.models.roberta.modeling_roberta"]
+PRELOADED = ["ldt.inference.measure", "ldt.model", "transformers.models.roberta.modeling_roberta"]
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import torch
 from groups import tree
 
 from ldt import cli, system
-from ldt.bench import doctor, findings
-from ldt.bench.doctor import Size
+from ldt.cli import doctor
+from ldt.cli.doctor import Size
 
 PROCESSOR = {
     "architecture": "x86_64",
@@ -39,12 +39,12 @@ HOPPER = {"gpu 0": "NVIDIA H200, 139.8 GiB, sm_90", "assembler": "ptxas 12.8.93 
 
 def found(part, facts, **changes):
     """The findings of a part whose facts are changed."""
-    return [": ".join(each) for each in findings.slow({part: facts | changes})]
+    return [": ".join(each) for each in doctor.slow({part: facts | changes})]
 
 
 def test_of_a_good_machine_nothing_is_said():
     good = {"processor": PROCESSOR, "threads": THREADS, "memory": MEMORY, "hub": HUB}
-    assert list(findings.slow(good | {"gpu": GPU, "attention": ATTENTION})) == []
+    assert list(doctor.slow(good | {"gpu": GPU, "attention": ATTENTION})) == []
 
 
 @pytest.mark.parametrize(
