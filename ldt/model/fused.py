@@ -1,67 +1,193 @@
-"""The dense parts of a layer on CUDA, each one function of autograd with a backward pass by hand.
+"""A layer on CUDA as one function of autograd, with a backward pass by hand.
 
-Both end with dropout, the sum with the residual stream and its normalisation, in one kernel. They
-keep what their backward pass needs and compute the rest again: what the activation gives, and their
-input where it is the output of such an end. The modules of `ldt.model.layers` run wherever these do
-not, and say what is right.
+Query, key and value are one product with a copy of their weights below each other; windows and
+global rows write to one tensor, and so do the gradients of query, key and value. Both halves end
+with dropout, the sum with the residual stream and its normalisation, in one kernel. What the
+backward pass needs is kept; what the activation gives, and the input of a product where that is the
+output of a normalisation, is computed again.
+
+The modules of `ldt.model.layers` run wherever this does not, and say what is right.
 """
 
 import weakref
 from contextlib import nullcontext
-from functools import cache, wraps
-from operator import attrgetter, is_
+from functools import wraps
 from typing import NamedTuple
 
 import torch
 from torch import distributed as dist
-from torch import nn
 from torch.nn import functional as F
-from torch.nn.modules.module import _has_any_global_hook
-from transformers.activations import GELUActivation
 
-from ldt.attention import choose
-from ldt.attention.derivatives import second_derivative, transformed
-from ldt.attention.matmul import Linear
+from ldt.attention.derivatives import second_derivative
+from ldt.attention.layout import per_head
+from ldt.attention.triton import pattern, rows, tiles
+from ldt.attention.triton.backward import Backward
+from ldt.attention.triton.forward import Forward
+from ldt.attention.triton.norms import again, gelu_backward, norm, norm_backward
+from ldt.model.gates import ATTENTION, DENSE, autocast_dtype, gate_of
 from ldt.model.recompute import kept_by_others, recomputed, recomputes, save, saved
 
-STREAMS = {torch.float32, torch.bfloat16, torch.float16}  # dtypes of a residual stream
-PARAMETERS = {nn.Parameter}  # classes of weights that are each one piece of memory
-LARGEST = 4096  # columns of a residual stream
-MADE, GATE = "_ldt_made", "_ldt_gate"  # attributes of an output and of a module
-HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
-DTYPE = attrgetter("dtype")
-LINEAR = Linear, nn.Linear
-# Parts of modules that are used without being called, with their classes; None: a class that says
-# itself, by ``uncalled``, that it may be. What sharding makes of it, a subclass, does not.
-ENDS = {"dense": LINEAR, "LayerNorm": (nn.LayerNorm,), "dropout": (nn.Dropout,)}
-FEED_FORWARD = {
-    "intermediate": None,
-    "intermediate.dense": LINEAR,
-    "intermediate.activation": (GELUActivation,),
-    "output": None,
-    **{f"output.{name}": classes for name, classes in ENDS.items()},
-}
+MADE = "_ldt_made"  # attribute of an output
 
 
-def residual(module, x, stream):
-    """``module(x, stream)`` of an `ldt.model.layers.Residual`; None where its modules must run."""
-    products = products_dtype(module.backend, stream)
-    gate = products and gate_of(module, ENDS, stream)
-    end = gate and gate.end(products, module.copies)
-    if end is None or x.dtype not in (stream.dtype, products):
+def layer(module, x, layout, products, output_attentions=False, globals_only=False):
+    """``module(x, layout, ...)`` of an `ldt.model.layers.LdtLayer`; None where its modules must
+    run. Those of its attention may run alone.
+
+    Args:
+        products: dtype of the products, of `ldt.model.gates.products_dtype`.
+    """
+    gate = gate_of(module, DENSE, x)
+    ends = gate and gate.ends()
+    if not ends:
         return None
-    return _run(_Residual, gate.norm, x, stream, *gate.weights, end)
+    attention, weights, probs = module.attention.self, gate.weights, (None, None)
+    (eps, dropout), (eps2, dropout2) = ends
+    first, second = End(eps, dropout, products), End(eps2, dropout2, products, not module.is_last)
+    attend = own = None
+    if not (output_attentions or globals_only or attention.pooled is not None) and (
+        attention.backend == module.backend
+    ):
+        own = gate_of(module.attention, ATTENTION, x)
+        attend = own and Attend.of(attention, layout, x, products)
+    if attend:
+        low, sources = product_input(x, products)
+        out, x, weights = None, attention.attach_global(x, layout), own.weights + weights
+    else:
+        recompute(x)
+        if globals_only:
+            out = attention.global_attention(x, layout)
+            x = x.index_select(0, layout.global_index)
+        else:
+            out, *probs = attention(x, layout, output_attentions)
+        low, sources = _as(products, out.detach()), None
+    call = _Call(attend, first, second, low, sources)
+    if torch.is_grad_enabled():
+        out = _Layer.apply(x, out, call, *weights)
+    else:
+        out = _Layer.forward(None, x, out, call, *weights)
+    # An output that gradient checkpointing keeps is to cost no more than itself.
+    made = call.total is not None or call.copy is not None
+    if made and not out.is_inference() and not kept_by_others():
+        setattr(out, MADE, _Made(out, call, gate.norms[1]))
+        if module.is_last:
+            recompute(out)
+    return out, *probs
 
 
-def feed_forward(layer, x):
-    """``layer.output(layer.intermediate(x), x)`` of an `ldt.model.layers.LdtLayer`; None where
-    these modules must run."""
-    products = products_dtype(layer.backend, x)
-    gate = products and gate_of(layer, FEED_FORWARD, x)
-    end = gate and gate.end(products, not layer.is_last)
-    if end is None:
-        return None
-    return _run(_FeedForward, gate.norm, x, *gate.weights, end, product_input(x, products))
+class _Call:
+    """Settings of one call of a layer, and what the next one gets besides its output.
+
+    Args:
+        attend: `Attend`, None where modules gave the output of attention.
+        first, second: the `End` of each half.
+        low: input of the first product.
+        sources: of it, see `product_input`.
+    """
+
+    __slots__ = "attend", "copy", "first", "low", "second", "sources", "total"
+
+    def __init__(self, attend, first, second, low, sources):
+        self.attend, self.first, self.second = attend, first, second
+        self.low, self.sources = low, sources
+        self.copy, self.total = None, None  # see `_Made`
+
+
+class Attend:
+    """Windows and global rows of layers of one kind in a batch.
+
+    Args:
+        layout: of the packed tokens.
+        x: [total, width].
+        windows: window, dilations of the heads, and True to look at no later token.
+        products: dtype of the products.
+        dropout: probability.
+    """
+
+    @classmethod
+    def of(cls, module, layout, x, products):
+        """The attention of an `ldt.model.layers.SelfAttention`, which the layout caches; None where
+        its modules must run."""
+        window, dilation, causal = module.pattern.values()
+        windows = window, per_head(dilation, module.heads), causal
+        settings = windows, products, module.dropout if module.training else 0.0
+        key = "fused", x.shape[1], *settings
+        attend = layout.cached(key, lambda: cls(layout, x, *settings))
+        return attend if attend.runs else None
+
+    def __init__(self, layout, x, windows, products, dropout):
+        heads, causal = len(windows[1]), windows[-1]
+        self.rows = len(x), heads, x.shape[1] // heads
+        self.dropout, self.work, self.runs = dropout, None, True
+        self.forward_windows, self.backward_windows = None, None
+        low = x.new_empty(0, *self.rows[1:], dtype=products)
+        tiles.check(low)
+        if layout.is_global is not None:
+            shape = len(layout.global_index), *self.rows[1:]
+            self.runs = not causal and rows.folds(shape, x, layout, products)
+            if not self.runs:
+                return
+            low = x.to(products)
+            self.work = rows.Work.of(layout, low, *shape[1:], dropout, placed=True)
+        self.pattern = pattern.windows(layout, *windows)
+
+    def forward(self, low, weight, bias, of_global):
+        """[total, width], and what `backward` needs.
+
+        Args:
+            low: [total, width], in the dtype of products.
+            weight, bias: [3 * width, width] and [3 * width] of query, key and value.
+            of_global: weights and biases of the global projections.
+        """
+        qkv, kept = F.linear(low, weight, bias), ()
+        q, k, v = (x.view(self.rows) for x in qkv.split(low.shape[1], 1))
+        seed = drawn(self.dropout, low)
+        if self.forward_windows is None:
+            self.forward_windows = Forward(q, k, v, self.pattern, self.dropout)
+        out, lse = self.forward_windows(q, k, v, seed)
+        if self.work is not None:
+            kept = self.work.forward(low, None, rows.Weights(*of_global), out, seed)
+        return out.view(low.shape), (weight, qkv, lse, seed, *of_global, *kept)
+
+    def backward(self, dout, out, x, kept, of_x, needed):
+        """Gradients of x or None, and of weights and biases.
+
+        Args:
+            dout, out: [total, width], contiguous: the gradient of the output, and the output.
+            x: [total, width], what `forward` took.
+            kept: what it returned besides.
+            of_x: True for the gradient of x.
+            needed: True for each of the weights and biases whose gradient is wanted.
+        """
+        weight, qkv, lse, seed, *kept = kept
+        dqkv, (total, width) = torch.empty_like(qkv), x.shape
+        dout, out = dout.view(self.rows), out.view(self.rows)
+        q, k, v = (part.view(self.rows) for part in qkv.split(width, 1))
+        d = dqkv.view(total, 3, *self.rows[1:])
+        tensors = d[:, 0], d[:, 1:].transpose(0, 1), dout, q, k, v, out
+        if self.backward_windows is None:
+            self.backward_windows = Backward(*tensors, self.pattern, self.dropout)
+        self.backward_windows(*tensors, lse, seed)
+        dx, of_weights, of_biases, of_global = None, [None] * 3, [None] * 3, [None] * 6
+        if self.work is not None:
+            of_query, of_value = any(needed[6:8]), any(needed[10:])
+            wanted = of_query, of_query, *needed[8:10], of_value, of_value
+            weights = rows.Weights(*kept[:6])
+            dx, _, of_global = self.work.backward(dout, x, kept[6:], weights, wanted, seed)
+        if any(needed[0:6:2]):
+            of_weights = (dqkv.t() @ x).split(width)
+        if any(needed[1:6:2]):
+            of_biases = dqkv.sum(0).split(width)
+        if of_x:
+            dx = dqkv @ weight if dx is None else dx.addmm_(dqkv, weight)
+        of_local = (grad for pair in zip(of_weights, of_biases, strict=True) for grad in pair)
+        return dx, (*of_local, *of_global)
+
+
+def drawn(dropout, x):
+    """A seed from torch's generator, whose state gradient checkpointing restores; None without
+    dropout."""
+    return torch.randint(2**31, (), device=x.device) if dropout else None
 
 
 class End(NamedTuple):
@@ -77,31 +203,23 @@ class End(NamedTuple):
     eps: float
     dropout: float
     products: torch.dtype
-    copies: bool
+    copies: bool = True
 
-    def forward(self, y, stream, weight, bias, keep, notes):
-        """The output; with ``keep`` sum and seed (None without dropout), else two of None.
+    def forward(self, y, stream, weight, bias, keep):
+        """The output, its copy or None, and with ``keep`` the sum and the seed, else None.
 
         Args:
             y, stream: [n, width], what a product gave and the residual stream.
-            notes: list that gets the copy, or None, and a weak reference to the sum, or None.
         """
-        from ldt.attention.triton.norms import norm
-
-        # From torch's generator, whose state gradient checkpointing restores.
-        seed = torch.randint(2**31, (), device=y.device) if self.dropout else None
+        seed = drawn(self.dropout, y)
         low = self.products if self.copies and self.products != stream.dtype else None
         settings = {"dropout": self.dropout, "seed": seed, "keep": keep, "low": low}
-        out, copy, total = norm(y, stream, weight, bias, self.eps, **settings)
-        notes += [copy, total if total is None else weakref.ref(total)]
-        return out, total, seed
+        return *norm(y, stream, weight, bias, self.eps, **settings), seed
 
     def backward(self, dout, total, weight, seed):
         """Gradients of the stream, y, weight and bias, and the sum of y's."""
-        from ldt.attention.triton.norms import norm_backward
-
         settings = {"dropout": self.dropout, "seed": seed}
-        return norm_backward(dout.contiguous(), total, weight, self.eps, self.products, **settings)
+        return norm_backward(dout, total, weight, self.eps, self.products, **settings)
 
 
 class _Made:
@@ -109,59 +227,43 @@ class _Made:
 
     Args:
         out: the output.
-        copy: of it in the dtype of products, or None.
-        total: weak reference to the sum, which whoever normalised it keeps; or None.
+        call: that gave it. Whoever normalised the sum keeps that.
         norm: the torch.nn.LayerNorm.
     """
 
-    __slots__ = "copy", "norm", "total", "version"
+    __slots__ = "copy", "norm", "of", "total", "version"
 
-    def __init__(self, out, copy, total, norm):
-        self.version = out._version
-        self.copy, self.total, self.norm = copy, total, (norm.weight, norm.bias, norm.eps)
+    def __init__(self, out, call, norm):
+        self.version, self.copy, self.total, self.of = out._version, call.copy, call.total, norm
+        self.norm = norm.weight, norm.bias, norm.eps
 
 
 def product_input(x, dtype):
     """``x`` for a product, and (sum, weight, bias, eps) to compute it again from, or None."""
-    sources = getattr(x, MADE, None)
-    if sources is None or sources.version != x._version or kept_by_others():
+    made = getattr(x, MADE, None)
+    if made is None or made.version != x._version or kept_by_others():
         return _as(dtype, x), None
-    copy, sources.copy = sources.copy, None
-    total = sources.total and sources.total()
+    copy, made.copy = made.copy, None
+    total = made.total and made.total()
     low = _as(dtype, x) if copy is None or copy.dtype != dtype else copy
-    return low, None if total is None else (total, *sources.norm)
+    return low, None if total is None else (total, *made.norm)
 
 
-def _run(function, norm, *arguments):
-    """Output of a function, with its `_Made`."""
-    notes = []
-    if torch.is_grad_enabled():
-        out = function.apply(*arguments, notes)
-    else:
-        out = function.forward(None, *arguments, notes)
-    copy, total = notes
-    # An output that gradient checkpointing keeps is to cost no more than itself.
-    if (copy is None and total is None) or out.is_inference() or kept_by_others():
-        return out
-    setattr(out, MADE, _Made(out, copy, total, norm))
-    if total is not None and recomputes():
-        _recomputed(out, total(), norm)
-    return out
-
-
-def _recomputed(out, total, norm):
-    """Have modules that keep an output compute it again."""
-    from ldt.attention.triton.norms import again
-
-    weights, eps = (norm.weight, norm.bias), norm.eps
+def recompute(x):
+    """Have modules that keep the output of a function compute it again."""
+    made = getattr(x, MADE, None) if recomputes() else None
+    total = made and made.total and made.total()
+    if total is None or made.version != x._version:
+        return
+    *weights, eps = made.norm
     if dist.is_initialized():  # sharding takes weights away before the next layer's backward pass
         weights = [weight.detach().clone() for weight in weights]
     recomputed(
-        out,
+        x,
         lambda total, *weights: again(total, *weights, eps, total.dtype),
         total,
         *weights,
-        of=norm,
+        of=made.of,
     )
 
 
@@ -177,80 +279,99 @@ def by_hand(backward):
         if torch.is_grad_enabled():
             raise second_derivative()
         kind = dout.device.type
-        plain = nullcontext() if _autocast(kind) is None else torch.autocast(kind, enabled=False)
+        plain = (
+            nullcontext() if autocast_dtype(kind) is None else torch.autocast(kind, enabled=False)
+        )
         with plain:
             return backward(ctx, dout)
 
     return run
 
 
-class _Residual(torch.autograd.Function):
-    """A product and an `End`."""
+class Dense(NamedTuple):
+    """Weights of a layer behind its attention, in the order of `DENSE`; or their gradients."""
+
+    out: torch.Tensor
+    out_bias: torch.Tensor
+    scale: torch.Tensor
+    shift: torch.Tensor
+    wide: torch.Tensor
+    wide_bias: torch.Tensor
+    narrow: torch.Tensor
+    narrow_bias: torch.Tensor
+    scale2: torch.Tensor
+    shift2: torch.Tensor
+
+
+class _Layer(torch.autograd.Function):
+    """Attention, unless modules gave its output, and both halves of products and ends."""
 
     @staticmethod
-    def forward(ctx, x, stream, weight, bias, scale, shift, end, notes):
+    def forward(ctx, x, attended, call, *weights):
         keep = ctx is not None and any(ctx.needs_input_grad)
-        low = _as(end.products, x)
-        weight, bias = _cast(end.products, weight, bias)
-        y = F.linear(low, weight, bias)
-        out, total, seed = end.forward(y, stream, scale, shift, keep, notes)
-        if keep:
-            low = low if ctx.needs_input_grad[2] else None
-            save(ctx, low, weight, scale, total, seed)
-            ctx.end = end
-        return out
-
-    @staticmethod
-    @by_hand
-    def backward(ctx, dout):
-        x, weight, scale, total, seed = saved(ctx)
-        needed = ctx.needs_input_grad
-        dstream, dy, dscale, dshift, dbias = ctx.end.backward(dout, total, scale, seed)
-        dx = dy @ weight if needed[0] else None
-        dweight = dy.t() @ x if needed[2] else None
-        return dx, dstream, dweight, dbias, dscale, dshift, None, None
-
-
-class _FeedForward(torch.autograd.Function):
-    """A product, GELU, a product and an `End`, whose residual stream is the input."""
-
-    @staticmethod
-    def forward(ctx, x, first, bias, second, bias2, scale, shift, end, given, notes):
-        keep = ctx is not None and any(ctx.needs_input_grad)
-        low, sources_of_x = given
-        first, bias, second, bias2 = _cast(end.products, first, bias, second, bias2)
-        wide = F.linear(low, first, bias)
+        attend, first, second, low = call.attend, call.first, call.second, call.low
+        local, of_global, dense = weights[:6], weights[6:-10], Dense(*weights[-10:])
+        of_attention, sources = (), (None,) * 4
+        joined, dense = _cast(first.products, local if attend else (), dense)
+        if attend:
+            sources = call.sources or (low, None, None, None)
+            low, of_attention = attend.forward(low, *joined, of_global)
+        y = F.linear(low, dense.out, dense.out_bias)
+        middle, copy, total, seed = first.forward(y, x, dense.scale, dense.shift, keep)
+        wide = F.linear(middle if copy is None else copy, dense.wide, dense.wide_bias)
         active = F.gelu(wide) if keep else torch.ops.aten.gelu_(wide)
-        y = F.linear(active, second, bias2)
-        out, total, seed = end.forward(y, x, scale, shift, keep, notes)
+        y = F.linear(active, dense.narrow, dense.narrow_bias)
+        ends = dense.scale2, dense.shift2, keep
+        out, call.copy, total2, seed2 = second.forward(y, middle, *ends)
         if keep:
-            *sources, eps = (low, None, None, None) if sources_of_x is None else sources_of_x
-            if not ctx.needs_input_grad[1]:
-                sources = None, None, None
-            save(ctx, *sources, wide, first, second, scale, total, seed)
-            ctx.end, ctx.eps = end, eps
+            call.total = weakref.ref(total2)
+            ctx.attend, ctx.first, ctx.second, ctx.eps = attend, first, second, sources[3]
+            if not (attend or ctx.needs_input_grad[3]):
+                low = None
+            tensors = low, total, seed, wide, total2, seed2, *dense, *sources[:3]
+            save(ctx, *tensors, *of_attention)
         return out
 
     @staticmethod
     @by_hand
     def backward(ctx, dout):
-        from ldt.attention.triton.norms import again, gelu_backward
+        low, total, seed, wide, total2, seed2, *tensors = saved(ctx)
+        dense, (x, *norm), of_attention = Dense(*tensors[:10]), tensors[10:13], tensors[13:]
+        del tensors
+        needed, first, dtype = ctx.needs_input_grad, ctx.first, dense.scale.dtype
+        need, products = Dense(*needed[-10:]), first.products
+        ends = ctx.second.backward(dout.contiguous(), total2, dense.scale2, seed2)
+        dmiddle, dy, dscale2, dshift2, dnarrow_bias = ends
+        dwide_out = dy @ dense.narrow
+        active, dwide_bias = gelu_backward(wide, dwide_out, dtype, need.narrow)
+        dnarrow = dy.t() @ active if need.narrow else None
+        del active, wide, total2, ends, dy
+        dwide = None
+        if need.wide:
+            middle = again(total, dense.scale, dense.shift, first.eps, products)
+            dwide = dwide_out.t() @ middle
+            del middle
+        dmiddle = _plus_product(dmiddle, dwide_out, dense.wide)
+        del dwide_out
+        dx, dy, dscale, dshift, dout_bias = first.backward(dmiddle, total, dense.scale, seed)
+        dout_weight = dy.t() @ low if need.out else None
+        of_end, of_end2 = (dout_weight, dout_bias, dscale, dshift), (dscale2, dshift2)
+        grads = *of_end, dwide, dwide_bias, dnarrow, dnarrow_bias, *of_end2
+        of_x, of_attended, _, *of_weights = needed[:-10]
+        dlow = dy @ dense.out if of_x or of_attended or any(of_weights) else None
+        if ctx.attend is None:
+            return dx, dlow, None, *grads
+        if dlow is None:
+            return None, None, None, *[None] * 12, *grads
+        if ctx.eps is not None:
+            x = again(x, *norm, ctx.eps, products)
+        d, of_attention = ctx.attend.backward(dlow, low, x, of_attention, of_x, of_weights)
+        return dx.add_(d) if of_x else None, None, None, *of_attention, *grads
 
-        *sources, wide, first, second, scale, total, seed = saved(ctx)
-        needed, end = ctx.needs_input_grad, ctx.end
-        dx, dy, dscale, dshift, dbias2 = end.backward(dout, total, scale, seed)
-        dwide = dy @ second
-        active, dbias = gelu_backward(wide, dwide, scale.dtype, needed[3])
-        dsecond = dy.t() @ active if needed[3] else None
-        del active
-        dfirst = None
-        if needed[1]:
-            x, *norm = sources
-            x = x if ctx.eps is None else again(x, *norm, ctx.eps, end.products)
-            dfirst = dwide.t() @ x
-        if needed[0]:
-            dx = dx.addmm_(dwide, first) if dx.dtype == first.dtype else dx.add_(dwide @ first)
-        return dx, dfirst, dbias, dsecond, dbias2, dscale, dshift, None, None, None
+
+def _plus_product(total, x, weight):
+    """``total``, to which ``x @ weight`` is added."""
+    return total.addmm_(x, weight) if total.dtype == x.dtype else total.add_(x @ weight)
 
 
 def _as(dtype, x):
@@ -258,139 +379,22 @@ def _as(dtype, x):
     return x if x.dtype == dtype else x.to(dtype)
 
 
-def _cast(dtype, *weights):
-    """Weights in the dtype of products.
+def _cast(dtype, local, dense):
+    """Weights in the dtype of products: query, key and value's as one, and its bias, by each other;
+    and those behind attention.
 
     At each call, as autocast does: there is no telling that a weight has not changed. What changes
     it through ``.data`` is not counted, nor is torch's own fused AdamW.
     """
-    if weights[0].dtype == dtype:
-        return weights
-    copies = [torch.empty_like(weight, dtype=dtype) for weight in weights]
-    torch._foreach_copy_(copies, weights)
-    return copies
-
-
-def products_dtype(backend, stream):
-    """The dtype of products with a residual stream; None where functions do not run on it."""
-    if torch.compiler.is_compiling():
-        return None
-    dtype, device = stream.dtype, stream.device
-    if dtype not in STREAMS or not _runs(backend, device, dtype) or not stream.is_contiguous():
-        return None
-    if transformed() or _has_any_global_hook():
-        return None
-    low = _autocast(device.type)
-    if low is None:
-        return dtype
-    return low if dtype == torch.float32 and low in STREAMS else None  # norms give float32 there
-
-
-@cache
-def _runs(backend, device, dtype):
-    """True where an attention backend is that of the kernels."""
-    if backend != "triton":
-        return backend == "auto" and choose(device, dtype)[0] == "triton"
-    from ldt.attention.triton.tiles import PLACES
-
-    return device.type in PLACES
-
-
-def _autocast(kind):
-    """The dtype of autocast on a type of devices, None where there is none."""
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-        return torch.get_autocast_dtype(kind)
-    return None
-
-
-def gate_of(root, wanted, x):
-    """The `Gate` of a module, None where its parts must be called."""
-    gate = vars(root).get(GATE)
-    if gate is None or not gate.holds(root, x):
-        vars(root)[GATE] = gate = Gate.of(root, wanted, x)
-    return gate
-
-
-class Gate:
-    """The parts of a module that are used without being called.
-
-    They are looked up once: to see that they still are what they were takes less time.
-
-    Args:
-        root: the module.
-        parts: (modules of the whole, name, part) of each.
-        x: [n, width], a residual stream.
-    """
-
-    def __init__(self, root, parts, x):
-        self.kind, self.modules = type(root), root._modules
-        self.dtype, self.place = x.dtype, x.get_device()
-        self.parts = [part for *_, part in parts]
-        self.kinds = list(map(type, self.parts))
-        named = {name: part for _, name, part in parts}
-        self.norm, self.dropout = named.get("LayerNorm"), named.get("dropout")
-        self.activation = named.get("activation")
-        owners = [part._parameters for part in self.parts if part._parameters]
-        weights = [(own, name, own.get(name)) for own in owners for name in ("weight", "bias")]
-        self.weights = [weight for *_, weight in weights]
-        self.dtypes = [x.dtype] * len(weights)
-        self.hooks = [getattr(part, name) for part in self.parts for name in HOOKS]
-        forwards = [(vars(part), "forward", None) for part in self.parts]
-        # Dictionaries, keys and what stands there.
-        self.entries = list(zip(*parts, *weights, *forwards, strict=True))
-
-    @classmethod
-    def of(cls, root, wanted, x):
-        """The gate of a module, None where there is none.
-
-        Args:
-            wanted: the parts, `ENDS` or `FEED_FORWARD`.
-        """
-        if "uncalled" not in vars(type(root)):
-            return None
-        modules_by_name, parts = {"": root}, []
-        for path, classes in wanted.items():
-            above, _, name = path.rpartition(".")
-            modules = modules_by_name[above]._modules
-            modules_by_name[path] = part = modules.get(name)
-            kind = type(part)
-            if not (kind in classes if classes else "uncalled" in vars(kind)):
-                return None
-            parts.append((modules, name, part))
-        gate = cls(root, parts, x)
-        return gate if gate._fits(x) and gate.holds(root, x) else None
-
-    def _fits(self, x):
-        """True where the functions take the weights."""
-        for weight in self.weights:
-            if type(weight) not in PARAMETERS or weight.device != x.device:
-                return False
-        if self.norm and (self.norm.normalized_shape != x.shape[1:] or x.shape[1] > LARGEST):
-            return False
-        return all(weight.is_contiguous() for weight in self.weights)
-
-    def holds(self, root, x):
-        """True where the parts are what they were, and to call one runs its class's ``forward``."""
-        owners, names, values = self.entries
-        return (
-            x.dtype is self.dtype
-            and x.get_device() == self.place
-            and root._modules is self.modules
-            and type(root) is self.kind
-            and not any(self.hooks)
-            and all(map(is_, map(dict.get, owners, names), values))
-            and all(map(is_, map(type, self.parts), self.kinds))
-            and all(map(is_, map(DTYPE, self.weights), self.dtypes))
-            and {self.place}.issuperset(map(torch.Tensor.get_device, self.weights))
-        )
-
-    def end(self, products, copies):
-        """The `End`, None where the activation or the dropout is not the functions'."""
-        dropout = self.dropout
-        probability = dropout.p if dropout.training else 0.0
-        if probability >= 1 or (self.activation and self.activation.act is not F.gelu):
-            return None
-        return End(self.norm.eps, probability, products, copies)
-
-    def __reduce__(self):
-        return type(None), ()  # a copy of the module looks up its own parts
+    weights, biases = local[::2], local[1::2]
+    if dense.out.dtype == dtype:
+        return [torch.cat(part) for part in (weights, biases) if part], dense
+    places = [dense.out, dense.out_bias, *dense[4:8]]
+    copies = [torch.empty_like(weight, dtype=dtype) for weight in places]
+    joined = []
+    for part in filter(None, (weights, biases)):
+        rows, *columns = part[0].shape
+        joined.append(part[0].new_empty((len(part) * rows, *columns), dtype=dtype))
+    parts = [x for whole in joined for x in whole.chunk(len(weights))]
+    torch._foreach_copy_([*parts, *copies], [*weights, *biases, *places])
+    return joined, Dense(*copies[:2], *dense[2:4], *copies[2:], *dense[8:])

@@ -16,8 +16,8 @@ from ldt.attention import (
 )
 from ldt.attention.derivatives import transformed
 from ldt.attention.matmul import Linear, divisible, foldable, project_each
-from ldt.model import fused, fused_attention
 from ldt.model.config import layer_dilations, layer_windows
+from ldt.model.gates import products_dtype
 from ldt.model.pooling import SecondLevel
 from ldt.model.recompute import cast_once, layer_norm, recomputed
 
@@ -91,7 +91,7 @@ class SelfAttention(nn.Module):
     """Sliding window with global tokens, which have projections of their own; in pooling layers
     a `SecondLevel` besides."""
 
-    uncalled = True  # see `ldt.model.fused`
+    uncalled = True  # see `ldt.model.gates`
 
     def __init__(self, config, index):
         super().__init__()
@@ -118,13 +118,13 @@ class SelfAttention(nn.Module):
         out = self._levels(x, layout)
         return out, *(self._probabilities(x, layout) if output_attentions else (None, None))
 
+    def attach_global(self, x, layout):
+        """x, with the global projections in its graph where no token is global."""
+        if layout.is_global is not None:
+            return x
+        return attach_unused_parameters(x, *unused_parameters(*self._global()))
+
     def _levels(self, x, layout):
-        out = fused_attention.attention(self, x, layout) if _fusible(self, x) else None
-        if out is not None:
-            rows = layout.is_global is not None
-            return (
-                out if rows else attach_unused_parameters(out, *unused_parameters(*self._global()))
-            )
         options = self._options(x)
         cast = cast_once(x, *self._local(), *self._global())
         # A generator: nothing here holds the projections, whose memory the second level needs.
@@ -181,40 +181,29 @@ def _left_out(key):
 
 
 class Residual(nn.Module):
-    """Projection, dropout, sum with the residual, normalisation.
+    """Projection, dropout, sum with the residual, normalisation."""
 
-    Args:
-        copies: True if a product in autocast's dtype comes next.
-    """
+    uncalled = True
 
-    uncalled = True  # see `ldt.model.fused`
-
-    def __init__(self, config, width_in, copies=False):
+    def __init__(self, config, width_in):
         super().__init__()
-        self.backend, self.copies = config.attention_backend, copies
         self.dense = Linear(width_in, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, x, residual):
-        out = fused.residual(self, x, residual) if _fusible(self, x) else None
-        if out is not None:
-            return out
         return layer_norm(self.LayerNorm, self.dropout(self.dense(x)) + residual)
-
-
-def _fusible(module, x):
-    """True where `ldt.model.fused` may have a function for a module."""
-    return x.is_cuda or module.backend == "triton"
 
 
 class Attention(nn.Module):
     """Self-attention and its residual."""
 
+    uncalled = True
+
     def __init__(self, config, index):
         super().__init__()
         self.self = SelfAttention(config, index)
-        self.output = Residual(config, config.hidden_size, copies=True)
+        self.output = Residual(config, config.hidden_size)
 
     def forward(self, x, layout, output_attentions=False, globals_only=False):
         if globals_only:
@@ -274,6 +263,15 @@ class LdtLayer(GradientCheckpointingLayer):
 
         ``globals_only`` gives [globals, width], the rows of the global tokens alone.
         """
+        products = None
+        if not self.chunk and (x.is_cuda or self.backend == "triton"):
+            products = products_dtype(self.backend, x)
+        if products is not None:
+            from ldt.model import fused  # triton is there
+
+            out = fused.layer(self, x, layout, products, output_attentions, globals_only)
+            if out is not None:
+                return out
         if not globals_only and divisible(self, x):
             out, *probs = self.attention.self(x, layout, output_attentions)
             return parallel.by_rows(self._after_attention, out, x, size=self.chunk), *probs
@@ -288,9 +286,6 @@ class LdtLayer(GradientCheckpointingLayer):
         return self._feed_forward(self.attention.output(out, x), in_place=True)
 
     def _feed_forward(self, x, in_place=False):
-        out = fused.feed_forward(self, x) if _fusible(self, x) and not self.chunk else None
-        if out is not None:
-            return out
         return self.output(self.intermediate(x, in_place), x)
 
 

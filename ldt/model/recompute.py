@@ -30,14 +30,18 @@ class _Saved:
         self._x, self._version = x, x._version
 
     def __call__(self):
-        x = self._x
-        if x._version != self._version:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an "
-                f"inplace operation: {x.dtype} {list(x.shape)} is at version {x._version}; "
-                f"expected version {self._version} instead"
-            )
-        return x
+        if self._x._version != self._version:
+            raise _modified(self._x, self._version)
+        return self._x
+
+
+def _modified(x, version):
+    """The RuntimeError of a tensor that was kept at a version."""
+    return RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace "
+        f"operation: {x.dtype} {list(x.shape)} is at version {x._version}; expected version "
+        f"{version} instead"
+    )
 
 
 def save(ctx, *tensors):
@@ -53,7 +57,7 @@ def save(ctx, *tensors):
     if kept_by_others():
         ctx.save_for_backward(*tensors)
     else:
-        ctx.saved = [x if x is None else _Saved(x) for x in tensors]
+        ctx.saved = tensors, [x is not None and x._version for x in tensors]
 
 
 def saved(ctx):
@@ -65,7 +69,10 @@ def saved(ctx):
         ctx.saved = ()
     if not packed:
         raise RuntimeError("trying to backward through the graph a second time: retain_graph=True")
-    return [x if x is None else x() for x in packed]
+    for x, version in zip(*packed, strict=True):
+        if x is not None and x._version != version:
+            raise _modified(x, version)
+    return packed[0]
 
 
 class _Again:

@@ -13,8 +13,8 @@ import triton.language as tl
 from ldt.attention.triton.blocks import meet, own_block, own_rows, own_tiles, seen_by, seen_only
 from ldt.attention.triton.dropout import KEY, QUERY, kept, least, token_codes
 from ldt.attention.triton.forward import LOG2E, sizes, tables
-from ldt.attention.triton.launch import launched
-from ldt.attention.triton.splits import FEW, combine, splits
+from ldt.attention.triton.launch import Launch, launched
+from ldt.attention.triton.splits import FEW, combined, splits
 from ldt.attention.triton.tiles import (
     cast,
     cdiv,
@@ -26,73 +26,76 @@ from ldt.attention.triton.tiles import (
 )
 
 
-def backward(dout, q, k, v, out, lse, pattern, dropout=0.0, seed=None):
-    """Gradients of q [queries, heads, dim], and of k and v [keys, heads, dim]; where queries and
-    keys are equally many, these are q, k and v of one tensor [tokens, 3, heads, dim].
+class Backward:
+    """Gradients of what `Forward` took, written into tensors.
+
+    Called with dq, dkv, dout, q, k, v, out, lse and the seed, see `__init__`; ``out`` and ``lse``
+    are what `Forward` returned.
 
     Args:
+        dq: [queries, heads, dim], to write to; in all of these the numbers of a token are
+            contiguous.
+        dkv: [2, keys, heads, dim], to write to.
         dout: [queries, heads, dim], of the output.
-        q, k, v, pattern, dropout, seed: as `forward` took them.
-        out, lse: as it returned them.
+        q, k, v, pattern, dropout: as `Forward` took them.
+        out: that it returned.
+    """
+
+    def __init__(self, dq, dkv, dout, q, k, v, out, pattern, dropout=0.0):
+        (count, heads, dim), keys, globals_ = q.shape, len(k), pattern.gathered
+        # Factor of scores, that to base 2, threshold and gain of dropout.
+        numbers = dim**-0.5, dim**-0.5 * LOG2E, least(dropout), 1 / (1 - dropout)
+        strides, of_pattern = [x.stride(0) for x in (q, k, v, dout)], tables(pattern)
+        tile = pattern.tile("dq", q, dropout)
+        blocks = pattern.programs(count, tile.rows)
+        parts = splits(blocks * heads, pattern.longest)
+        self.parts = parts if parts > 1 else None  # of the sums of q's gradients
+        fixed = *of_pattern, count, keys, *numbers, *strides, out.stride(0)
+        fixed = *fixed, dq.stride(0) if parts == 1 else heads * dim
+        options = sizes(pattern, q, tile) | tile.launch
+        self.of_queries = Launch(_bwd_dq, (blocks, heads, parts), fixed, options)
+
+        tile = pattern.tile("dkv", q, dropout)
+        options = sizes(pattern, q, tile) | tile.launch
+        extra, parts, self.gathered, gathered = 0, 1, None, 0
+        if globals_ is not None:
+            gathered = globals_.table.shape[1]
+            options["BLOCK_G"] = FEW if globals_.few else tile.rows
+            extra = cdiv(gathered, options["BLOCK_G"])
+            parts = splits(extra * heads, count)
+            self.gathered = 2, parts, gathered, heads, dim
+            sums = torch.empty(self.gathered, device="meta")
+            self.combined = combined(sums, dkv, globals_.table[0])
+        blocks = extra * parts + pattern.programs(keys, tile.rows)
+        fixed = *of_pattern, count, keys, gathered, extra, parts, *numbers, *strides
+        fixed = *fixed, *dkv.stride()[:2]
+        self.of_keys = Launch(_bwd_dkv, (blocks, heads), fixed, options)
+
+    def __call__(self, dq, dkv, dout, q, k, v, out, lse, seed):
+        # With the sums of dout * out beside each lse, which the second kernel reads in one load.
+        stats = lse.new_empty((*lse.shape, 2))
+        sums = dq if self.parts is None else lse.new_empty((self.parts, *q.shape))
+        self.of_queries(q, k, v, dout, out, sums, lse, stats, seed)
+        if self.parts is not None:
+            combined(sums[None], dq[None])(sums, None, dq, None)
+        sums = None if self.gathered is None else lse.new_empty(self.gathered)
+        self.of_keys(q, k, v, dout, dkv, sums, stats, seed)
+        if sums is not None:
+            self.combined(sums, None, dkv, None)
+
+
+def backward(dout, q, k, v, out, lse, pattern, dropout=0.0, seed=None):
+    """Gradients of q [queries, heads, dim], and of k and v [keys, heads, dim], by `Backward`; where
+    queries and keys are equally many, these are q, k and v of one tensor [tokens, 3, heads, dim].
     """
     if len(q) == len(k):
         gradients = q.new_empty(len(q), 3, *q.shape[1:])
         dq, dkv = gradients[:, 0], gradients[:, 1:].transpose(0, 1)
     else:
         dq, dkv = q.new_empty(q.shape), k.new_empty(2, *k.shape)
-    fill(dq, dkv, rows(dout), rows(q), rows(k), rows(v), rows(out), lse, pattern, dropout, seed)
+    tensors = dq, dkv, *map(rows, (dout, q, k, v, out))
+    Backward(*tensors, pattern, dropout)(*tensors, lse, seed)
     return dq, *dkv
-
-
-def fill(dq, dkv, dout, q, k, v, out, lse, pattern, dropout, seed):
-    """`backward` into tensors that are there: dq, and dkv [2, keys, heads, dim]; the numbers of a
-    token are contiguous in all of them."""
-    stats, choice = lse.new_empty(*lse.shape, 2), (pattern, dropout, seed)
-    of_queries(dq, out, dout, q, k, v, lse, stats, *choice)
-    of_keys(dkv, dout, q, k, v, stats, *choice)
-
-
-def of_queries(dq, out, dout, q, k, v, lse, stats, pattern, dropout, seed):
-    """Gradients of q, in ``dq``; ``stats`` [heads, queries, 2] float32 gets ``lse`` and the sums of
-    dout * out, which `of_keys` reads in one load."""
-    count, heads, dim = q.shape
-    tile = pattern.tile("dq", q, dropout)
-    blocks = pattern.programs(count, tile.rows)
-    parts = splits(blocks * heads, pattern.longest)
-    sums = dq if parts == 1 else q.new_empty(parts, *q.shape, dtype=torch.float32)
-    _bwd_dq[blocks, heads, parts](
-        q, k, v, dout, out, sums, lse, stats, *tables(pattern), seed, count, len(k),
-        *_numbers(dim, dropout), *(x.stride(0) for x in (q, k, v, dout, out)), sums.stride(-3),
-        **sizes(pattern, q, tile), **tile.launch,
-    )  # fmt: skip
-    if parts > 1:
-        combine(sums[None], dq[None])
-
-
-def of_keys(dkv, dout, q, k, v, stats, pattern, dropout, seed):
-    """Gradients of k and v, in ``dkv`` [2, keys, heads, dim]."""
-    count, heads, dim = k.shape
-    tile, globals_ = pattern.tile("dkv", q, dropout), pattern.gathered
-    constants = sizes(pattern, q, tile)
-    extra, parts, sums, gathered = 0, 1, None, 0
-    if globals_ is not None:
-        gathered, constants["BLOCK_G"] = globals_.table.shape[1], FEW if globals_.few else tile.rows
-        extra = cdiv(gathered, constants["BLOCK_G"])
-        parts = splits(extra * heads, len(q))
-        sums = k.new_empty(2, parts, gathered, heads, dim, dtype=torch.float32)
-    blocks = extra * parts + pattern.programs(count, tile.rows)
-    _bwd_dkv[blocks, heads](
-        q, k, v, dout, dkv, sums, stats, *tables(pattern), seed, len(q), count, gathered,
-        extra, parts, *_numbers(dim, dropout), *(x.stride(0) for x in (q, k, v, dout)),
-        *dkv.stride()[:2], **constants, **tile.launch,
-    )  # fmt: skip
-    if globals_ is not None:
-        combine(sums, dkv, place=globals_.table[0])
-
-
-def _numbers(dim, dropout):
-    """Factor of scores, that to base 2, threshold and gain of dropout."""
-    return dim**-0.5, dim**-0.5 * LOG2E, least(dropout), 1 / (1 - dropout)
 
 
 @triton.jit
@@ -143,12 +146,12 @@ def _bwd_dq(
     dq_ptr,  # [splits, queries, heads, DIM], stride given
     lse_ptr,  # [heads, queries], infinite where the output is zero: no gradient
     stats_ptr,  # [heads, queries, 2], filled here: lse, and sums of dout * out
+    seed_ptr,  # [] int64, or None without dropout
     query_ptr,  # [.., queries]; this and the next four as of `_forward`
     key_ptr,
     hidden_ptr,
     gathered_ptr,
     classes_ptr,
-    seed_ptr,  # [] int64, or None without dropout
     queries,
     keys,
     factor,  # of scores
@@ -289,12 +292,12 @@ def _bwd_dkv(
     dkv_ptr,  # [2, keys, heads, DIM], strides given
     sums_ptr,  # [2, parts, gathered, heads, DIM] float32, or None
     stats_ptr,  # [heads, queries, 2], as `_bwd_dq` left them
+    seed_ptr,  # [] int64, or None without dropout
     query_ptr,  # [.., queries]; this and the next four as of `_forward`
     key_ptr,
     hidden_ptr,
     gathered_ptr,
     classes_ptr,
-    seed_ptr,  # [] int64, or None without dropout
     queries,
     keys,
     gathered,

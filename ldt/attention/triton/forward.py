@@ -12,45 +12,58 @@ import triton.language as tl
 from ldt.attention.triton.blocks import meet, own_block, own_rows, own_tiles, seen_by, seen_only
 from ldt.attention.triton.devices import precision
 from ldt.attention.triton.dropout import KEY, QUERY, kept, least, token_codes
-from ldt.attention.triton.launch import launched
-from ldt.attention.triton.splits import FEW, combine, splits
+from ldt.attention.triton.launch import Launch, launched
+from ldt.attention.triton.splits import FEW, combined, splits
 from ldt.attention.triton.tiles import cast, dot, load_columns, load_rows, padded, rows, store_rows
 
 LOG2E = math.log2(math.e)
 
 
-def forward(q, k, v, pattern, dropout=0.0, seed=None):
-    """Output and log-sum-exp.
+class Forward:
+    """Output and log-sum-exp of queries, keys and values of one shape and layout in memory.
+
+    Called with q [queries, heads, dim], k and v [keys, heads, dim], the numbers of each token
+    contiguous, and with the seed of dropout, int64 [] on the device, or None, it returns
+
+    - [queries, heads, dim], float32 where programs share intervals;
+    - [heads, queries] float32: the logarithm to base 2 of the sum of the exponentials of a row;
+      infinity where the output is zero: at masked queries, and where no key is in reach.
 
     Args:
-        q: [queries, heads, dim].
-        k, v: [keys, heads, dim].
+        q, k, v: such tensors.
         pattern: which keys each query sees.
         dropout: probability that dropout takes a probability.
-        seed: of dropout, int64 [] on the device; None without.
-
-    Returns:
-        [queries, heads, dim], float32 where programs share intervals; and [heads, queries] float32:
-        the logarithm to base 2 of the sum of the exponentials of a row; infinity where the output
-        is zero: at masked queries, and where no key is in reach.
     """
+
+    def __init__(self, q, k, v, pattern, dropout=0.0):
+        count, heads, dim = q.shape
+        tile = pattern.tile("forward", q, dropout)
+        blocks = pattern.programs(count, tile.rows)
+        parts = splits(blocks * heads, pattern.longest)
+        self.parts = (parts,) if parts > 1 else ()
+        # Few rows: their output is not rounded.
+        self.dtype = torch.float32 if pattern.longest else q.dtype
+        numbers = count, len(k), dim**-0.5 * LOG2E, least(dropout), 1 / (1 - dropout)
+        fixed = *tables(pattern), *numbers, *(x.stride(0) for x in (q, k, v))
+        options = {"MASKED": pattern.masked, **sizes(pattern, q, tile), **tile.launch}
+        self.launch = Launch(_forward, (blocks, heads, parts), fixed, options)
+
+    def __call__(self, q, k, v, seed):
+        count, heads, dim = q.shape
+        out = q.new_empty((*self.parts, count, heads, dim), dtype=self.dtype)
+        lse = q.new_empty((*self.parts, heads, count), dtype=torch.float32)
+        self.launch(q, k, v, out, lse, seed)
+        if not self.parts:
+            return out, lse
+        whole, lse_whole = out.new_empty(q.shape), lse.new_empty(lse.shape[1:])
+        combined(out[None], whole[None])(out, lse, whole, lse_whole)
+        return whole, lse_whole
+
+
+def forward(q, k, v, pattern, dropout=0.0, seed=None):
+    """`Forward` of tensors as they are."""
     q, k, v = rows(q), rows(k), rows(v)
-    count, heads, dim = q.shape
-    tile = pattern.tile("forward", q, dropout)
-    blocks = pattern.programs(count, tile.rows)
-    parts = splits(blocks * heads, pattern.longest)
-    dtype = torch.float32 if pattern.longest else q.dtype  # few rows: their output is not rounded
-    out = q.new_empty(parts, count, heads, dim, dtype=dtype)
-    lse = q.new_empty(parts, heads, count, dtype=torch.float32)
-    _forward[blocks, heads, parts](
-        q, k, v, out, lse, *tables(pattern), seed, count, len(k), dim**-0.5 * LOG2E, least(dropout),
-        1 / (1 - dropout), q.stride(0), k.stride(0), v.stride(0),
-        MASKED=pattern.masked, **sizes(pattern, q, tile), **tile.launch,
-    )  # fmt: skip
-    if parts == 1:
-        return out[0], lse[0]
-    rows_of_part = out.new_empty(1, count, heads, dim)
-    return rows_of_part[0], combine(out[None], rows_of_part, lse)
+    return Forward(q, k, v, pattern, dropout)(q, k, v, seed)
 
 
 def tables(pattern):
@@ -108,12 +121,12 @@ def _forward(
     v_ptr,  # [keys, heads, DIM], stride given
     out_ptr,  # [splits, queries, heads, DIM]
     lse_ptr,  # [splits, heads, queries] float32
+    seed_ptr,  # [] int64, or None without dropout
     query_ptr,  # [.., queries]; this and the next three as in Pattern
     key_ptr,  # [.., keys]
     hidden_ptr,  # [keys], or None
     gathered_ptr,  # [3, gathered], or None
     classes_ptr,  # [heads, 2], or None without a dilation
-    seed_ptr,  # [] int64, or None without dropout
     queries,
     keys,
     scale,  # of scores to base 2

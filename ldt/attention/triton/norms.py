@@ -5,7 +5,7 @@ fixed number of programs whose parts are added in one order, so two runs give th
 is decided by `ldt.attention.dropout`'s hash of the seed, the row and the column: nothing is kept.
 """
 
-from functools import cache
+from functools import lru_cache
 
 import torch
 import triton
@@ -13,13 +13,14 @@ import triton.language as tl
 
 from ldt.attention.triton.devices import OPTIONS
 from ldt.attention.triton.dropout import _mix, kept, least
-from ldt.attention.triton.launch import launched
+from ldt.attention.triton.launch import Launch, launched
 
 NUMBERS = 1024  # that a program of four warps holds of each tensor
 PROGRAMS = 512  # of a kernel that sums over all tokens, at most
 # Of the hash of rows, and of that of columns; 1 and 2 are those of attention.
 ROW, COLUMN = tl.constexpr(3), tl.constexpr(4)
 SUMS = {torch.float64: torch.float64}  # dtypes of sums of a dtype, else float32
+LAUNCHES = 256  # of each kind that are held at most
 ADDED = 32  # numbers that a program adds up the parts of
 
 
@@ -45,20 +46,15 @@ def norm(y, residual, weight, bias, eps, *, dropout=0.0, seed=None, keep=False, 
     out = torch.empty_like(residual)
     copy = None if low is None else torch.empty_like(residual, dtype=low)
     total = torch.empty_like(residual) if keep else None
-    rows, width = residual.shape
-    sizes, at_once = _of_rows(width, NUMBERS, eps, dropout)
-    _norm[(-(-rows // at_once),)](
-        residual, y, weight, bias, seed if dropout else None, out, copy, total, rows, **sizes
-    )
+    seed = seed if dropout else None
+    _of_norm(*residual.shape, eps, dropout)(residual, y, weight, bias, seed, out, copy, total)
     return out, copy, total
 
 
 def again(total, weight, bias, eps, dtype):
     """The output of `norm` in ``dtype``, of the sum that it kept."""
     out = torch.empty_like(total, dtype=dtype)
-    rows, width = total.shape
-    sizes, at_once = _of_rows(width, NUMBERS, eps, 0.0)
-    _norm[(-(-rows // at_once),)](total, None, weight, bias, None, out, None, None, rows, **sizes)
+    _of_norm(*total.shape, eps, 0.0)(total, None, weight, bias, None, out, None, None)
     return out
 
 
@@ -75,16 +71,12 @@ def norm_backward(dout, total, weight, eps, dtype, *, dropout=0.0, seed=None):
         The gradients of the residual and of y, one tensor where they are the same; and those of the
         weight and the bias and the sum of y's, each [width] in the weight's dtype.
     """
-    rows, width = total.shape
     dtotal = torch.empty_like(total)
     dy = torch.empty_like(total, dtype=dtype) if dropout or dtype != total.dtype else None
-    sizes, at_once = _of_rows(width, 2 * NUMBERS, eps, dropout)
-    programs, share = _shared(rows, at_once, PROGRAMS)
-    parts = total.new_empty(programs, 3, width, dtype=SUMS.get(total.dtype, torch.float32))
-    _norm_backward[(programs,)](
-        dout, total, weight, seed if dropout else None, dtotal, dy, parts, rows, share, **sizes
-    )
-    return dtotal, dtotal if dy is None else dy, *_added(parts, weight.dtype)
+    launch, shape = _of_norm_backward(*total.shape, eps, dropout)
+    parts = total.new_empty(shape, dtype=SUMS.get(total.dtype, torch.float32))
+    launch(dout, total, weight, seed if dropout else None, dtotal, dy, parts)
+    return dtotal, dtotal if dy is None else dy, *_added(parts, shape, weight.dtype)
 
 
 def gelu_backward(wide, slope, dtype, want_out=True):
@@ -99,16 +91,46 @@ def gelu_backward(wide, slope, dtype, want_out=True):
     Returns:
         The output or None, and [width], the sum of the input's gradients.
     """
-    rows, width = wide.shape
     out = torch.empty_like(wide) if want_out else None
-    sizes, at_once, columns = _of_columns(width)
+    launch, shape = _of_gelu_backward(*wide.shape)
+    parts = wide.new_empty(shape, dtype=SUMS.get(wide.dtype, torch.float32))
+    launch(wide, slope, out, parts)
+    return out, *_added(parts, shape, dtype)
+
+
+@lru_cache(LAUNCHES)
+def _of_norm(rows, width, eps, dropout):
+    """The `Launch` of a pass over rows."""
+    sizes, at_once = _of_rows(width, NUMBERS, eps, dropout)
+    return Launch(_norm, (-(-rows // at_once),), (rows,), sizes)
+
+
+@lru_cache(LAUNCHES)
+def _of_norm_backward(rows, width, eps, dropout):
+    """The `Launch` of a pass over rows, and the shape of its partial sums."""
+    sizes, at_once = _of_rows(width, 2 * NUMBERS, eps, dropout)
+    programs, share = _shared(rows, at_once, PROGRAMS)
+    return Launch(_norm_backward, (programs,), (rows, share), sizes), (programs, 3, width)
+
+
+@lru_cache(LAUNCHES)
+def _of_gelu_backward(rows, width):
+    """The `Launch` of a pass over columns, and the shape of its partial sums."""
+    block = min(256, triton.next_power_of_2(width))
+    at_once, columns = 2 * NUMBERS // block, -(-width // block)
     programs, share = _shared(rows, at_once, max(2 * PROGRAMS // columns, 1))
-    parts = wide.new_empty(programs, 1, width, dtype=SUMS.get(wide.dtype, torch.float32))
-    _gelu_backward[programs, columns](wide, slope, out, parts, rows, share, **sizes)
-    return out, *_added(parts, dtype)
+    sizes = {"WIDTH": width, "BLOCK": block, "ROWS": at_once, "num_warps": 4, **OPTIONS}
+    launch = Launch(_gelu_backward, (programs, columns), (rows, share), sizes)
+    return launch, (programs, 1, width)
 
 
-@cache
+@lru_cache(LAUNCHES)
+def _of_partials(programs, size):
+    """The `Launch` of a sum of parts."""
+    sizes = {"BLOCK": ADDED, "PARTS": 64, "num_warps": 4, **OPTIONS}
+    return Launch(_partials, (-(-size // ADDED),), (programs, size), sizes)
+
+
 def _of_rows(width, numbers, eps, dropout):
     """Constants of a kernel whose programs hold whole rows, options of its launch; rows held."""
     block = max(triton.next_power_of_2(width), 16)
@@ -118,30 +140,17 @@ def _of_rows(width, numbers, eps, dropout):
     return {**drops, **sizes, "num_warps": max(4, min(16, block // 256)), **OPTIONS}, at_once
 
 
-@cache
-def _of_columns(width):
-    """Constants of a kernel whose programs hold some columns, options of its launch; rows held, and
-    programs side by side."""
-    block = min(256, triton.next_power_of_2(width))
-    at_once = 2 * NUMBERS // block
-    sizes = {"WIDTH": width, "BLOCK": block, "ROWS": at_once, "num_warps": 4}
-    return {**sizes, **OPTIONS}, at_once, -(-width // block)
-
-
 def _shared(rows, at_once, most):
     """Number of programs that share rows, at most ``most``, and rows of each."""
     share = -(-rows // (most * at_once)) * at_once
     return -(-rows // share) if share else 0, share
 
 
-def _added(parts, dtype):
+def _added(parts, shape, dtype):
     """[width] for each of the sums of which these are the parts, [programs, sums, width]."""
-    programs, *shape = parts.shape
-    sums = parts.new_empty(shape, dtype=dtype)
-    size = sums.numel()
-    _partials[(-(-size // ADDED),)](
-        parts, sums, programs, size, BLOCK=ADDED, PARTS=64, num_warps=4, **OPTIONS
-    )
+    programs, count, width = shape
+    sums = parts.new_empty((count, width), dtype=dtype)
+    _of_partials(programs, count * width)(parts, sums)
     return sums.unbind(0)
 
 

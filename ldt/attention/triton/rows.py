@@ -11,10 +11,12 @@ import torch
 import torch.nn.functional as F
 
 from ldt.attention.derivatives import first_order
-from ldt.attention.triton import pattern, rows_products
+from ldt.attention.triton import pattern
+from ldt.attention.triton import rows_products as products
 from ldt.attention.triton.attention import projected_global_attention
 from ldt.attention.triton.devices import OPTIONS, find, limits, precision, tile
 from ldt.attention.triton.dropout import least, on_device
+from ldt.attention.triton.launch import Launch
 from ldt.attention.triton.rows_kernels import attend, bwd_dq, bwd_dx, merge
 from ldt.attention.triton.rows_plan import plan
 from ldt.attention.triton.tiles import cdiv, check, padded, rows
@@ -22,7 +24,7 @@ from ldt.attention.triton.tiles import cdiv, check, padded, rows
 CHUNKS = {2: 128, 4: 32}  # bytes of a number -> columns at a time; fp32 has no matrix units
 CHUNK, ITEMS = 128, 16  # columns that `merge` writes, and parts that it reads at a time
 BLOCK, COLUMNS = 64, 32  # of a program that multiplies by a weight, and of one that makes some
-ROWS = rows_products.ROWS.value
+ROWS = products.ROWS.value
 
 
 def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0):
@@ -81,7 +83,7 @@ class _Rows(torch.autograd.Function):
     def forward(ctx, q, x, key, value, bias, seed, layout, dropout):
         q, x, out = q.contiguous(), rows(x), q.new_empty(q.shape)
         weights = Weights(None, None, key.contiguous(), None, value.contiguous(), bias.contiguous())
-        work = Work.of(layout, x, *q.shape[1:], dropout)
+        work = Work.of(layout, x, *q.shape[1:], dropout, placed=False)
         saved = work.forward(x, q, weights, out, seed)
         ctx.save_for_backward(x, seed, *saved, weights.key, *weights[4:])
         ctx.work = work
@@ -94,7 +96,7 @@ class _Rows(torch.autograd.Function):
         weights = Weights(None, None, key, None, value, bias)
         needed = ctx.needs_input_grad[2:5]
         needed = False, False, needed[0], False, *[any(needed[1:])] * 2
-        dx, dq, grads = ctx.work.backward(rows(dout), x, (q, *saved), weights, needed, seed)
+        dx, dq, grads = ctx.work.backward(dout.contiguous(), x, (q, *saved), weights, needed, seed)
         return dq.to(q.dtype), dx, grads.key, *grads[4:], None, None, None
 
 
@@ -112,145 +114,126 @@ class Weights(NamedTuple):
 
 
 class Work:
-    """Plan and sizes that both passes over the global rows of a batch share, in all layers.
+    """Plan and launches that all layers share in both passes over the global rows of a batch.
 
     Sums of a tile live in registers, its tokens in shared memory.
     """
 
     @classmethod
-    def of(cls, layout, x, heads, dim, dropout):
+    def of(cls, layout, x, heads, dim, dropout, placed):
         """The work of a layout, which caches it.
 
         Args:
             x: [total, width], of the products' dtype.
             heads, dim: of the rows.
             dropout: probability.
+            placed: True to make queries of x, and to write a row where its token is.
         """
-        key = "rows", x.shape[1], x.dtype, heads, dim, dropout
-        return layout.cached(key, lambda: cls(layout, x, heads, dim, dropout))
+        key = "rows", x.shape[1], x.stride(0), x.dtype, heads, dim, dropout, placed
+        return layout.cached(key, lambda: cls(layout, x, *key[4:]))
 
-    def __init__(self, layout, x, heads, dim, dropout):
-        (total, width), keep = x.shape, layout.key_padding_mask
-        self.place = pattern.Gathered.of(layout).table[0]
-        self.tokens = pattern.places(layout)
-        self.keep = None if keep is None else keep.view(torch.uint8)
-        self.count, self.total, self.heads, self.dim = len(self.place), total, heads, dim
-        self.factor, self.dropout, self.gain = dim**-0.5, dropout, 1 / (1 - dropout)
-        tiles = [tile(kind, x, dropout) for kind in ("rows", "blocks")]
-        self.rows, self.blocks = (one.launch for one in tiles)
-        shape = {"rows": tiles[0].rows, "columns": tiles[1].columns, "per": heads}
-        self.plan = layout.cached(("plan", *shape.values()), lambda: plan(layout, **shape))
-        self.parts = cdiv(width, BLOCK)
-        self.lines = len(self.plan.items) * tiles[0].rows  # of partial sums
-        chunk = min(CHUNKS[x.itemsize], padded(width))
-        self.sizes = {"WIDTH": width, "CHUNK": chunk, "PER": heads}
-        self.merging = {"WIDTH": width, "CHUNK": min(CHUNK, padded(width)), "ITEMS": ITEMS}
-        self.merging |= {"BLOCK_M": tiles[0].rows, **OPTIONS}
-        self.products = {"WIDTH": width, "DIM": dim, "BLOCK_D": padded(dim), **OPTIONS}
-        self.products["PRECISION"] = precision(x.new_empty(0, dtype=torch.float32))
+    def __init__(self, layout, x, heads, dim, dropout, placed):
+        (total, width), keep, self.placed = x.shape, layout.key_padding_mask, placed
+        place = pattern.Gathered.of(layout).table[0]
+        keep = None if keep is None else keep.view(torch.uint8)
+        self.count, self.heads, self.dim = len(place), heads, dim
+        self.factor, gain, least_kept = dim**-0.5, 1 / (1 - dropout), least(dropout)
+        of_rows, of_blocks = (tile(kind, x, dropout) for kind in ("rows", "blocks"))
+        shape = {"rows": of_rows.rows, "columns": of_blocks.columns, "per": heads}
+        plans = layout.cached(("plan", *shape.values()), lambda: plan(layout, **shape))
+        self.parts, items, tiles = cdiv(width, BLOCK), len(plans.items), len(plans.tiles)
+        self.lines = items * of_rows.rows  # of partial sums
+        tables = keep, pattern.places(layout), place
+        sizes = {"WIDTH": width, "CHUNK": min(CHUNKS[x.itemsize], padded(width)), "PER": heads}
+        numbers = x.stride(0), total, least_kept
+        by_rows, by_blocks = (sizes | one.launch for one in (of_rows, of_blocks))
+        self.attend = Launch(attend, (items,), (*tables, plans.items, *numbers), by_rows)
+        numbers, more = (x.stride(0), total, gain, least_kept), {"PARTS": self.parts}
+        self.bwd_dq = Launch(bwd_dq, (items,), (*tables, plans.items, *numbers), by_rows | more)
+        fixed = *tables, plans.blocks, *numbers
+        self.bwd_dx = Launch(bwd_dx, (len(plans.blocks),), fixed, by_blocks | more)
+
+        sizes = {"WIDTH": width, "CHUNK": min(CHUNK, padded(width)), "ITEMS": ITEMS}
+        sizes |= {"BLOCK_M": of_rows.rows, **OPTIONS}
+        grid = tiles * of_rows.rows, cdiv(width, sizes["CHUNK"])
+        self.merge = Launch(merge, grid, (plans.tiles, items, gain), sizes)
+        self.add = Launch(merge, grid, (plans.tiles, items, 1.0), sizes)
+
+        sizes = {"WIDTH": width, "DIM": dim, "BLOCK_D": padded(dim), "PLACED": placed, **OPTIONS}
+        sizes["PRECISION"] = precision(x.new_empty(0, dtype=torch.float32))
+        fixed, chunk, blocks = (place, self.count, total), {"CHUNK": BLOCK}, cdiv(self.count, ROWS)
+        grid, by_place = (heads, blocks), (*fixed, 1.0, heads * dim)
+        self.unfold = Launch(products.unfold, grid, by_place, sizes | chunk)
+        fixed = *fixed, self.factor
+        not_placed = sizes | chunk | {"PLACED": False}
+        self.unfold_dq = Launch(products.unfold, grid, (*fixed, heads * dim), not_placed)
+        fixed, grid = (*fixed, x.stride(0), heads * dim), (self.parts, heads, blocks)
+        self.fold = Launch(products.fold, grid, fixed, {"BLOCK": BLOCK, **chunk, **sizes})
+        grid = cdiv(width, COLUMNS), heads, 4 if placed else 2
+        self.weights = Launch(products.weights, grid, fixed, {"BLOCK": COLUMNS, **sizes})
 
     def forward(self, x, q, weights, out, seed):
         """Write the rows to ``out``; return what `backward` needs.
 
         Args:
             x: [total, width].
-            q: [globals, heads, dim], contiguous; None: made by the weights.
-            out: [.., heads, dim], with a row for each token; for each global one where there is q.
+            q: [globals, heads, dim], contiguous; None where the rows are ``placed``: made by the
+                weights.
+            out: [.., heads, dim], contiguous, with a row for each token if they are ``placed``,
+                else for each global one.
             seed: of dropout, or None.
         """
-        source, sums = x if q is None else None, {"dtype": torch.float32}
-        if q is None:
-            q = x.new_empty(self.count, self.heads, self.dim, **sums)
-        high, low = self.fold(source, q, weights, x)
-        stats, part = (
-            x.new_empty(3 * self.lines, **sums),
-            x.new_empty(self.lines * x.shape[1], **sums),
-        )
-        attend[(len(self.plan.items),)](
-            high, low, x, self.keep, seed, self.tokens, self.place, self.plan.items, part, stats,
-            x.stride(0), self.total, least(self.dropout), **self.sizes, **self.rows,
-        )  # fmt: skip
-        context, lse = x.new_empty(high.shape, **sums), x.new_empty(len(high), **sums)
+        (rows, width), sums = (self.count * self.heads, x.shape[1]), {"dtype": torch.float32}
+        made = (None, None, None)
+        if self.placed:
+            q, made = x.new_empty((self.count, self.heads, self.dim), **sums), (x, *weights[:2])
+        high, low = self._folded(x)
+        self.fold(q, *made, weights.key, high, low, *[None] * 8)
+        stats = x.new_empty((3 * self.lines,), **sums)
+        part = x.new_empty((self.lines, width), **sums)
+        self.attend(high, low, x, part, stats, seed)
+        context, lse = x.new_empty((rows, width), **sums), x.new_empty((rows,), **sums)
         share = None if seed is None else torch.empty_like(lse)
-        self.merge(part, stats, context, lse, share, self.gain)
-        merged = context, weights.value, weights.value_bias, share, out, 1.0
-        self.unfold(*merged, placed=source is not None)
+        self.merge(part, stats, context, lse, share)
+        self.unfold(context, weights.value, weights.value_bias, share, out)
         return q, context, lse, share
 
     def backward(self, dout, x, kept, weights, needed, seed):
         """Gradients of x [total, width], of q in float32, and the `Weights` of weights.
 
         Args:
-            dout: like what `forward` wrote to, with the numbers of each token contiguous.
+            dout: contiguous, of what `forward` wrote to.
             x, weights, seed: as `forward` took them.
             kept: what it returned.
             needed: for each of the weights, whether its gradient is wanted; as much of the two of
                 the value, and of the two of the query.
         """
-        q, context, lse, share = kept
-        placed, sums = weights.query is not None, {"dtype": torch.float32}
-        dcontext, dshare = (
-            x.new_empty(context.shape),
-            None if share is None else torch.empty_like(lse),
-        )
-        delta = x.new_empty(len(lse) * self.parts, **sums)
-        gradients = context, share, dcontext, dshare, delta
-        high, low = self.fold(None, q, weights, x, dout, *gradients)
-        shared = (
-            high, low, x, dcontext, lse, delta, dshare, self.keep, seed, self.tokens, self.place,
-        )  # fmt: skip
-        ints = x.stride(0), self.total, self.gain, least(self.dropout)
-        part = x.new_empty(self.lines * x.shape[1], **sums)
-        bwd_dq[(len(self.plan.items),)](
-            *shared, self.plan.items, part, *ints, PARTS=self.parts, **self.sizes, **self.rows
-        )
-        dx = x.new_empty(x.shape)
-        bwd_dx[(len(self.plan.blocks),)](
-            *shared, self.plan.blocks, dx, *ints, PARTS=self.parts, **self.sizes, **self.blocks
-        )
+        (q, context, lse, share), sums = kept, {"dtype": torch.float32}
+        high, low = self._folded(x)
+        dcontext, dshare = torch.empty_like(high), None
+        if share is not None:
+            dshare = torch.empty_like(share)
+        delta = x.new_empty((len(high), self.parts), **sums)
+        gradients = dout, *weights[4:], context, share, dcontext, dshare, delta
+        self.fold(q, None, None, None, weights.key, high, low, *gradients)
+        part, dx = x.new_empty((self.lines, x.shape[1]), **sums), x.new_empty(x.shape)
+        shared = high, low, x, dcontext, lse, delta, dshare, seed
+        self.bwd_dq(*shared, part)
+        self.bwd_dx(*shared, dx)
         dfolded, dq = torch.empty_like(context), torch.empty_like(q, **sums)
-        self.merge(part, None, dfolded, None, None, 1.0)
-        self.unfold(dfolded, weights.key, None, None, dq, self.factor, placed=False)
+        self.add(part, None, dfolded, None, None)
+        self.unfold_dq(dfolded, weights.key, None, None, dq)
         grads = Weights(*map(_like, weights, needed))
-        if any(needed) or placed:
-            of_x = (dq, x, *grads[:2], weights.query, dx) if placed else (None,) * 6
-            ints = self.count, self.total, self.factor, dout.stride(0), x.stride(0)
-            columns = cdiv(x.shape[1], COLUMNS)
-            rows_products.weights[columns, self.heads, 4 if placed else 2](
-                self.place, q, dfolded, *grads[2:4], dout, context, share, *grads[4:], *of_x, *ints,
-                PLACED=placed, BLOCK=COLUMNS, **self.products,
-            )  # fmt: skip
+        if self.placed or any(needed):
+            of_x = (dq, x, *grads[:2], weights.query, dx) if self.placed else (None,) * 6
+            self.weights(q, dfolded, *grads[2:4], dout, context, share, *grads[4:], *of_x)
         return dx, dq, grads
 
-    def fold(self, made, q, weights, x, dout=None, *gradients):
-        """The folded queries in the dtype of x, and what that leaves of them or None; q before, if
-        it is ``made``, and the gradients of what they gather, if there is a ``dout``."""
-        high = x.new_empty(self.count * self.heads, x.shape[1])
-        low = None if x.dtype == torch.float32 else torch.empty_like(high)
-        query, bias = (None, None) if made is None else weights[:2]
-        values = (None, None) if dout is None else weights[4:]
-        stride = 0 if dout is None else dout.stride(0)
-        rows_products.fold[self.parts, self.heads, cdiv(self.count, ROWS)](
-            self.place, made, query, bias, q, weights.key, high, low, dout, *values,
-            *(gradients or (None,) * 5), self.count, self.total, self.factor, x.stride(0), stride,
-            PLACED=weights.query is not None, BLOCK=BLOCK, CHUNK=BLOCK, **self.products,
-        )  # fmt: skip
-        return high, low
-
-    def merge(self, part, stats, out, lse, share, factor):
-        """Sum up what items found."""
-        size, chunk = self.merging["BLOCK_M"], self.merging["CHUNK"]
-        merge[len(self.plan.tiles) * size, cdiv(out.shape[1], chunk)](
-            part, stats, self.plan.tiles, out, lse, share, len(self.plan.items), factor,
-            **self.merging,
-        )  # fmt: skip
-
-    def unfold(self, rows, weight, bias, share, out, factor, placed):
-        """Multiply wide rows by the transpose of their head's part of a weight."""
-        rows_products.unfold[self.heads, cdiv(self.count, ROWS)](
-            self.place, rows, weight, bias, share, out, self.count, self.total, factor,
-            out.stride(0), PLACED=placed, CHUNK=BLOCK, **self.products,
-        )  # fmt: skip
+    def _folded(self, x):
+        """Room for the folded queries in the dtype of x, and for what that leaves of them, if
+        anything."""
+        high = x.new_empty((self.count * self.heads, x.shape[1]))
+        return high, None if x.dtype == torch.float32 else torch.empty_like(high)
 
 
 def _like(weight, needed):

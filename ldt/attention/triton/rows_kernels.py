@@ -72,13 +72,13 @@ def attend(
     q_ptr,  # [rows, WIDTH], scaled
     low_ptr,  # [rows, WIDTH], to be added to q; None: nothing
     x_ptr,  # [total, WIDTH], stride given: keys and values
-    keep_ptr,  # [total] uint8, 0 at padding; None: no padding
+    part_ptr,  # [items, BLOCK_M, WIDTH] float32, sums of values before division
+    stats_ptr,  # [3, items, BLOCK_M] float32: largest score, sum, sum of what dropout leaves
     seed_ptr,  # [] int64 of dropout; None: no dropout
+    keep_ptr,  # [total] uint8, 0 at padding; None: no padding
     token_ptr,  # [2, total] int32, see `token_codes`
     place_ptr,  # [globals] int32, tokens of the rows
     item_ptr,  # [items, 4] int32, see Plan
-    part_ptr,  # [items, BLOCK_M, WIDTH] float32, sums of values before division
-    stats_ptr,  # [3, items, BLOCK_M] float32: largest score, sum, sum of what dropout leaves
     x_token,
     total,
     least,
@@ -147,10 +147,10 @@ def attend(
 def merge(
     part_ptr,  # [items, BLOCK_M, WIDTH] float32
     stats_ptr,  # [3, items, BLOCK_M] float32 of `attend`; None: a plain sum
-    tile_ptr,  # [tiles, 4] int32, see Plan
     out_ptr,  # [rows, WIDTH]
     lse_ptr,  # [rows] float32, logarithm to base 2 of the sum of exponentials
     weight_ptr,  # [rows] float32, sum of a row's probabilities after dropout; None: one
+    tile_ptr,  # [tiles, 4] int32, see Plan
     items,
     factor,
     WIDTH: tl.constexpr,
@@ -258,12 +258,12 @@ def bwd_dq(
     lse_ptr,  # [rows] float32
     delta_ptr,  # [rows, PARTS] float32, to be added: products of output and gradient
     weight_grad_ptr,  # [rows] float32, of the sums of probabilities; None: no dropout
-    keep_ptr,  # [total] uint8, 0 at padding; None: no padding
     seed_ptr,  # [] int64 of dropout; None: no dropout
+    part_ptr,  # [items, BLOCK_M, WIDTH] float32, gradients of q
+    keep_ptr,  # [total] uint8, 0 at padding; None: no padding
     token_ptr,  # [2, total] int32, see `token_codes`
     place_ptr,  # [globals] int32, tokens of the rows
     item_ptr,  # [items, 4] int32, see Plan
-    part_ptr,  # [items, BLOCK_M, WIDTH] float32, gradients of q
     x_token,
     total,
     gain,
@@ -309,19 +309,19 @@ def bwd_dq(
 @launched
 @triton.jit(do_not_specialize=["total", "least"])
 def bwd_dx(
-    q_ptr,  # this and the next ten as `bwd_dq` takes them
+    q_ptr,  # tensors as `bwd_dq` takes them
     low_ptr,
     x_ptr,
     dout_ptr,
     lse_ptr,
     delta_ptr,
     weight_grad_ptr,
-    keep_ptr,
     seed_ptr,
+    dx_ptr,  # [total, WIDTH], as keys and as values
+    keep_ptr,
     token_ptr,
     place_ptr,
     block_ptr,  # [blocks, 4] int32, see Plan
-    dx_ptr,  # [total, WIDTH], as keys and as values
     x_token,
     total,
     gain,

@@ -40,11 +40,10 @@ def _store(ptr, x, row, stride, in_rows, column, in_columns):
 @launched
 @triton.jit(do_not_specialize=["globals", "total"])
 def fold(
-    place_ptr,  # [globals] int32, tokens of the global rows
+    q_ptr,  # [globals, heads, DIM], the queries
     x_ptr,  # [total, WIDTH], stride given, that queries are made of; None: they are there
     query_ptr,  # [heads * DIM, WIDTH], weight of the queries, or None
     bias_ptr,  # [heads * DIM], or None
-    q_ptr,  # [globals, heads, DIM], the queries
     key_ptr,  # [heads * DIM, WIDTH], weight of the keys
     high_ptr,  # [globals, heads, WIDTH], queries times their head's part of that weight
     low_ptr,  # the same, what rounding leaves of it, or None
@@ -56,6 +55,7 @@ def fold(
     dcontext_ptr,  # [globals, heads, WIDTH], gradients times their head's part of that weight
     dshare_ptr,  # [globals, heads] float32, or None
     delta_ptr,  # [globals, heads, programs] float32, to be added: probabilities by their gradients
+    place_ptr,  # [globals] int32, tokens of the global rows
     globals,
     total,
     factor,  # of the folded queries
@@ -114,12 +114,12 @@ def fold(
 @launched
 @triton.jit(do_not_specialize=["globals", "total"])
 def unfold(
-    place_ptr,  # [globals] int32, tokens of the global rows
     context_ptr,  # [globals, heads, WIDTH] float32
     weight_ptr,  # [heads * DIM, WIDTH]
     bias_ptr,  # [heads * DIM], or None
     share_ptr,  # [globals, heads] float32, how much of the bias; None: all of it
     out_ptr,  # [.., heads, DIM], stride given
+    place_ptr,  # [globals] int32, tokens of the global rows
     globals,
     total,
     factor,
@@ -170,7 +170,6 @@ def _add_outer(
 @launched
 @triton.jit(do_not_specialize=["globals", "total"])
 def weights(
-    place_ptr,  # [globals] int32, tokens of the global rows
     q_ptr,  # [globals, heads, DIM]
     dfolded_ptr,  # [globals, heads, WIDTH] float32
     dkey_ptr,  # [heads * DIM, WIDTH], gradient of the keys' weight, or None
@@ -186,11 +185,12 @@ def weights(
     dquery_bias_ptr,  # [heads * DIM]
     query_ptr,  # [heads * DIM, WIDTH]
     dx_ptr,  # [total, WIDTH], to which the gradients of what queries are made of are added, or None
+    place_ptr,  # [globals] int32, tokens of the global rows
     globals,
     total,
     factor,
-    dout_token,
     x_token,
+    dout_token,
     PLACED: tl.constexpr,  # True: dout has a row for each token, else for each global one
     PRECISION: tl.constexpr,
     WIDTH: tl.constexpr,

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from ldt.attention.triton.devices import OPTIONS
-from ldt.attention.triton.launch import launched
+from ldt.attention.triton.launch import Launch, launched
 from ldt.attention.triton.tiles import cdiv, load_rows, padded, store_rows
 
 FEW = 16  # rows at a time where a document has no more: the fewest that matrix units take
@@ -19,31 +19,28 @@ def splits(programs, longest):
     return max(1, min(cdiv(longest, PIECE), cdiv(PROGRAMS, max(programs, 1)), SPLITS))
 
 
-def combine(parts, out, lse_parts=None, place=None):
-    """Adds up the splits of tensors into ``out``; returns the log-sum-exp if there are such parts.
+def combined(parts, out, place=None):
+    """A `Launch` of (parts, their log-sum-exp or None, out, its log-sum-exp or None) that adds up
+    the splits of tensors.
 
     Args:
         parts: [tensors, splits, rows, heads, dim] float32.
         out: [tensors, out_rows, heads, dim], to write to; the numbers of a row are contiguous.
-        lse_parts: [splits, heads, rows] float32, logarithms to base 2 of the sums that each split
-            divided by, infinite where it saw nothing. None: a plain sum.
         place: [rows] int32, the rows of ``out``; those past its end are left out. None: each its
             own.
     """
     tensors, count, rows, heads, dim = parts.shape
-    lse = None if lse_parts is None else lse_parts.new_empty(heads, rows)
-    _combine[rows, heads, tensors](
-        parts, lse_parts, out, lse, place, count, rows, out.shape[1], *out.stride()[:2],
-        DIM=dim, BLOCK_D=padded(dim), SPLITS=1 << (count - 1).bit_length(), num_warps=8, **OPTIONS,
-    )  # fmt: skip
-    return lse
+    fixed = place, count, rows, out.shape[1], *out.stride()[:2]
+    sizes = {"DIM": dim, "BLOCK_D": padded(dim), "SPLITS": 1 << (count - 1).bit_length()}
+    return Launch(_combine, (rows, heads, tensors), fixed, {**sizes, "num_warps": 8, **OPTIONS})
 
 
 @launched
 @triton.jit(do_not_specialize=["splits", "rows", "out_rows"])
 def _combine(
     parts_ptr,  # [tensors, splits, rows, heads, DIM] float32
-    lse_parts_ptr,  # [splits, heads, rows] float32, or None
+    lse_parts_ptr,  # [splits, heads, rows] float32; None: a plain sum. Logarithms to base 2 of
+    # the sums that each split divided by, infinite where it saw nothing
     out_ptr,  # [tensors, out_rows, heads, DIM], strides given
     lse_ptr,  # [heads, rows] float32, or None
     place_ptr,  # [rows] int32, or None

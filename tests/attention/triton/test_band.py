@@ -15,6 +15,7 @@ pytest.importorskip("triton")
 from ldt.attention import Layout, reference
 from ldt.attention.triton import attention as kernels
 from ldt.attention.triton import backward, dropout, splits, tiles
+from ldt.attention.triton.launch import Launch
 from ldt.attention.triton.pattern import windows
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -169,22 +170,19 @@ def test_global_keys_meet_a_document_in_a_bounded_number_of_pieces(
     monkeypatch.setattr(splits, "PIECE", 1)
     launches = []
 
-    class Kernel:
-        def __getitem__(self, grid):
-            return lambda *given, **how: launches.append((grid, given))
+    def note(self, *tensors):
+        launches.append((self._grid, tensors))
 
-    for name in ("_bwd_dq", "_bwd_dkv"):
-        monkeypatch.setattr(backward, name, Kernel())
-    monkeypatch.setattr(backward, "combine", lambda *args, **how: None)
+    monkeypatch.setattr(Launch, "__call__", note)
     layout, x = there(pack([tokens], range(globals))), there(torch.randn(tokens, 8, 16))
     lse = torch.zeros(8, tokens, device=DEVICE)
     with tiled(32, 32):
         backward.backward(x, x, x, x, x, lse, windows(layout, 4, (1,) * 8))
-    (of_queries, _), (of_keys, given) = launches
+    (of_queries, _), (of_keys, tensors), _ = launches
     blocks, of_gathered = -(-tokens // 32), -(-globals // 32)
     assert of_queries == (blocks, 8, 1)
-    assert of_keys == (blocks + of_gathered * expected, 8)
-    assert given[5].shape[1] == expected
+    assert of_keys == (blocks + of_gathered * expected, 8, 1)
+    assert tensors[5].shape[1] == expected
 
 
 def test_what_kernels_cannot_do_is_refused_with_what_can(monkeypatch):

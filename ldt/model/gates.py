@@ -1,0 +1,165 @@
+"""Modules whose parts `ldt.model.fused` uses without calling them, and where it may."""
+
+from functools import cache
+from operator import attrgetter, is_
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.modules.module import _has_any_global_hook
+from transformers.activations import GELUActivation
+
+from ldt.attention import choose
+from ldt.attention.derivatives import transformed
+from ldt.attention.matmul import HOOKS, Linear
+
+STREAMS = {torch.float32, torch.bfloat16, torch.float16}  # dtypes of a residual stream
+PARAMETERS = {nn.Parameter}  # classes of weights that are each one piece of memory
+LARGEST = 4096  # columns of a residual stream
+GATE = "_ldt_gate"  # attribute of a module
+DTYPE = attrgetter("dtype")
+LINEAR = Linear, nn.Linear
+# Parts of modules that are used without being called, with their classes; None: a class that says
+# itself, by ``uncalled``, that it may be. What sharding makes of it, a subclass, does not.
+ATTENTION = {"self": None} | {
+    f"self.{name}{kind}": LINEAR for kind in ("", "_global") for name in ("query", "key", "value")
+}
+END = {"": None, ".dense": LINEAR, ".LayerNorm": (nn.LayerNorm,), ".dropout": (nn.Dropout,)}
+DENSE = {
+    "attention": None,
+    **{f"attention.output{name}": classes for name, classes in END.items()},
+    "intermediate": None,
+    "intermediate.dense": LINEAR,
+    "intermediate.activation": (GELUActivation,),
+    **{f"output{name}": classes for name, classes in END.items()},
+}
+
+
+def products_dtype(backend, stream):
+    """The dtype of products with a residual stream; None where functions do not run on it."""
+    if torch.compiler.is_compiling():
+        return None
+    dtype, device = stream.dtype, stream.device
+    if dtype not in STREAMS or not _runs(backend, device, dtype) or not stream.is_contiguous():
+        return None
+    if transformed() or _has_any_global_hook():
+        return None
+    low = autocast_dtype(device.type)
+    if low is None:
+        return dtype
+    return low if dtype == torch.float32 and low in STREAMS else None  # norms give float32 there
+
+
+@cache
+def _runs(backend, device, dtype):
+    """True where an attention backend is that of the kernels."""
+    if backend != "triton":
+        return backend == "auto" and choose(device, dtype)[0] == "triton"
+    from ldt.attention.triton.tiles import PLACES
+
+    return device.type in PLACES
+
+
+def autocast_dtype(kind):
+    """The dtype of autocast on a type of devices, None where there is none."""
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return None
+
+
+def gate_of(root, wanted, x):
+    """The `Gate` of a module, None where its parts must be called.
+
+    Args:
+        wanted: the parts, `ATTENTION` or `DENSE`.
+    """
+    gate = vars(root).get(GATE)
+    if gate is None or not gate.holds(root, x):
+        vars(root)[GATE] = gate = Gate.of(root, wanted, x)
+    return gate
+
+
+class Gate:
+    """The parts of a module that are used without being called.
+
+    They are looked up once: to see that they still are what they were takes less time.
+
+    Args:
+        root: the module.
+        parts: (modules of the whole, name, part) of each.
+        x: [n, width], a residual stream.
+    """
+
+    def __init__(self, root, parts, x):
+        self.kind, self.modules = type(root), root._modules
+        self.dtype, self.place = x.dtype, x.get_device()
+        self.parts = [part for *_, part in parts]
+        self.kinds = list(map(type, self.parts))
+        self.norms, self.dropouts, self.activations = (
+            [part for _, name, part in parts if name == wanted]
+            for wanted in ("LayerNorm", "dropout", "activation")
+        )
+        owners = [part._parameters for part in self.parts if part._parameters]
+        weights = [(own, name, own.get(name)) for own in owners for name in ("weight", "bias")]
+        self.weights = [weight for *_, weight in weights]
+        self.dtypes = [x.dtype] * len(weights)
+        self.hooks = [getattr(part, name) for part in self.parts for name in HOOKS]
+        forwards = [(vars(part), "forward", None) for part in self.parts]
+        # Dictionaries, keys and what stands there.
+        self.entries = list(zip(*parts, *weights, *forwards, strict=True))
+
+    @classmethod
+    def of(cls, root, wanted, x):
+        """The gate of a module, None where there is none.
+
+        Args:
+            wanted: the parts, `ATTENTION` or `DENSE`.
+        """
+        if "uncalled" not in vars(type(root)):
+            return None
+        modules_by_name, parts = {"": root}, []
+        for path, classes in wanted.items():
+            above, _, name = path.rpartition(".")
+            modules = modules_by_name[above]._modules
+            modules_by_name[path] = part = modules.get(name)
+            kind = type(part)
+            if not (kind in classes if classes else "uncalled" in vars(kind)):
+                return None
+            parts.append((modules, name, part))
+        gate = cls(root, parts, x)
+        return gate if gate._fits(x) and gate.holds(root, x) else None
+
+    def _fits(self, x):
+        """True where the functions take the weights."""
+        for weight in self.weights:
+            if type(weight) not in PARAMETERS or weight.device != x.device:
+                return False
+        if x.shape[1] > LARGEST or any(n.normalized_shape != x.shape[1:] for n in self.norms):
+            return False
+        return all(weight.is_contiguous() for weight in self.weights)
+
+    def holds(self, root, x):
+        """True where the parts are what they were, and to call one runs its class's ``forward``."""
+        owners, names, values = self.entries
+        return (
+            x.dtype is self.dtype
+            and x.get_device() == self.place
+            and root._modules is self.modules
+            and type(root) is self.kind
+            and not any(self.hooks)
+            and all(map(is_, map(dict.get, owners, names), values))
+            and all(map(is_, map(type, self.parts), self.kinds))
+            and all(map(is_, map(DTYPE, self.weights), self.dtypes))
+            and {self.place}.issuperset(map(torch.Tensor.get_device, self.weights))
+        )
+
+    def ends(self):
+        """Epsilon and probability of dropout of each half's end; None where an activation or a
+        dropout is not the functions'."""
+        drops = [part.p if part.training else 0.0 for part in self.dropouts]
+        if max(drops) >= 1 or any(part.act is not F.gelu for part in self.activations):
+            return None
+        return [(norm.eps, p) for norm, p in zip(self.norms, drops, strict=True)]
+
+    def __reduce__(self):
+        return type(None), ()  # a copy of the module looks up its own parts
