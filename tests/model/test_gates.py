@@ -169,11 +169,11 @@ def test_auto_takes_functions_where_it_takes_the_kernels_and_other_backends_neve
 
 
 @pytest.mark.parametrize(
-    ("dtype", "of_norms"), [(torch.bfloat16, torch.bfloat16), (torch.float32, torch.bfloat16)]
+    ("dtype", "of_one"), [(torch.bfloat16, torch.bfloat16), (torch.float32, torch.bfloat16)]
 )
-def test_modules_run_under_autocast_unless_all_weights_are_float32(dtype, of_norms):
+def test_modules_run_under_autocast_unless_all_weights_are_float32(dtype, of_one):
     layer, layout = made(dtype), pack([9], [0])
-    layer.output.to(of_norms)
+    layer.output.dense.to(of_one)
     with counted() as calls, autocast():
         run_one(layer, inputs(layout, dtype), layout)
     assert calls == []
