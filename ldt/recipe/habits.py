@@ -7,80 +7,66 @@ from ldt.errors import did_you_mean
 from ldt.recipe.model import MODELS
 from ldt.recipe.training import REFUSED, training_section
 
+
+def _by_name(names: dict[str, str]) -> dict[str, str]:
+    return {other: name for name, others in names.items() for other in others.split()}
+
+
 # Key of another tool -> key of a recipe.
-KEYS = {
-    **dict.fromkeys(
-        ("model_name_or_path", "base_model", "model_name", "model_id", "pretrained_model"),
-        "model.path",
-    ),
-    **dict.fromkeys(("attn_implementation", "flash_attention"), "model.attention"),
-    "attention_window": "model.window",
-    **dict.fromkeys(
-        ("train_file", "dataset", "datasets", "dataset_name", "train_data", "train_dataset"),
-        "data.train",
-    ),
-    **dict.fromkeys(
-        ("validation_file", "eval_file", "dev_file", "val_file", "test_datasets", "eval_dataset"),
-        "data.eval",
-    ),
-    **dict.fromkeys(
-        ("val_set_size", "validation_split", "validation_split_percentage", "test_size"),
-        "data.eval_fraction",
-    ),
-    **dict.fromkeys(("text_column", "text_column_name", "dataset_text_field"), "data.text"),
-    **dict.fromkeys(("label_column", "label_column_name", "target_column"), "data.label"),
-    **dict.fromkeys(
-        ("max_length", "max_seq_length", "max_seq_len", "sequence_len", "max_source_length"),
-        "data.max_length",
-    ),
-    **dict.fromkeys(("model_max_length", "cutoff_len", "block_size"), "data.max_length"),
-    **dict.fromkeys(("doc_stride", "chunk_overlap"), "data.stride"),
-    "truncation": "data.overflow",
-    "max_target_length": "task.max_target_tokens",
-    "mlm_probability": "task.mask_fraction",
-    "class_weight": "task.class_weights",
-    **dict.fromkeys(("output", "output_path", "save_dir", "run_dir"), "training.output_dir"),
-    **dict.fromkeys(
-        ("micro_batch_size", "batch_size", "train_batch_size", "per_gpu_train_batch_size"),
-        "training.per_device_train_batch_size",
-    ),
-    **dict.fromkeys(
-        ("eval_batch_size", "val_batch_size", "per_gpu_eval_batch_size"),
-        "training.per_device_eval_batch_size",
-    ),
-    **dict.fromkeys(
-        ("accumulate_grad_batches", "gradient_accumulation", "grad_accum"),
-        "training.gradient_accumulation_steps",
-    ),
-    **dict.fromkeys(
-        ("epochs", "num_epochs", "max_epochs", "n_epochs"), "training.num_train_epochs"
-    ),
-    "lr": "training.learning_rate",
-    **dict.fromkeys(("lr_scheduler", "scheduler"), "training.lr_scheduler_type"),
-    **dict.fromkeys(("warmup", "warmup_ratio", "num_warmup_steps"), "training.warmup_steps"),
-    "optimizer": "training.optim",
-    **dict.fromkeys(("gradient_clip_val", "clip_grad_norm"), "training.max_grad_norm"),
-    **dict.fromkeys(("evaluation_strategy", "eval_every"), "training.eval_strategy"),
-    **dict.fromkeys(("patience", "early_stopping"), "training.early_stopping_patience"),
-    **dict.fromkeys(("mixed_precision", "precision", "torch_dtype", "dtype"), "training.bf16"),
-    "group_by_length": "training.train_sampling_strategy",
-    "no_cuda": "training.use_cpu",
-    **dict.fromkeys(("random_seed", "random_state"), "training.seed"),
-    **dict.fromkeys(("adapter", "peft", "use_lora", "use_peft"), "training.lora"),
-    **dict.fromkeys(("lora_r", "lora_rank"), "training.lora.r"),
-    "lora_alpha": "training.lora.alpha",
-    "lora_dropout": "training.lora.dropout",
-    **dict.fromkeys(("lora_target_modules", "target_modules"), "training.lora.targets"),
-}
+KEYS = _by_name(
+    {
+        "model.path": "model_name_or_path base_model model_name model_id pretrained_model",
+        "model.attention": "attn_implementation flash_attention",
+        "model.window": "attention_window",
+        "data.train": "train_file dataset datasets dataset_name train_data train_dataset",
+        "data.eval": "validation_file eval_file dev_file val_file test_datasets eval_dataset",
+        "data.eval_fraction": "val_set_size validation_split validation_split_percentage test_size",
+        "data.text": "text_column text_column_name dataset_text_field",
+        "data.label": "label_column label_column_name target_column",
+        "data.max_length": "max_length max_seq_length max_seq_len sequence_len max_source_length "
+        "model_max_length cutoff_len block_size",
+        "data.stride": "doc_stride chunk_overlap",
+        "data.overflow": "truncation",
+        "task.max_target_tokens": "max_target_length",
+        "task.mask_fraction": "mlm_probability",
+        "task.class_weights": "class_weight",
+        "training.output_dir": "output output_path save_dir run_dir",
+        "training.per_device_train_batch_size": "micro_batch_size "
+        "batch_size train_batch_size per_gpu_train_batch_size",
+        "training.per_device_eval_batch_size": "eval_batch_size "
+        "val_batch_size per_gpu_eval_batch_size",
+        "training.gradient_accumulation_steps": "accumulate_grad_batches "
+        "gradient_accumulation grad_accum",
+        "training.num_train_epochs": "epochs num_epochs max_epochs n_epochs",
+        "training.learning_rate": "lr",
+        "training.lr_scheduler_type": "lr_scheduler scheduler",
+        "training.warmup_steps": "warmup warmup_ratio num_warmup_steps",
+        "training.optim": "optimizer",
+        "training.max_grad_norm": "gradient_clip_val clip_grad_norm",
+        "training.eval_strategy": "evaluation_strategy eval_every",
+        "training.early_stopping_patience": "patience early_stopping",
+        "training.bf16": "mixed_precision precision torch_dtype dtype",
+        "training.train_sampling_strategy": "group_by_length",
+        "training.use_cpu": "no_cuda",
+        "training.seed": "random_seed random_state",
+        "training.lora": "adapter peft use_lora use_peft",
+        "training.lora.r": "lora_r lora_rank",
+        "training.lora.alpha": "lora_alpha",
+        "training.lora.dropout": "lora_dropout",
+        "training.lora.targets": "lora_target_modules target_modules",
+    }
+)
 
 # Command of another tool -> command of ldt.
-COMMANDS = {
-    **dict.fromkeys(("train", "fit", "tune", "fine-tune"), "finetune"),
-    **dict.fromkeys(("eval", "test", "score", "validate"), "evaluate"),
-    **dict.fromkeys(("infer", "inference", "classify", "generate"), "predict"),
-    **dict.fromkeys(("new", "create"), "init"),
-    **dict.fromkeys(("env", "info"), "doctor"),
-}
+COMMANDS = _by_name(
+    {
+        "finetune": "train fit tune fine-tune",
+        "evaluate": "eval test score validate",
+        "predict": "infer inference classify generate",
+        "init": "new create",
+        "doctor": "env info",
+    }
+)
 
 # Command that another one does the work of -> how that is called.
 MOVED = {
