@@ -40,11 +40,11 @@ ENVIRONMENT = {
 COMMANDS = {
     "convert": ("ldt.cli.convert:convert", "Turn a short-input model into a long-input one."),
     "pretrain": (
-        "ldt.cli.pretrain:pretrain",
+        "ldt.cli.train:pretrain",
         "Train a masked LM or a character model on plain text.",
     ),
     "finetune": (
-        "ldt.cli.finetune:finetune",
+        "ldt.cli.train:finetune",
         "Fine-tune a model as a recipe says, and evaluate it.",
     ),
     "predict": ("ldt.cli.predict:predict", "Answer for every document of a file."),

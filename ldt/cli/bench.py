@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ldt.cli import json_result
+from ldt.cli import results
 from ldt.cli.console import say, stderr, stdout
 from ldt.cli.options import Device
 from ldt.errors import plural
@@ -71,7 +71,7 @@ def bench(
             say(f"{name}, {row.tokens:,} tokens: {row.error}", console=console)
     facts = {"machine": machine, "device": kind, "dtype": number, "layers": layers}
     facts |= {"pass": direction, "backend": backend, "rows": [asdict(row) for row in rows]}
-    json_result.tell(lambda: facts, json, lambda: None)
+    results.tell(lambda: facts, json, lambda: None)
 
 
 def _milliseconds(seconds: float | None) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ldt.cli import json_result
+from ldt.cli import results
 from ldt.cli.console import say, stdout
 from ldt.cli.options import Overrides, Recipe
 
@@ -46,7 +46,7 @@ def check(
     if json and json != "-":
         files.check_result(Path(json), "--json", (recipe,))
     report = check(loaded, cost=cost)
-    json_result.tell(report.facts, json, lambda: show(report))
+    results.tell(report.facts, json, lambda: show(report))
     return report.exit_code
 
 

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from ldt.cli import json_result
+from ldt.cli import results
 from ldt.cli.console import say, stdout
 from ldt.cli.options import files_and_keys, refuse
 from ldt.cli.threads import settle
@@ -295,7 +295,7 @@ def _tell(result: "Result", json: str | None) -> None:
 
     for line in result.warnings:
         log.warning("%s", line)
-    json_result.tell(lambda: as_json(result), json, lambda: show(result))
+    results.tell(lambda: as_json(result), json, lambda: show(result))
 
 
 def _choose(
@@ -306,7 +306,7 @@ def _choose(
     undo_thresholds: bool,
 ) -> None:
     """Choose thresholds, calibration and abstention of a run anew, or take the last choice back."""
-    from ldt.cli.training import show_metrics
+    from ldt.cli.results import show_metrics
     from ldt.inference.engine import read_recipe
     from ldt.recipe.recipe import values_of
     from ldt.recipe.run import Run
@@ -350,7 +350,7 @@ def _language_model(
         stdout.print(measured.table())
         say(measured.note)
 
-    json_result.tell(measured.as_json, json, show)
+    results.tell(measured.as_json, json, show)
 
 
 def show(result: "Result") -> None:
@@ -412,7 +412,7 @@ def _metrics(result: "Result") -> None:
 
 def _rows(heading: str, rows: list[dict[str, Any]]) -> None:
     """A table: of classes all rows, else the first ones."""
-    from ldt.cli.tables import table
+    from ldt.cli.results import table
 
     shown = rows if heading == "classes" else rows[:MOST]
     if not shown:

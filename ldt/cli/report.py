@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ldt.cli import json_result
+from ldt.cli import results
 from ldt.cli.console import say, stdout
 from ldt.cli.evaluate import RecipeOption
 from ldt.cli.options import files_and_keys, refuse
@@ -200,7 +200,7 @@ def _compare(
     comparison = compare(subjects)
     for line in comparison.warnings:
         log.warning("%s", line)
-    json_result.tell(lambda: as_json(comparison), json, lambda: _show_comparison(comparison))
+    results.tell(lambda: as_json(comparison), json, lambda: _show_comparison(comparison))
 
 
 def _check(name: str, gold: list[str] | None, keys: list[str]) -> None:
@@ -221,7 +221,7 @@ def _check(name: str, gold: list[str] | None, keys: list[str]) -> None:
 
 def _show_comparison(made: "Comparison") -> None:
     """Print what differs, the metrics and the first documents that changed, on standard output."""
-    from ldt.cli.tables import table
+    from ldt.cli.results import table
     from ldt.metrics.result import LEVEL, RESAMPLES, SEED
 
     letters = list(ascii_uppercase[: len(made.names)])
@@ -277,7 +277,7 @@ def _row(each: "Difference", letter: str) -> dict[str, Any]:
 
 def _changes(other: "Beside", letter: str, noun: str) -> None:
     """The first documents that changed."""
-    from ldt.cli.tables import table
+    from ldt.cli.results import table
 
     if not other.changes:
         others = f"; {plural(other.other_answers, noun)} with another answer" * bool(
@@ -318,14 +318,14 @@ def _list(folders: list[str], sort: str, json: str | None) -> None:
     if json and json != "-":
         files.check_result(Path(json), "--json")
     runs = listed(folders, sort)
-    json_result.tell(lambda: [run.facts() for run in runs], json, lambda: _show_runs(runs, folders))
+    results.tell(lambda: [run.facts() for run in runs], json, lambda: _show_runs(runs, folders))
 
 
 def _show_runs(runs: "list[Summary]", places: list[str]) -> None:
     """A line a run on standard output; what there is to say about one on standard error."""
     from rich.console import Console
 
-    from ldt.cli.tables import table
+    from ldt.cli.results import table
 
     if not runs:
         say(f"no runs in {', '.join(places)}; ldt finetune RECIPE makes one")

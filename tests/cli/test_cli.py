@@ -376,7 +376,7 @@ def cli_code(*arguments):
 def test_finetune_gets_the_recipe_with_its_overrides(monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr(
-        "ldt.cli.training.train", lambda recipe, **options: seen.append((recipe, options))
+        "ldt.cli.train.train", lambda recipe, **options: seen.append((recipe, options))
     )
     file = tmp_path / "r.yaml"
     file.write_text("task: {name: classification}\nmodel: {path: m}\ndata: {train: t}\n")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ldt.cli import console, training
+from ldt.cli import console, results
 
 CLAUSE = "Competitive Restriction Exception clause"
 
@@ -10,7 +10,7 @@ CLAUSE = "Competitive Restriction Exception clause"
 def printed(width, monkeypatch, capsys, **more):
     row = {"precision": 12.34, "recall": 100.0, **more, "support": 1_234_567}
     monkeypatch.setattr(console.stdout, "width", width)
-    training.show_metrics({}, [{"class": name, **row} for name in (CLAUSE, "b")], {})
+    results.show_metrics({}, [{"class": name, **row} for name in (CLAUSE, "b")], {})
     return capsys.readouterr().out
 
 

@@ -64,7 +64,7 @@ def test_a_line_passes_few_files_and_no_recipe_or_training(walked):
 def test_a_recipe_goes_from_the_command_to_the_model_card(walked):
     _, recipe = walked
     for step in (
-        "cli/finetune.py",
+        "cli/train.py",
         "recipe/recipe.py",
         "training/loop.py",
         "training/finetune.py",

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from ldt.cli import training
+from ldt.cli import train as training
 from ldt.cli.console import settle
 
 WORDS = "the party of first part and other agree that this agreement ends".split()

@@ -17,7 +17,8 @@ from streaming import answer_all
 from training_runs import assert_same_run, train, weights
 
 from ldt.attention import matmul
-from ldt.cli import main, training
+from ldt.cli import main
+from ldt.cli import train as training
 from ldt.data.characters import Alphabet
 from ldt.errors import DataError, RecipeError, UserError
 from ldt.inference.answer_file import AnswerStream

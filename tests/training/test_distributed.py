@@ -16,7 +16,7 @@ from packaging.version import Version
 from torch import distributed
 from training_runs import assert_same_run, train, weights
 
-from ldt.cli import training as cli_training
+from ldt.cli.train import train as train_by_command
 from ldt.recipe.recipe import load
 from ldt.training import TrainingResult
 
@@ -136,10 +136,11 @@ def test_two_processes_with_a_shard_each_train_as_one_and_resume(place_of_runs):
 
 
 def test_a_command_leaves_the_process_group_as_it_ends(monkeypatch):
+
     def phases(*args, **kwargs):
         distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
         yield TrainingResult({}, [], Path("run"))
 
-    monkeypatch.setattr(cli_training, "train_in_phases", phases)
-    cli_training.train(None, resume=False, overwrite=False, dry_run=False)
+    monkeypatch.setattr("ldt.training.train_in_phases", phases)
+    train_by_command(None, resume=False, overwrite=False, dry_run=False)
     assert not distributed.is_initialized()

@@ -1,0 +1,103 @@
+"""Results of commands: metrics and tables for people, JSON for programs."""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ldt.cli.console import say, stdout
+from ldt.errors import escaped, plain
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+log = logging.getLogger("ldt")
+
+TARGETS = ("target", "with 90 % certainty")  # columns of targets, in a table of their own
+
+
+def tell(facts: Callable[[], Any], target: str | None, show: Callable[[], None]) -> None:
+    """Show a result and write it into a file, or print it as JSON in place of that.
+
+    Args:
+        facts: makes all there is to say of the result, as JSON has it.
+        target: the file of --json; "-" for JSON on standard output, None for neither.
+        show: prints the result for people.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    from ldt.io import files
+
+    text = json.dumps(facts(), ensure_ascii=False, indent=2) if target else ""
+    if target == "-":
+        typer.echo(escaped(text) if stdout.is_terminal else text)
+        return
+    show()
+    if target:
+        files.write_result(Path(target), f"{text}\n")
+        log.info("%s: written", target)
+
+
+def show_metrics(
+    metrics: dict[str, float],
+    rows: list[dict[str, Any]],
+    baselines: Mapping[str, tuple[str, float]],
+) -> None:
+    """Print metrics, each with its baseline, and the table of further ones if it has rows."""
+    from ldt.metrics.numbers import metric_text
+
+    for key, value in metrics.items():
+        name = key.removeprefix("eval_")
+        answer, figure = baselines.get(name, ("", 0.0))
+        beside = f" ({answer}: {metric_text(name, figure)})" if answer else ""
+        say(f"{name}  {metric_text(name, value)}{beside}", console=stdout)
+    if rows:
+        stdout.print(table([{k: v for k, v in row.items() if k not in TARGETS} for row in rows]))
+    with_target = [row for row in rows if row.get("target")]
+    if with_target:
+        columns = (next(iter(rows[0])), *TARGETS)
+        stdout.print(table([{k: row[k] for k in columns if k in row} for row in with_target]))
+
+
+def table(rows: list[dict[str, Any]], width: int | None = None) -> "Table":
+    """The rows as a table, as wide as the console or, where heads would be cut, a line a value.
+
+    Rows may have different keys; what one lacks, None and NaN are empty cells.
+
+    Args:
+        width: width that there is; None for that of the console.
+    """
+    from rich.measure import Measurement
+    from rich.table import Table
+    from rich.text import Text
+
+    from ldt.metrics.numbers import columns, is_defined, metric_text
+
+    def cell(name: str, value: Any) -> Text:
+        if not is_defined(value):
+            return Text()
+        text = metric_text(name, value) if isinstance(value, float) else plain(str(value))
+        return Text(text, overflow="fold")
+
+    names = columns(rows)
+    endless = stdout.options.update(width=10_000)
+    for heads in (names, [name.replace("_", "\n") for name in names]):
+        grid = Table(box=None)
+        for head, name in zip(heads, names, strict=True):
+            is_text = any(isinstance(row.get(name), str) for row in rows)
+            grid.add_column(Text(plain(head)), no_wrap=not is_text, overflow="fold")
+        for row in rows:
+            grid.add_row(*(cell(name, row.get(name)) for name in names))
+        if Measurement.get(stdout, endless, grid).minimum <= (width or stdout.width):
+            return grid
+    grid = Table(box=None, show_header=False)
+    for number, row in enumerate(rows):
+        if number:
+            grid.add_row()
+        for name, value in row.items():
+            grid.add_row(Text(plain(name), overflow="fold"), cell(name, value))
+    return grid

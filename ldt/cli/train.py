@@ -1,0 +1,84 @@
+"""ldt finetune and ldt pretrain: train a model as a recipe says."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ldt.cli.console import say, stderr, stdout
+from ldt.cli.options import KeepCheckpoints, Overrides, Overwrite, Recipe, Resume
+
+if TYPE_CHECKING:
+    from ldt.recipe.recipe import Recipe as LoadedRecipe
+    from ldt.training import TrainingResult
+
+
+def finetune(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    keep_checkpoints: KeepCheckpoints = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Check recipe, data and model, show one encoded example, and stop."
+        ),
+    ] = False,
+) -> None:
+    """Fine-tune a model as a recipe says, and evaluate it.
+
+    Example: ldt finetune wikihop data.train=train.json
+    """
+    from ldt.recipe.recipe import load
+
+    options = {"resume": resume, "overwrite": overwrite, "keep_checkpoints": keep_checkpoints}
+    train(load(recipe, overrides or (), command="finetune"), dry_run=dry_run, **options)
+
+
+def pretrain(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    keep_checkpoints: KeepCheckpoints = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Check everything on a little of the text, and stop."),
+    ] = False,
+) -> None:
+    """Train a masked LM or a character model on plain text.
+
+    Training starts from scratch or from an existing model, as the recipe says.
+
+    Example: ldt pretrain recipes/pretrain.yaml data.train=books/*.txt
+    """
+    from ldt.recipe.recipe import load
+
+    options = {"resume": resume, "overwrite": overwrite, "keep_checkpoints": keep_checkpoints}
+    train(load(recipe, overrides or (), command="pretrain"), dry_run=dry_run, **options)
+
+
+def train(recipe: "LoadedRecipe", **options: bool) -> "TrainingResult":
+    """Train as a recipe says: progress to standard error, results to standard output.
+
+    Args:
+        recipe: the recipe of the training.
+        options: arguments of `ldt.training.train`.
+
+    Returns:
+        The result of the last phase.
+    """
+    from ldt import training
+    from ldt.cli.results import show_metrics
+    from ldt.training.processes import leave_group
+
+    try:
+        for result in training.train_in_phases(recipe, **options, console=stderr):
+            if result.closing:
+                show_metrics(result.metrics, result.table, result.baselines)
+                if result.decides:
+                    say(f"decision: {result.decides}", console=stdout)
+                say(result.closing)
+    finally:
+        leave_group()
+    return result
