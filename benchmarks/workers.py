@@ -9,25 +9,16 @@ threads, and by two processes of one thread side by side, each on a half (`--sha
 have to write the same bytes. Memory: the proportional set size (PSS) of all processes of a run, in
 which each page counts in parts for those that share it, at its highest; of a random model of the
 shape of longformer-base with batches of 2,048 tokens, by one process and by two.
-
-Scaling: the seconds of each group of a fifth of them in a process of one thread, and the CPU time
-of the command itself for a group beside two workers, for reading, tokenizing and writing. By them a
-simulation: 10,000 groups drawn from these and more workers, each as fast as one alone; at most two
-groups a worker are under way, and answers are taken back in order. Cores that share caches and
-memory are slower than that.
 """
 
 import argparse
 import hashlib
-import heapq
 import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -45,8 +36,6 @@ SMALL = TINY | {
 }
 WORDS = "the party of this agreement ends and other first part".split()
 PRECISIONS = ("fp32", "bf16", "int8")
-WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)  # that are simulated
-SIMULATED = 10_000  # groups
 
 
 def write_documents(path, count, longest):
@@ -79,79 +68,6 @@ def finish(process, output):
     """
     if process.wait():
         raise RuntimeError(Path(f"{output}.log").read_text()[-2000:])
-
-
-def groups(model, documents):
-    """Seconds of each group of documents in this process."""
-    from ldt.inference import group
-    from ldt.inference.predict import predict
-
-    seconds, real = [], group.Answering.__call__
-
-    def timed(self, *args, **kwargs):
-        begun = time.perf_counter()
-        try:
-            return real(self, *args, **kwargs)
-        finally:
-            seconds.append(time.perf_counter() - begun)
-
-    group.Answering.__call__ = timed
-    predict([documents], model=model, output=f"{documents}.timed", device="cpu", overwrite=True)
-    return seconds
-
-
-def own_seconds(process, output):
-    """CPU seconds of a run's first process, without those that it has started."""
-    seconds = 0.0
-    while process.poll() is None:
-        with suppress(psutil.NoSuchProcess):
-            times = psutil.Process(process.pid).cpu_times()
-            seconds = max(seconds, times.user + times.system)
-        time.sleep(0.1)
-    finish(process, output)
-    return seconds
-
-
-def simulated(groups, beside, workers):
-    """Seconds that groups take with so many workers.
-
-    Args:
-        groups: seconds of each.
-        beside: seconds of the command for each.
-    """
-    free, ends, now = [0.0] * workers, [], 0.0
-    for seconds in groups:
-        now += beside
-        if len(ends) >= 2 * workers:
-            now = max(now, ends[-2 * workers])
-        end = max(now, heapq.heappop(free)) + seconds
-        heapq.heappush(free, end)
-        ends.append(max([end, *ends[-1:]]))  # behind those before it
-    return ends[-1]
-
-
-def scaling(model, folder, count):
-    """What more workers would do, by the groups of so many documents and a tenth of them."""
-    measured, own = [], []
-    for part in (count // 10, count):
-        documents = folder / f"{part}.jsonl"
-        write_documents(documents, part, 120)
-        command = [sys.executable, __file__, "--groups", str(model), str(documents)]
-        environment = os.environ | {"PYTHONPATH": str(HERE), "LDT_ONEDNN": "0"}
-        environment["OMP_NUM_THREADS"] = "1"
-        out = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
-        measured.append(json.loads(out.stdout.splitlines()[-1]))
-        output = folder / f"own-{part}.jsonl"
-        own.append(own_seconds(start(model, documents, output, 2, "--workers", "2"), output))
-    beside = (own[1] - own[0]) / (len(measured[1]) - len(measured[0]))  # the start is in both
-    many = random.Random(0).choices(measured[1], k=SIMULATED)
-    one = simulated(many, beside, 1)
-    return {
-        "groups": len(measured[1]),
-        "quarters of seconds of a group": statistics.quantiles(measured[1], n=4),
-        "seconds beside a group": beside,
-        "times faster": {n: round(one / simulated(many, beside, n), 2) for n in WORKERS},
-    }
 
 
 def sha256(path):
@@ -223,11 +139,7 @@ def main():
     parser.add_argument("--documents", type=int, default=100_000, help="for the speed")
     parser.add_argument("--tiny", action="store_true", help="a small model for the memory")
     parser.add_argument("--json", type=Path, default=RESULT, help="file for the figures")
-    parser.add_argument("--groups", nargs=2, metavar=("MODEL", "FILE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.groups:
-        print(json.dumps(groups(*options.groups)))
-        return
     from ldt.inference.measure import machine
     from ldt.io.files import write_whole
 
@@ -240,14 +152,11 @@ def main():
         write_documents(folder / "docs.jsonl", count, 120)
         write_documents(folder / "few.jsonl", 64, 120)
         seconds, sums = speed(folder / "small", folder / "docs.jsonl", folder)
-        faster = scaling(folder / "small", folder, count // 5)
-        print(faster, flush=True)
         result = {
             "machine": machine(),
             "documents": count,
             "seconds": seconds,
             "sha256": sums,
-            "scaling": faster,
             "memory_mb": memory(folder / "large", folder / "few.jsonl", folder),
         }
     write_whole(options.json, json.dumps(result, indent=1) + "\n")
