@@ -20,7 +20,7 @@ import commands
 from rich.console import Console
 from rich.table import Table
 
-from ldt.inference.masked_text import MaskedText, score, scorer, texts
+from ldt.inference.perplexity import MaskedText, score, scorer, texts
 from ldt.model import LdtForMaskedLM, load, load_tokenizer
 
 ROOT = Path(__file__).parents[1]

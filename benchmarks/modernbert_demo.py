@@ -24,7 +24,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ldt.inference.masked_text import MaskedText, score, texts
+from ldt.inference.perplexity import MaskedText, score, texts
 from ldt.model import LdtForMaskedLM, load, load_tokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -211,7 +211,7 @@ def scored(folder, characters):
 
 
 def _scorer(model, first):
-    """As `ldt.inference.masked_text.scorer`, with so many global tokens at the beginning."""
+    """As `ldt.inference.perplexity.scorer`, with so many global tokens at the beginning."""
 
     def logits(batch):
         mask = batch["global_attention_mask"].clone()

@@ -16,7 +16,7 @@ from ldt.convert.report import ConversionReport, Proved, shown_path
 from ldt.convert.seq2seq import Seq2SeqSource
 from ldt.convert.source import find_source
 from ldt.errors import ModelError, ResourceError, UserError
-from ldt.inference.masked_text import MaskedText, score, scorer, texts
+from ldt.inference.perplexity import MaskedText, score, scorer, texts
 from ldt.io.files import check_new_folder, new_folder, writing
 from ldt.model import LdtForMaskedLM, load, load_tokenizer, usable_length
 from ldt.model.config import upper_middle_layers

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ldt.convert.proof import OutputCheck
 
 if TYPE_CHECKING:
-    from ldt.inference.masked_text import Score
+    from ldt.inference.perplexity import Score
 
 
 @dataclass

@@ -12,11 +12,11 @@ from typing import Any
 from ldt.data.formats import read
 from ldt.errors import PrecisionError, UserError, plural
 from ldt.inference.agreement import DOCUMENTS, same
-from ldt.inference.group import Answering, Document
 from ldt.inference.inputs import layout_of_training
 from ldt.inference.options import PredictOptions
 from ldt.inference.predictor import ExportedPredictor
 from ldt.inference.runtimes import FORMATS
+from ldt.inference.stream import Answering, Document
 from ldt.io.sources import Names, each
 from ldt.recipe.recipe import Recipe
 

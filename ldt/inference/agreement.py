@@ -32,8 +32,8 @@ class Agreement:
     """The comparison of a run's first answers with those in fp32, and the answers it holds back.
 
     Args:
-        exact: the `ldt.inference.group.Predictor` in fp32; it is let go of once it is decided. None
-            where other processes have theirs.
+        exact: the `ldt.inference.stream.Predictor` in fp32; it is let go of once it is decided.
+            None where other processes have theirs.
         bound: share of the answers that may change; from 1 on no answer is held back.
         note: is called with the numbers of ``documents`` compared and of answers ``changed``, where
             the run goes on.

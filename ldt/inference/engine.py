@@ -24,10 +24,18 @@ from ldt.errors import DataError, ModelError, UserError, kind, plural
 from ldt.inference import EXPORTED, PREDICTORS
 from ldt.inference.agreement import Agreement
 from ldt.inference.executor import Seat, Settings, Workers
-from ldt.inference.group import Answer, Answering, Encoder, Hands, Here, Predictor
 from ldt.inference.options import PredictOptions, meanings, named
 from ldt.inference.runtimes import FORMATS, RUNTIMES, Runtime
-from ldt.inference.stream import Pipeline, Refuse
+from ldt.inference.stream import (
+    Answer,
+    Answering,
+    Encoder,
+    Executor,
+    LocalExecutor,
+    Pipeline,
+    Predictor,
+    Refuse,
+)
 from ldt.io.records import Example, identified
 from ldt.io.strict_json import json_line
 from ldt.recipe import recipe as recipes
@@ -220,10 +228,10 @@ class Engine:
             options: of `Pipeline`, beside its model and executor.
         """
         size, lock = self.options.batch_tokens, self._asking
-        executor: Hands | None = self._workers
+        executor: Executor | None = self._workers
         if executor is None:
             exact = self.agreement.exact if self.agreement else None
-            executor = Here(Answering(self.model, size, exact), lock)
+            executor = LocalExecutor(Answering(self.model, size, exact), lock)
         return Pipeline(self.model, executor, size, agreement=self.agreement, lock=lock, **options)
 
     def busy(self) -> bool:

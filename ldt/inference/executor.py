@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, cast
 import psutil
 
 from ldt.errors import ResourceError, plural
-from ldt.inference.group import Answered, Document, Tell, untold
+from ldt.inference.stream import Answered, Document, Tell, untold
 from ldt.system import can_fork, end_with_parent, signals_blocked, use_threads
 
 log = logging.getLogger("ldt")
@@ -80,7 +80,7 @@ class LostError(ResourceError):
 
 
 class Workers:
-    """Processes that answer groups: `ldt.inference.group.Hands`, and a context that ends them.
+    """Processes that answer groups: `ldt.inference.stream.Executor`, and a context that ends them.
 
     A group whose worker dies is answered by a fresh one, once. A worker that has not got on by a
     batch or a document for `PATIENCE`, or `LONGEST` times the longest such while that came to an

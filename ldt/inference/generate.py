@@ -15,10 +15,9 @@ from ldt.data.characters import Alphabet
 from ldt.data.features import Feature
 from ldt.errors import DataError, ModelError, UserError, out_of_memory
 from ldt.inference.options import named
-from ldt.inference.predictor import find_device, too_large
+from ldt.inference.predictor import Unchanged, find_device, too_large
 from ldt.io.records import Example, text
 from ldt.model.loading import find_folder, load, read_tokenizer
-from ldt.model.weights import Unchanged
 from ldt.recipe.problems import explain
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Outputs
@@ -26,7 +25,7 @@ from ldt.tasks.char_lm import Sampling
 
 
 class PromptInputs:
-    """The inputs of a character model, made without its weights: a `ldt.inference.group.Encoder`.
+    """The inputs of a character model, made without its weights: a `ldt.inference.stream.Encoder`.
 
     Args:
         folder: folder of the model.
@@ -80,7 +79,7 @@ class PromptInputs:
 
 
 class CharacterPredictor(PromptInputs):
-    """A character model that samples as its recipe says: a `ldt.inference.group.Predictor`.
+    """A character model that samples as its recipe says: a `ldt.inference.stream.Predictor`.
 
     Args:
         folder: folder of the model.

@@ -1,11 +1,8 @@
 """The documents of a run: their files, checked before a model is loaded, and their records.
 
-Records are counted and hashed as they are read, may be a shard of all, and those of a pipe are read
-ahead by a thread; of each, fields can be copied into its answer.
+Records of a pipe are read ahead by a thread; of each record, fields can be copied into its answer.
 """
 
-import hashlib
-import json
 import logging
 import math
 import os
@@ -15,17 +12,17 @@ import stat
 import sys
 import threading
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ldt.data.formats import LINES
 from ldt.data.formats.recognition import MOST, recognised
 from ldt.errors import DataError, UserError
 from ldt.inference.options import named
-from ldt.inference.stream import Beside
+from ldt.inference.stream import Beside, Records
 from ldt.io.records import Example, OnError, field
 from ldt.io.sources import is_hub_set, is_remote
 from ldt.io.streams import beginning, opened
@@ -35,8 +32,6 @@ log = logging.getLogger("ldt")
 
 PATIENCE = 0.05  # seconds that a pipe may pause before what waits is answered
 QUEUED = 4  # records that a thread reads ahead of a pipe's reader
-
-Records = Callable[..., Iterator[Example]]  # makes them anew; its argument is ``on_error``
 
 
 def rejects_path(input: str, output: str | None) -> Path:
@@ -164,53 +159,11 @@ def layout_of_training(inputs: Sequence[str], trained: str | None) -> str | None
     return trained
 
 
-class Shard(NamedTuple):
-    """Every ``of``-th record of an input, from the one with that ``number`` on.
-
-    Args:
-        number: from 1 to ``of``.
-        of: how many shards there are.
-    """
-
-    number: int
-    of: int
-
-    @classmethod
-    def parse(cls, text: str) -> "Shard":
-        """The shard that "2/7" names.
-
-        Raises:
-            UserError: it names none.
-        """
-        found = re.fullmatch("([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
-        if found is None or int(found[1]) > int(found[2]):
-            raise UserError(
-                f"--shard {text}: expected i/n with i from 1 to n, as 1/4, 2/4, 3/4 and 4/4"
-            )
-        return cls(int(found[1]), int(found[2]))
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.of}"
-
-    def has(self, record: int) -> bool:
-        """True if the record of a number, from 1, is in the shard."""
-        return (record - self.number) % self.of == 0
-
-    def part(self, target: str) -> str:
-        """The file with the answers of the shard: "answers.jsonl.2-of-7"."""
-        return f"{target}.{self.number}-of-{self.of}"
-
-
-def never() -> bool:
-    """Nobody works on what the pipe gave before."""
-    return False
-
-
 def prefetch(
     records: Records,
     on_error: OnError | None,
     patience: float = PATIENCE,
-    busy: Callable[[], bool] = never,
+    busy: Callable[[], bool] = lambda: False,
 ) -> Iterator[Example | None]:
     """The records of a pipe, read by a thread, and None where the next is not there in time.
 
@@ -273,55 +226,6 @@ class _StoppedError(BaseException):
     """Nobody wants more records."""
 
 
-class InputDocuments:
-    """`Records`, which are counted and of which a hash is taken while they are read.
-
-    Args:
-        shard: whose records are given alone; hash and count are of all.
-
-    Attributes:
-        count: number of records that were read, the broken ones among them.
-    """
-
-    def __init__(self, records: Records, shard: Shard | None = None):
-        self.records, self.shard = records, shard
-        self.count = 0
-        self._total = hashlib.sha256()
-
-    def __call__(self, *, on_error: OnError | None) -> Generator[Example, None, None]:
-        """Yield the records; a broken one goes to ``on_error``, or is raised where that is None."""
-        self.count, self._total = 0, hashlib.sha256()
-
-        def broken(error, raw):
-            if not self._counted(raw):
-                return
-            if self.shard:
-                error.record = self.count
-            if on_error is None:
-                raise error
-            on_error(error, raw)
-
-        return self._hashed(self.records(on_error=broken if on_error or self.shard else None))
-
-    def _hashed(self, examples: Iterator[Example]) -> Generator[Example, None, None]:
-        for example in examples:
-            value = [example.id, example.fields]
-            if self._counted(json.dumps(value, default=str).encode()):
-                if self.shard:
-                    example.record = self.count
-                yield example
-
-    def _counted(self, raw: bytes) -> bool:
-        """Count a record; True if it is one of the shard."""
-        self.count += 1
-        self._total.update(raw)
-        return self.shard is None or self.shard.has(self.count)
-
-    def sha256(self) -> str:
-        """The hash of what was read last, once it was read to its end."""
-        return self._total.hexdigest()
-
-
 def copier(keep: Sequence[str], task: AnyTask, more: Sequence[str] = ()) -> Beside | None:
     """Function that copies fields of a record for its answer; None for no fields.
 
@@ -332,7 +236,7 @@ def copier(keep: Sequence[str], task: AnyTask, more: Sequence[str] = ()) -> Besi
     Raises:
         UserError: a name that the answers of the task use themselves, or one that comes twice.
     """
-    found: dict[str, str] = {}
+    copied: dict[str, str] = {}
     for option in keep:
         name, _, path = option.rpartition("=")
         name = name or path
@@ -343,10 +247,10 @@ def copier(keep: Sequence[str], task: AnyTask, more: Sequence[str] = ()) -> Besi
                 f"--keep {option}: answers of {task.name} have {name!r} themselves; "
                 f"--keep my_{name}={path} gives it another name"
             )
-        if name in found:
+        if name in copied:
             raise UserError(f"--keep {option}: {name!r} stands twice; each name once")
-        found[name] = path
-    return partial(_copied, fields=found) if found else None
+        copied[name] = path
+    return partial(_copied, fields=copied) if copied else None
 
 
 def _copied(example: Example, fields: dict[str, str]) -> dict[str, Any]:

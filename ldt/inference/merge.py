@@ -22,9 +22,10 @@ from ldt.errors import EXIT_OK, EXIT_REJECTS, DataError, UserError, listed, plur
 from ldt.inference.answer_file import AnswerFile, Settings, noted
 from ldt.inference.answer_table import layout_of
 from ldt.inference.executor import THREADS
-from ldt.inference.inputs import Shard, rejects_path
-from ldt.inference.stream import SeenIds
+from ldt.inference.inputs import rejects_path
+from ldt.inference.stream import Shard
 from ldt.io.files import digest, flush, remove, remove_abandoned, resolved, temporary
+from ldt.io.records import SeenIds
 from ldt.io.strict_json import json_line
 from ldt.tasks import TASKS
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from ldt.data.features import Feature, by_input
 from ldt.errors import ModelError, UserError, listed, out_of_memory, plural
-from ldt.inference.group import batches
 from ldt.inference.options import PredictOptions, named
 from ldt.inference.predictor import Decoder, too_large
+from ldt.inference.stream import batches
 from ldt.io.progress import Heartbeat, reported
 from ldt.io.records import Example
 from ldt.tasks.base import Outputs
@@ -30,7 +30,7 @@ _OF_CHUNK = ("label", "answer", "score", "scores")  # keys of an answer that a c
 
 
 class Explaining:
-    """A predictor whose answers say what they rest on: a `ldt.inference.group.Predictor`.
+    """A predictor whose answers say what they rest on: a `ldt.inference.stream.Predictor`.
 
     Raises:
         UserError: a label that the model does not know.

@@ -29,7 +29,7 @@ _ASKED = re.compile(
 
 
 class EncoderInputs:
-    """The inputs of an encoder, made without its weights: a `ldt.inference.group.Encoder`.
+    """The inputs of an encoder, made without its weights: a `ldt.inference.stream.Encoder`.
 
     Args:
         folder: folder of the model.
@@ -126,7 +126,7 @@ class Decoder(EncoderInputs, ABC):
 
 
 class EncoderPredictor(Decoder):
-    """A fine-tuned encoder with its task and tokenizer: a `ldt.inference.group.Predictor`.
+    """A fine-tuned encoder with its task and tokenizer: a `ldt.inference.stream.Predictor`.
 
     Args:
         folder: folder of the model.
@@ -162,7 +162,6 @@ class EncoderPredictor(Decoder):
         from ldt.model import load
         from ldt.model.graphs import use_graphs
         from ldt.model.loading import find_folder
-        from ldt.model.weights import Unchanged
 
         task = recipe.task
         self.device = find_device(device)
@@ -273,6 +272,37 @@ class EncoderPredictor(Decoder):
             lower(self.model, precision)
 
 
+class Unchanged:
+    """The weight files of a folder as they are now, which nobody may write over while they are
+    read. Files that are replaced, as ldt does, may be: what is mapped are the old ones."""
+
+    def __init__(self, folder: Path):
+        from ldt.model import adapters
+        from ldt.model.weights import weight_files
+
+        while adapters.is_adapter(folder):  # whose base may be one again
+            folder = adapters.base_of(folder)
+        self._files = {file: _stamp(file) for file in weight_files(folder)}
+
+    def check(self) -> None:
+        """Raise a ModelError for a file that has another size or time than before."""
+        for file, before in self._files.items():
+            try:
+                now = _stamp(file)
+            except OSError:  # removed, which takes nothing from who has mapped it
+                continue
+            if now != before and now[:2] == before[:2]:
+                raise ModelError(
+                    f"{file}: another program wrote over it while it was read; answers since then "
+                    "may be of neither model: run the command again, with --overwrite"
+                )
+
+
+def _stamp(file: Path) -> tuple[int, ...]:
+    stat = file.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
 def as_array(values: Any) -> np.ndarray:
     """Whole numbers of a tensor as they are, others in float32."""
     return (values.float() if values.is_floating_point() else values).cpu().numpy()
@@ -337,7 +367,7 @@ def find_device(name: str):
 
 
 class ExportedPredictor(Decoder):
-    """An exported model with its task and tokenizer: a `ldt.inference.group.Predictor`.
+    """An exported model with its task and tokenizer: a `ldt.inference.stream.Predictor`.
 
     Args:
         folder: that `ldt export` wrote.

@@ -3,15 +3,17 @@
 Documents are collected until `LOOKAHEAD_BATCHES` batches of tokens or `LOOKAHEAD_DOCUMENTS` of
 them wait, or until a pipe pauses. Their windows are sorted by length and run in batches; the
 answers leave as one group, in the order of the input. Which documents form a group depends on the
-documents alone (pauses aside), and a run is resumed at the start of a group, so it forms the same
-batches and writes the same bytes.
+documents alone (pauses aside), and the answers of a group on the group alone; a run is resumed at
+the start of a group, so it forms the same batches and writes the same bytes.
 """
 
+import hashlib
+import json
+import logging
+import re
 import time
-from array import array
-from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,17 +21,230 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ldt.errors import DataError, UserError, plural
+from ldt.errors import DataError, ModelError, ResourceError, UserError, plural
 from ldt.inference.agreement import Agreement
-from ldt.inference.group import Answer, Answered, Document, Encoder, Feature, Hands
-from ldt.io.records import Example
+from ldt.inference.options import named
+from ldt.io.records import Example, OnError, SeenIds
+
+log = logging.getLogger("ldt")
 
 LOOKAHEAD_BATCHES = 4
 LOOKAHEAD_DOCUMENTS = 256
+TOLD = 0.2  # seconds, at least, between two calls of `Pipeline.progress`
+DIGITS = 6  # of the floats in answers, behind the point
 
+Feature = dict[str, Any]
+Answer = dict[str, Any]
+Outputs = dict[str, np.ndarray]
+Document = tuple[Example, list[Feature]]  # with its inputs
+Tell = Callable[[int, int], object]  # is called with windows and tokens that have been run
 Refuse = Callable[[DataError, Example], None]
 Beside = Callable[[Example], dict[str, Any]]
+Records = Callable[..., Iterator[Example]]  # makes them anew; its argument is ``on_error``
 _NOTHING = object()
+
+
+class Encoder(Protocol):
+    """Maker of inputs of documents.
+
+    Attributes:
+        max_length: longest input, in tokens.
+    """
+
+    max_length: int
+
+    def encode(self, example: Example) -> list[Feature]:
+        """Inputs made of a document; DataError when it cannot be used."""
+
+
+class Predictor(Encoder, Protocol):
+    """A model that answers for documents."""
+
+    def outputs(self, features: list[Feature]) -> list[Outputs]:
+        """Arrays by name for each input, of any documents, run as one batch."""
+
+    def decode(self, outputs: list[Outputs], example: Example, features: list[Feature]) -> Answer:
+        """The answer for a document, flags included, from the arrays of its inputs."""
+
+
+class Answered(NamedTuple):
+    """The answers for a group, and those for its first documents in fp32 where they are asked."""
+
+    answers: list[Answer]
+    exact: list[Answer]
+
+
+def untold(windows: int, tokens: int) -> None:
+    """No-op callback of windows and tokens."""
+
+
+class Answering:
+    """Answers of groups of documents, one group after the other.
+
+    Args:
+        batch_tokens: most tokens of a batch, padding included; a longer window is run alone.
+        exact: another predictor, for the first documents of a run; it is let go of after
+            the first group that is not compared to its end, as none behind it is compared.
+    """
+
+    def __init__(self, model: Predictor, batch_tokens: int, exact: Predictor | None = None):
+        self.model, self.exact = model, exact
+        self.batch_tokens = batch_tokens
+        self.fitting = batch_tokens  # of them, what the memory holds
+
+    def __call__(
+        self, documents: Sequence[Document], compared: int = 0, tell: Tell = untold
+    ) -> Answered:
+        """The answers for a group.
+
+        Args:
+            compared: number of its first documents that are answered by ``exact`` as well.
+            tell: is called after every batch, with zeros after one of ``exact``, and with zeros
+                after every document.
+
+        Raises:
+            ModelError: the model's numbers are not finite.
+            ResourceError: the memory does not hold a single window.
+        """
+        exact: list[Answer] = []
+        if compared:
+            assert self.exact is not None
+            exact = self._answers(self.exact, documents[:compared], lambda *_: tell(0, 0))
+        if compared < len(documents):
+            self.exact = None
+        return Answered(self._answers(self.model, documents, tell), exact)
+
+    def _answers(self, model: Predictor, documents: Sequence[Document], tell: Tell) -> list[Answer]:
+        inputs = [feature for _, features in documents for feature in features]
+        lengths = [len(feature["input_ids"]) for feature in inputs]
+        rows: dict[int, Outputs] = {}
+        for batch in batches(lengths, self.batch_tokens):
+            for part, outputs in self._fitting(model, batch, inputs, lengths):
+                rows |= zip(part, outputs, strict=True)
+                tell(len(part), sum(lengths[i] for i in part))
+        in_order = map(rows.__getitem__, range(len(inputs)))
+        answers = []
+        for example, features in documents:
+            outputs = [next(in_order) for _ in features]
+            answers.append(answer_of(model, outputs, example, features))
+            tell(0, 0)
+        return answers
+
+    def _fitting(
+        self, model: Predictor, batch: list[int], features: list[Feature], lengths: list[int]
+    ) -> Iterator[tuple[list[int], list[Outputs]]]:
+        """Yield the inputs of a batch and their arrays, in parts that the memory holds.
+
+        A batch that is too large is parted, and all after it, as the memory will be no larger
+        then. Groups stay as they are, so that a run is resumed at the same ones.
+        """
+        while batch:
+            most = max(1, self.fitting // lengths[batch[0]])
+            part = batch[:most]
+            try:
+                outputs = model.outputs([features[i] for i in part])
+            except ResourceError:
+                if len(part) == 1:
+                    raise
+                tried = lengths[part[0]] * len(part)
+                self.fitting = tried // 2
+                log.warning(
+                    f"out of memory with a batch of {tried:,} tokens; going on with at most "
+                    f"{self.fitting:,}, as {named('batch_tokens', self.fitting)} has it"
+                )
+                continue
+            yield part, outputs
+            batch = batch[most:]
+
+
+def batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Indices of ``lengths``, the longest first, in batches of alike ones.
+
+    A batch padded to its longest has at most ``batch_tokens`` tokens, or is a single one.
+    """
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+        if batch and lengths[batch[0]] * (len(batch) + 1) > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def answer_of(
+    model: Predictor, outputs: list[Outputs], example: Example, features: list[Feature]
+) -> Answer:
+    """The answer for a document, with its floats rounded, from the arrays of its inputs.
+
+    Raises:
+        ModelError: these are not finite.
+    """
+    if not all(np.isfinite(values).all() for row in outputs for values in row.values()):
+        raise ModelError(
+            f"{example.where}: the model answers with numbers that are not finite; its "
+            "weights are damaged or its training diverged"
+        )
+    return rounded(model.decode(outputs, example, features))
+
+
+def rounded(value: Any) -> Any:
+    """``value`` with every float in it rounded to `DIGITS` decimals."""
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
+    return round(value, DIGITS) if isinstance(value, float) else value
+
+
+class Executor(Protocol):
+    """Executor of groups: `LocalExecutor`, or `ldt.inference.executor.Workers`.
+
+    Groups come back in the order in which they were given, each once.
+
+    Attributes:
+        tell: is called with windows and tokens that have been run; with less than none where they
+            have to be run again.
+    """
+
+    tell: Tell
+
+    def put(self, documents: Sequence[Document], compared: int) -> Iterable[Answered]:
+        """Give a group, of which ``compared`` documents are answered in fp32 as well; what is
+        answered by now."""
+
+    def ready(self) -> Iterable[Answered]:
+        """Answers that are there by now."""
+
+    def rest(self) -> Iterable[Answered]:
+        """Wait for all groups that were given."""
+
+
+class LocalExecutor:
+    """`Executor` of this process, which answers a group as it is given.
+
+    Args:
+        lock: is held while the model runs.
+    """
+
+    def __init__(
+        self,
+        answering: Answering,
+        lock: AbstractContextManager[Any] = nullcontext(),  # noqa: B008  # which keeps nothing
+    ):
+        self.answering, self.lock = answering, lock
+        self.tell: Tell = untold
+
+    def put(self, documents: Sequence[Document], compared: int) -> Iterable[Answered]:
+        """Answer a group."""
+        with self.lock:
+            return [self.answering(documents, compared, self.tell)]
+
+    def ready(self) -> Iterable[Answered]:
+        """Nothing: whoever gave a group has its answers."""
+        return ()
+
+    rest = ready
 
 
 @dataclass
@@ -64,7 +279,7 @@ class Counts:
             f"({self.tokens / max(seconds, 1e-9):,.0f} tokens/s)"
         )
 
-    def add(self, answer: dict[str, Any], features: list[Feature]) -> None:
+    def add(self, answer: Answer, features: list[Feature]) -> None:
         """Count a document by its answer and its inputs."""
         cut = bool(answer.get("truncated"))
         self.documents += 1
@@ -82,13 +297,6 @@ class Counts:
             self.labels["no answer"] += 1
 
 
-class _Group(NamedTuple):
-    """Documents in the order of the input, with what the answer of each has of its record."""
-
-    documents: list[Document]
-    copied: list[dict[str, Any]]
-
-
 class Resumed(Protocol):
     """The answers of an earlier run: `ldt.inference.answer_file.AnswerFile`, or the like."""
 
@@ -96,6 +304,9 @@ class Resumed(Protocol):
 
     def done(self) -> Iterator[Any]:
         """The ids that are answered already, in their order."""
+
+
+_Waiting = tuple[Document, dict[str, Any]]  # with what its answer has of its record
 
 
 @dataclass
@@ -108,13 +319,13 @@ class Pipeline:
         batch_tokens: most tokens of a batch, padding included; a longer window is run alone.
         refuse: is called with a record that cannot be used, and why; None raises.
         beside: makes what an answer has of its record; a DataError where the record lacks it.
-        progress: is called after every batch.
+        progress: is called after a batch, unless it was called just before.
         agreement: with another predictor, whose answers for the first documents are to be the same.
         lock: is held while inputs are made.
     """
 
     model: Encoder
-    executor: Hands
+    executor: Executor
     batch_tokens: int
     refuse: Refuse | None = None
     beside: Beside | None = None
@@ -125,9 +336,9 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         self.executor.tell = self._tell
-        self._waiting: deque[_Group] = deque()  # given to the executor, in order
-        self._group = _Group([], [])
-        self._tokens = 0
+        self._given: deque[list[_Waiting]] = deque()  # groups of the executor, in order
+        self._group: list[_Waiting] = []
+        self._tokens, self._told = 0, time.monotonic()
 
     def answer(
         self, records: Iterable[Example | None], resumed: Resumed | None = None
@@ -170,7 +381,10 @@ class Pipeline:
                     self.refuse(error, example)
                     continue
                 _require_no_more(resumed, expected, f"{example.id!r} ({example.where})")
-                if self._add(example, features, copied):
+                self._group.append(((example, features), copied))
+                self._tokens += sum(len(feature["input_ids"]) for feature in features)
+                full = self._tokens >= LOOKAHEAD_BATCHES * self.batch_tokens
+                if full or len(self._group) >= LOOKAHEAD_DOCUMENTS:
                     yield from self._flush()
         except DataError:
             yield from self._end()
@@ -181,15 +395,9 @@ class Pipeline:
     def _tell(self, windows: int, tokens: int) -> None:
         self.counts.windows += windows
         self.counts.tokens += tokens
-        self.progress(self.counts)
-
-    def _add(self, example: Example, features: list[Feature], copied: dict[str, Any]) -> bool:
-        """Put a document into the group; True where that is full."""
-        self._group.documents.append((example, features))
-        self._group.copied.append(copied)
-        self._tokens += sum(len(feature["input_ids"]) for feature in features)
-        full = self._tokens >= LOOKAHEAD_BATCHES * self.batch_tokens
-        return full or len(self._group.documents) >= LOOKAHEAD_DOCUMENTS
+        if (now := time.monotonic()) - self._told >= TOLD:
+            self._told = now
+            self.progress(self.counts)
 
     def _end(self) -> Iterator[list[Answer]]:
         """Wait for all answers, also those held back."""
@@ -200,28 +408,29 @@ class Pipeline:
 
     def _flush(self) -> Iterator[list[Answer]]:
         """Give the documents that wait as one group, and take what is answered by now."""
-        group, self._group, self._tokens = self._group, _Group([], []), 0
-        if not group.documents:
+        group, self._group, self._tokens = self._group, [], 0
+        if not group:
             yield from self._take(self.executor.ready())
             return
-        compared = len(self.agreement.first(group.documents)) if self.agreement else 0
-        self._waiting.append(group)
-        yield from self._take(self.executor.put(group.documents, compared))
+        documents = [document for document, _ in group]
+        compared = len(self.agreement.first(documents)) if self.agreement else 0
+        self._given.append(group)
+        yield from self._take(self.executor.put(documents, compared))
 
     def _take(self, answered: Iterable[Answered]) -> Iterator[list[Answer]]:
         for answers, exact in answered:
-            group = self._waiting.popleft()
+            group = self._given.popleft()
             if self.agreement:
                 self.agreement.compare(exact, answers)
             whole = []
-            for answer, (example, features), copied in zip(answers, *group, strict=True):
+            for answer, ((example, features), copied) in zip(answers, group, strict=True):
                 whole.append({"id": example.id, **answer})
                 whole[-1].setdefault("windows", len(features))
                 if both := whole[-1].keys() & copied.keys():
                     raise ValueError(f"keys of an answer that its task does not name: {both}")
                 whole[-1] |= copied
             yield from self.agreement.release(whole) if self.agreement else [whole]
-            for answer, (_, features) in zip(whole, group.documents, strict=True):
+            for answer, ((_, features), _) in zip(whole, group, strict=True):
                 self.counts.add(answer, features)
 
 
@@ -234,66 +443,83 @@ def _require_no_more(resumed: Resumed | None, expected: Any, got: str) -> None:
         )
 
 
-class SeenIds:
-    """Ids that have come: 16 bytes for a run of rising whole numbers, 8 for any other id.
+class Shard(NamedTuple):
+    """Every ``of``-th record of an input, from the one with that ``number`` on.
 
-    Line numbers, which stand in for missing ids, are such a run, so a stream without ids needs
-    no memory for them. ``7`` and ``"7"`` are the same id, as they are in a prediction file. Ids
-    other than whole numbers are told apart by 64 bits of their hash.
+    Args:
+        number: from 1 to ``of``.
+        of: how many shards there are.
     """
 
-    RECENT = 1 << 14
+    number: int
+    of: int
 
-    def __init__(self) -> None:
-        self.starts = array("q")  # runs of whole numbers, first and last, rising
-        self.ends = array("q")
-        self.recent: set[int] = set()
-        self.sorted: list[np.ndarray] = []  # uint64, each more than the next
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        """The shard that "2/7" names.
 
-    def add(self, key: str | int) -> bool:
-        """Add an id; False if it has come before."""
-        number = _whole(key)
-        if number is not None:
-            last = self.ends[-1] if self.ends else None
-            if last is None or number > last + 1:
-                self.starts.append(number)
-                self.ends.append(number)
-                return True
-            if number == last + 1:
-                self.ends[-1] = number
-                return True
-            run = bisect_right(self.starts, number) - 1
-            if run >= 0 and number <= self.ends[run]:
-                return False
-        value = hash(str(key)) & (1 << 64) - 1
-        if value in self.recent or any(_holds(values, value) for values in self.sorted):
-            return False
-        self.recent.add(value)
-        if len(self.recent) >= self.RECENT:
-            self._settle()
-        return True
+        Raises:
+            UserError: it names none.
+        """
+        numbers = re.fullmatch("([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
+        if numbers is None or int(numbers[1]) > int(numbers[2]):
+            raise UserError(
+                f"--shard {text}: expected i/n with i from 1 to n, as 1/4, 2/4, 3/4 and 4/4"
+            )
+        return cls(int(numbers[1]), int(numbers[2]))
 
-    def _settle(self) -> None:
-        values = np.fromiter(self.recent, np.uint64, len(self.recent))
-        while self.sorted and len(self.sorted[-1]) <= len(values):
-            values = np.concatenate([values, self.sorted.pop()])
-        values.sort()
-        self.sorted.append(values)
-        self.recent = set()
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def has(self, record: int) -> bool:
+        """True if the record of a number, from 1, is in the shard."""
+        return (record - self.number) % self.of == 0
+
+    def part(self, target: str) -> str:
+        """The file with the answers of the shard: "answers.jsonl.2-of-7"."""
+        return f"{target}.{self.number}-of-{self.of}"
 
 
-def _whole(key: str | int) -> int | None:
-    """An id as a number, if it is a whole one that 64 bits hold."""
-    if isinstance(key, str):
-        if not (len(key) < 19 and key.isdecimal() and key.isascii()):
-            return None
-        if str(int(key)) != key:
-            return None  # "007" is not 7
-        return int(key)
-    return key if -(1 << 62) < key < 1 << 62 else None
+class InputDocuments:
+    """`Records`, which are counted and of which a hash is taken while they are read.
 
+    Args:
+        shard: whose records are given alone; hash and count are of all.
 
-def _holds(values: np.ndarray, value: int) -> bool:
-    wanted = np.uint64(value)
-    place = values.searchsorted(wanted)
-    return bool(place < len(values) and values[place] == wanted)
+    Attributes:
+        count: number of records that were read, the broken ones among them.
+    """
+
+    def __init__(self, records: Records, shard: Shard | None = None):
+        self.records, self.shard = records, shard
+        self.count = 0
+        self._total = hashlib.sha256()
+
+    def __call__(self, *, on_error: OnError | None) -> Generator[Example, None, None]:
+        """Yield the records; a broken one goes to ``on_error``, or is raised where that is None."""
+        self.count, self._total = 0, hashlib.sha256()
+
+        def broken(error: DataError, raw: bytes) -> None:
+            if not self._counted(raw):
+                return
+            if self.shard:
+                error.record = self.count
+            if on_error is None:
+                raise error
+            on_error(error, raw)
+
+        for example in self.records(on_error=broken if on_error or self.shard else None):
+            if self._counted(json.dumps([example.id, example.fields], default=str).encode()):
+                if self.shard:
+                    example.record = self.count
+                yield example
+
+    def _counted(self, raw: bytes) -> bool:
+        """Count a record; True if it is one of the shard."""
+        self.count += 1
+        self._total.update(raw)
+        return self.shard is None or self.shard.has(self.count)
+
+    def sha256(self) -> str:
+        """The hash of what was read last, once it was read to its end."""
+        return self._total.hexdigest()

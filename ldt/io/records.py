@@ -4,7 +4,7 @@ What is read: JSONL and JSON arrays, CSV, TSV, Parquet and Arrow, each detected 
 suffix; gzip, bz2, xz and zstd by content whatever the suffix. JSON is read strictly
 (``ldt.io.strict_json``). Raw control characters, NUL and U+2028 inside strings are kept.
 
-Ids are not compared here, which would take memory per record: see ``ldt.training.labelled.unique``.
+Ids are not compared while a file is read, which takes memory per record: `SeenIds` does.
 """
 
 import dataclasses
@@ -13,8 +13,12 @@ import io
 import itertools
 import os
 import re
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+import numpy as np
 
 from ldt.errors import DataError, kind
 from ldt.io import sources, streams, tables
@@ -447,3 +451,68 @@ def _names(fields: dict, prefix: str = "", depth: int = 3) -> list[str]:
         if isinstance(value, dict) and depth > 1:
             names += _names(value, f"{prefix}{key}.", depth - 1)
     return names
+
+
+class SeenIds:
+    """Ids that have come: 16 bytes for a run of rising whole numbers, 8 for any other id.
+
+    Line numbers, which stand in for missing ids, are such a run, so a stream without ids needs
+    no memory for them. ``7`` and ``"7"`` are the same id, as they are in a prediction file. Ids
+    other than whole numbers are told apart by 64 bits of their hash.
+    """
+
+    RECENT = 1 << 14
+
+    def __init__(self) -> None:
+        self.starts = array("q")  # runs of whole numbers, first and last, rising
+        self.ends = array("q")
+        self.recent: set[int] = set()
+        self.sorted: list[np.ndarray] = []  # uint64, each more than the next
+
+    def add(self, key: str | int) -> bool:
+        """Add an id; False if it has come before."""
+        number = _whole(key)
+        if number is not None:
+            last = self.ends[-1] if self.ends else None
+            if last is None or number > last + 1:
+                self.starts.append(number)
+                self.ends.append(number)
+                return True
+            if number == last + 1:
+                self.ends[-1] = number
+                return True
+            run = bisect_right(self.starts, number) - 1
+            if run >= 0 and number <= self.ends[run]:
+                return False
+        value = hash(str(key)) & (1 << 64) - 1
+        if value in self.recent or any(_holds(values, value) for values in self.sorted):
+            return False
+        self.recent.add(value)
+        if len(self.recent) >= self.RECENT:
+            self._settle()
+        return True
+
+    def _settle(self) -> None:
+        values = np.fromiter(self.recent, np.uint64, len(self.recent))
+        while self.sorted and len(self.sorted[-1]) <= len(values):
+            values = np.concatenate([values, self.sorted.pop()])
+        values.sort()
+        self.sorted.append(values)
+        self.recent = set()
+
+
+def _whole(key: str | int) -> int | None:
+    """An id as a number, if it is a whole one that 64 bits hold."""
+    if isinstance(key, str):
+        if not (len(key) < 19 and key.isdecimal() and key.isascii()):
+            return None
+        if str(int(key)) != key:
+            return None  # "007" is not 7
+        return int(key)
+    return key if -(1 << 62) < key < 1 << 62 else None
+
+
+def _holds(values: np.ndarray, value: int) -> bool:
+    wanted = np.uint64(value)
+    place = values.searchsorted(wanted)
+    return bool(place < len(values) and values[place] == wanted)

@@ -121,15 +121,17 @@ def opened(source: str) -> Iterator[Opened]:
         for magic, suffixes, what in _FOREIGN:
             if head.startswith(magic) and (not suffixes or name.lower().endswith(suffixes)):
                 raise DataError(f"{name}: {what}")
-        whole = io.BufferedReader(_Rejoined(head, raw), 1 << 16)
-        stream: io.BufferedIOBase = whole
-        compression = None
+        stream, compression = raw, None
+        if raw.seekable():
+            raw.seek(-len(head), os.SEEK_CUR)
+        else:
+            stream = io.BufferedReader(_Rejoined(head, raw), 1 << 16)
         for magic, what in _TABLES:
             if head.startswith(magic):
                 compression = what
         for magic, what, decompress in _COMPRESSIONS:
             if head.startswith(magic):
-                stream, compression = decompress(whole), what
+                stream, compression = decompress(stream), what
         yield Opened(name, stream, compression)
     finally:
         if source != "-":
@@ -215,7 +217,7 @@ def _stdin() -> io.BufferedIOBase:
     A thread may still wait in it when the process ends; Python aborts where that is sys.stdin's.
     """
     try:
-        return open(sys.stdin.buffer.fileno(), "rb", closefd=False)
+        return open(sys.stdin.buffer.fileno(), "rb", 1 << 16, closefd=False)
     except io.UnsupportedOperation:  # not a file, as in tests
         return cast(io.BufferedIOBase, sys.stdin.buffer)
 
@@ -224,7 +226,7 @@ def _open(path: str) -> io.BufferedIOBase:
     if is_remote(path):
         return open_remote(path)
     try:
-        return open(path, "rb")
+        return open(path, "rb", 1 << 16)
     except FileNotFoundError:
         folder = os.path.dirname(path) or "."
         near = []

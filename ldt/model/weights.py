@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from transformers.initialization import no_init_weights
 
 from ldt.errors import ModelError, ResourceError, ShapeError, first_line, listed
-from ldt.model import adapters
 from ldt.model.config_file import read_json
 from ldt.model.encoders import ENCODERS, SEQ2SEQ, encoder_class
 
@@ -63,34 +62,6 @@ def weight_files(folder):
     return [folder / shard for shard in shards]
 
 
-class Unchanged:
-    """The weight files of a folder as they are now, which nobody may write over while they are
-    read. Files that are replaced, as ldt does, may be: what is mapped are the old ones."""
-
-    def __init__(self, folder):
-        while adapters.is_adapter(folder):  # whose base may be one again
-            folder = adapters.base_of(folder)
-        self._files = {file: _stamp(file) for file in weight_files(folder)}
-
-    def check(self):
-        """Raise a ModelError for a file that has another size or time than before."""
-        for file, before in self._files.items():
-            try:
-                now = _stamp(file)
-            except OSError:  # removed, which takes nothing from who has mapped it
-                continue
-            if now != before and now[:2] == before[:2]:
-                raise ModelError(
-                    f"{file}: another program wrote over it while it was read; answers since then "
-                    "may be of neither model: run the command again, with --overwrite"
-                )
-
-
-def _stamp(file):
-    stat = file.stat()
-    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
-
-
 def read_weights(folder, *, mapped=False):
     """{name: tensor} of a folder, the names without the encoder's prefix.
 
@@ -98,7 +69,7 @@ def read_weights(folder, *, mapped=False):
         mapped: leave the tensors in the file, whose pages are read when they are needed, shared
             between processes, and copied where something writes to them. For models that answer,
             and files that are replaced by rename, as ldt does: where a file is written in place,
-            its weights change under the model, which `Unchanged` notices; where it is cut off, the
+            its weights change under the model, which a predictor notices; where it is cut off, the
             process is killed. False reads every tensor into memory of its own.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ldt.inference.engine import ModelMaker
 from ldt.inference.executor import LostError, Seat, Settings, Workers
-from ldt.inference.group import Answer, Document, Feature, Outputs
+from ldt.inference.stream import Answer, Document, Feature, Outputs
 from ldt.io.records import Example
 from ldt.serve.model import LoadedModel, Variant, cached
 from ldt.serve.scheduler import LocalReplica

@@ -14,8 +14,8 @@ from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, UserError
 from ldt.inference.engine import Engine
 from ldt.inference.executor import Seat
-from ldt.inference.group import Feature
 from ldt.inference.options import PredictOptions
+from ldt.inference.stream import Feature
 from ldt.io.records import Example, has, identified
 from ldt.recipe.recipe import Recipe
 from ldt.serve.scheduler import LocalReplica, Replica
@@ -173,7 +173,7 @@ class Served:
 
 
 class RequestReader:
-    """The maker of a request's inputs, as it asks for them: a `ldt.inference.group.Encoder`.
+    """The maker of a request's inputs, as it asks for them: a `ldt.inference.stream.Encoder`.
 
     Attributes:
         asked: options of the request.
@@ -221,7 +221,7 @@ def cached(variant: type[RequestReader], model: LoadedModel) -> Callable[[Reques
 
 
 class Variant(RequestReader):
-    """A model that answers as a request asks for it: a `ldt.inference.group.Predictor`."""
+    """A model that answers as a request asks for it: a `ldt.inference.stream.Predictor`."""
 
     def __init__(self, model: LoadedModel, asked: RequestOptions):
         from ldt.inference.passages import Explaining

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from ldt.errors import ResourceError, UserError
 from ldt.inference.executor import LostError
-from ldt.inference.group import Answer, Document, Feature, Outputs, Predictor, answer_of
+from ldt.inference.stream import Answer, Document, Feature, Outputs, Predictor, answer_of
 from ldt.io.records import Example
 
 log = logging.getLogger("ldt")
@@ -99,7 +99,7 @@ class Replica(Protocol):
     def answer(
         self, model: Predictor, outputs: list[Outputs], example: Example, features: list[Feature]
     ) -> Answer:
-        """The answer for a document, as `ldt.inference.group.answer_of` has it."""
+        """The answer for a document, as `ldt.inference.stream.answer_of` has it."""
 
 
 class LocalReplica:

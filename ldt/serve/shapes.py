@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ldt.data.sentences import Unit
 from ldt.errors import did_you_mean, kind, listed
-from ldt.inference.group import Answer
+from ldt.inference.stream import Answer
 from ldt.io.records import JOIN
 from ldt.io.strict_json import Decoder, JsonError
 from ldt.serve.model import RequestOptions, Served

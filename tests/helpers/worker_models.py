@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ldt.inference.group import Answering
+from ldt.inference.stream import Answering
 from ldt.io.records import Example
 
 

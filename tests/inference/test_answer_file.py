@@ -6,7 +6,7 @@ import pytest
 
 from ldt.errors import DataError, ResourceError, UserError
 from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects, json_line
-from ldt.inference.group import rounded
+from ldt.inference.stream import rounded
 from ldt.io.records import Example
 
 MADE_BY = {"model": "0123", "text field": "text"}

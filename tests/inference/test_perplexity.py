@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from ldt import cli
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, ModelError, UserError
-from ldt.inference.masked_text import MaskedText, score, scorer
-from ldt.inference.perplexity import perplexity
+from ldt.inference.perplexity import MaskedText, perplexity, score, scorer
 from ldt.model import LdtForMaskedLM, LdtModel, load
 
 

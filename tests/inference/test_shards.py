@@ -19,9 +19,9 @@ from pyarrow import parquet
 from ldt.errors import DataError, UserError
 from ldt.inference import stream
 from ldt.inference.answer_file import AnswerFile
-from ldt.inference.inputs import Shard
 from ldt.inference.merge import merge
 from ldt.inference.predict import predict
+from ldt.inference.stream import Shard
 
 zstd = partial(pyarrow.compress, codec="zstd", asbytes=True)
 COLUMNS = {"data": {"text": "text", "id": "name"}}

@@ -8,10 +8,9 @@ from streaming import answer_all
 
 from ldt.errors import DataError, ModelError, UserError
 from ldt.inference import stream as answering
-from ldt.inference.group import batches
 from ldt.inference.inputs import prefetch
-from ldt.inference.stream import Counts, SeenIds
-from ldt.io.records import Example
+from ldt.inference.stream import Counts, batches
+from ldt.io.records import Example, SeenIds
 
 
 class Lengths:

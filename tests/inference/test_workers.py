@@ -25,10 +25,10 @@ from ldt.inference import executor as module
 from ldt.inference.agreement import Agreement
 from ldt.inference.engine import ModelMaker, read_recipe
 from ldt.inference.executor import Seat, Workers
-from ldt.inference.group import Answering, Here
 from ldt.inference.inputs import prefetch
 from ldt.inference.options import PredictOptions
 from ldt.inference.predict import predict
+from ldt.inference.stream import Answering, LocalExecutor
 from ldt.io.records import Example
 
 TWO = [Seat("cpu", 1)] * 2
@@ -397,7 +397,7 @@ def test_a_model_that_was_sent_answers_as_the_one_here(
     group = [(example, inputs.encode(example)) for example in examples]
     compared = 5 if precision == "int8" else 0
     model, exact = run.predictor(precision)
-    (here,) = Here(Answering(model, 256, exact)).put(group, compared)
+    (here,) = LocalExecutor(Answering(model, 256, exact)).put(group, compared)
     sent, documents_sent = pickle.loads(pickle.dumps((run, group)))
     products = {kind: not taken for kind, taken in matmul.choices().items()}
     with ExitStack() as stack:

@@ -12,7 +12,7 @@ from training_runs import assert_same_run, rows, train, weights
 from ldt.data.features import Collator
 from ldt.errors import DataError, Interrupted, ModelError, RecipeError
 from ldt.inference.engine import read_recipe
-from ldt.inference.masked_text import scorer
+from ldt.inference.perplexity import scorer
 from ldt.model import LdtForMaskedLM, load
 from ldt.tasks.masked_lm import masked_lm_metrics
 from ldt.training.arguments import settings
