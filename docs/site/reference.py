@@ -260,8 +260,8 @@ def commands(command, name):
     if not hasattr(command, "commands"):
         yield name, command
         return
-    for below, item in command.commands.items():
-        yield from commands(item, f"{name} {below}")
+    for below in command.commands:
+        yield from commands(command.get_command(None, below), f"{name} {below}")
 
 
 def described(text):

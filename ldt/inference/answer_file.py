@@ -1,26 +1,39 @@
-"""Answers as JSON lines in a file that appears atomically, and a file of rejected records.
+"""Answers in a file that appears atomically, and a file of rejected records.
 
 While a run lasts its answers are in ``FILE.partial``, and the settings that decide them in
 ``FILE.run.partial``; at the end the first is renamed to FILE, or written anew where FILE is no file
 of lines, and the second becomes ``.FILE.run.json`` beside it, with the sha256 of the answers and
 of the documents, by which ``--resume`` knows that nothing is left. Answers are added a group
 at a time, each group in one write, so a killed run leaves whole groups.
+
+A table has a column for each key of the answers, in the order in which they first come; of
+``scores`` by class there is a column for each class, ``scores.yes``, and ``score``, that of the
+label; where there can be several labels a column for each, ``label.yes``, of 1 or 0. The columns
+are known at the end only, so a table is made of the finished lines, which are read twice, some at a
+time.
 """
 
 import base64
+import csv
 import errno
 import json
 import os
 import re
+import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
+from itertools import chain
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
-from ldt.errors import DataError, UserError, escaped, plural, refusal
+from ldt.errors import DataError, UserError, escaped, listed, plural, refusal
+from ldt.inference.inputs import is_stream
+from ldt.inference.options import named
 from ldt.io.files import (
     check_target,
     digest,
@@ -34,8 +47,27 @@ from ldt.io.files import (
 )
 from ldt.io.records import Example
 from ldt.io.strict_json import json_line
+from ldt.metrics import prediction_files
+from ldt.tasks.base import AnyTask, PublishedLayout, Writer, default_layout
+
+Layout = Callable[[Path, Path], None]  # writes the answers of a file of lines to a new file
+Settings = dict[str, Any]
+Answer = dict[str, Any]
 
 BLOCK = 1 << 16
+ROW_GROUP = 8 << 20  # bytes of lines that become one row group of Parquet or batch of Arrow
+_COLUMNS = (".parquet", ".arrow", ".feather")  # endings of tables with types
+_NOT_LINES = (".csv", ".tsv", ".json", *_COLUMNS)
+_COMPRESSED = {".gz": "gzip", ".zst": "zstd"}  # of lines, as pyarrow calls it
+_NOT_WRITTEN = {
+    **dict.fromkeys(
+        (".xlsx", ".xls", ".ods"), "a spreadsheet is not written; name it .csv, which one opens"
+    ),
+    **dict.fromkeys(
+        (".bz2", ".xz", ".zip"),
+        "answers are compressed as .jsonl.gz or .jsonl.zst, or are Parquet",
+    ),
+}
 
 
 class AnswerFile:
@@ -69,7 +101,7 @@ class AnswerFile:
         made_by: dict[str, str],
         resume: bool = False,
         overwrite: bool = False,
-        layout: Callable[[Path, Path], None] | None = None,
+        layout: Layout | None = None,
     ):
         self.layout = layout
         self.finished: Settings | None = None
@@ -88,8 +120,7 @@ class AnswerFile:
             raise
         try:
             # A killed run may have left the beginning of a line, which is cut off.
-            self.size = 0 if overwrite and not resume else _whole_lines(self.file)
-            self.count = _count_lines(self.partial, self.size)
+            self.size, self.count = (0, 0) if overwrite and not resume else _whole_lines(self.file)
             self._resumed = self.size  # bytes
             self._made_by = made_by | ({"overwrite": True} if overwrite else {})
             if self.count:
@@ -386,9 +417,9 @@ def _opened(path: Path, new: bool = True) -> BinaryIO:
         if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO):
             raise _strange(path) from None
         raise refusal(error, path) from None
-    about = os.fstat(handle)
-    owner = os.geteuid() if hasattr(os, "geteuid") else about.st_uid
-    if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1 or about.st_uid != owner:
+    status = os.fstat(handle)
+    owner = os.geteuid() if hasattr(os, "geteuid") else status.st_uid
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or status.st_uid != owner:
         os.close(handle)
         raise _strange(path)
     return os.fdopen(handle, "r+b", buffering=0)
@@ -413,29 +444,14 @@ def _write_all(file: BinaryIO, data: bytes) -> None:
         view = view[file.write(view) :]
 
 
-def _whole_lines(file: BinaryIO) -> int:
-    """Number of bytes up to and with the last newline; the file is read from its end."""
-    end = file.seek(0, os.SEEK_END)
-    while end:
-        start = max(0, end - BLOCK)
-        file.seek(start)
-        newline = file.read(end - start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
-
-
-def _count_lines(path: Path, size: int) -> int:
-    lines = 0
-    with open(path, "rb") as file:
-        while size > 0 and (block := file.read(min(BLOCK, size))):
-            lines += block.count(b"\n")
-            size -= len(block)
-    return lines
-
-
-Settings = dict[str, Any]
+def _whole_lines(file: BinaryIO) -> tuple[int, int]:
+    """(bytes up to and with the last newline, number of lines there)."""
+    size = lines = place = 0
+    while block := file.read(BLOCK):
+        if newlines := block.count(b"\n"):
+            size, lines = place + block.rindex(b"\n") + 1, lines + newlines
+        place += len(block)
+    return size, lines
 
 
 def note(target: Path, answers: Path, settings: Settings) -> None:
@@ -483,3 +499,194 @@ def different(settings: Settings, made_by: dict[str, str]) -> str:
 
 def _beside(target: Path) -> Path:
     return target.with_name(f".{target.name}.run.json")
+
+
+def published_layout(
+    name: str | None, output: str | None, task: AnyTask, formats: Iterable[str | None]
+) -> str | None:
+    """Name of the published layout that answers are written in; None for lines or a table.
+
+    Args:
+        name: that is asked for; None leaves it to the ending of the file: .json is
+            `ldt.tasks.base.default_layout`.
+        output: the file; None or "-" for standard output.
+        formats: of the documents and of the training data.
+
+    Raises:
+        UserError: the task has no such layout, there is no file to write it into, or the
+            documents do not have what it needs.
+    """
+    if name is None:
+        if is_stream(output) or Path(str(output)).suffix.lower() != ".json":
+            return None
+        name = default_layout(task, formats)
+        if name is None:
+            raise UserError(
+                f"answers of {task.name} are JSON lines; name the output .jsonl, not .json"
+            )
+        return name
+    if name not in task.answers.layouts:
+        known = listed(task.answers.layouts)
+        raise UserError(f"--layout {name}: no layout of {task.name}; published ones: {known}")
+    if is_stream(output):
+        raise UserError(f"--layout {name}: made of all answers at the end; name --output FILE")
+    read = next(iter(formats), None)
+    if task.answers.layouts[name].own and name != read:
+        raise UserError(
+            f"--layout {name}: its offsets are those of its own documents, which are read as "
+            f"{read or 'lines'}; {named('data.format', name)} reads them"
+        )
+    return name
+
+
+def layout_of(output: Path, published: PublishedLayout | None) -> Layout | None:
+    """Layout of a file of this name; None where the answers stay lines.
+
+    Args:
+        published: published layout, which is taken whatever the name is; None goes by
+            the ending.
+
+    Raises:
+        UserError: the ending is of a file that is not written, or of another one.
+    """
+    ending = output.suffix.lower()
+    if ending in _NOT_WRITTEN:
+        raise UserError(f"{output}: {_NOT_WRITTEN[ending]}")
+    if ending in _COMPRESSED and (published or output.stem.lower().endswith(_NOT_LINES)):
+        raise UserError(f"{output}: lines alone are compressed; name it .jsonl{ending}")
+    tables: dict[str, Layout] = {
+        **{ending: partial(write_compressed, name) for ending, name in _COMPRESSED.items()},
+        ".csv": partial(write_csv, ","),
+        ".tsv": partial(write_csv, "\t"),
+        ".parquet": partial(write_columns, "pyarrow.parquet:ParquetWriter"),
+        **dict.fromkeys((".arrow", ".feather"), partial(write_columns, "pyarrow.ipc:new_file")),
+    }
+    if published is None:
+        return tables.get(ending)
+    if ending in _COLUMNS or (ending in tables and not isinstance(published.write(iter(())), str)):
+        raise UserError(f"{output}: --layout makes no such table; name it .json")
+    return partial(write_published, published.write)
+
+
+def write_published(published: Writer, answers: Path, target: Path) -> None:
+    """Write what the writer makes of all answers: text, lines, or one JSON value."""
+    with open(answers, "rb") as lines:
+        prediction_files.write(published(map(json.loads, lines)), target)
+
+
+def write_compressed(compression: str, answers: Path, target: Path) -> None:
+    """Write the lines themselves, compressed."""
+    import pyarrow
+
+    with open(answers, "rb") as lines, open(target, "xb") as file:
+        out = pyarrow.CompressedOutputStream(pyarrow.PythonFile(file, "w"), compression)
+        shutil.copyfileobj(lines, out, 1 << 20)
+        out.close()  # which closes the file as well
+
+
+def write_csv(delimiter: str, answers: Path, target: Path) -> None:
+    """Write UTF-8 with a header; lists, objects, true and false are JSON in their cells.
+
+    A text is in its cell as it is, also where a spreadsheet takes it for a formula.
+    """
+    columns = list(dict.fromkeys(name for row in _rows(answers) for name in row)) or ["id"]
+    with open(target, "x", encoding="utf-8", newline="") as file:
+        # With this line end both of its characters are quoted; RFC 4180 has it too.
+        writer = csv.writer(file, delimiter=delimiter, lineterminator="\r\n")
+        writer.writerow(columns)
+        for row in _rows(answers):
+            writer.writerow([_text(row.get(name)) for name in columns])
+
+
+def write_columns(writer: str, answers: Path, target: Path) -> None:
+    """Write columns with the types of their values, some rows at a time.
+
+    A column whose values have no common type is text: JSON, or the text itself.
+
+    Args:
+        writer: name of a class or function, called with the new file and the schema.
+    """
+    import pyarrow
+
+    types: dict[str, Any] = {}
+    for rows in _groups(answers):
+        for name in dict.fromkeys(chain.from_iterable(rows)):
+            types[name] = _common(types.get(name, pyarrow.null()), [row.get(name) for row in rows])
+    types = {name: _filled(kind) for name, kind in types.items()} or {"id": pyarrow.string()}
+    schema = pyarrow.schema(types.items())
+    cells = {pyarrow.string(): _text, pyarrow.float64(): float}
+    with open(target, "xb") as file, resolve_name(writer)(file, schema) as rows_out:
+        for rows in _groups(answers):
+            for name, cell in (
+                (name, cells[kind]) for name, kind in types.items() if kind in cells
+            ):
+                for row in rows:
+                    row[name] = None if row.get(name) is None else cell(row[name])
+            rows_out.write_table(pyarrow.Table.from_pylist(rows, schema))
+
+
+def _common(before: Any, values: list[Any]) -> Any:
+    """The Arrow type of a column's values and of those that had a type before; text for none."""
+    import pyarrow
+
+    try:
+        both = [pyarrow.schema([("x", kind)]) for kind in (before, pyarrow.array(values).type)]
+        return pyarrow.unify_schemas(both, promote_options="permissive").field("x").type
+    except (pyarrow.ArrowException, OverflowError):  # of several kinds, or a huge number
+        return pyarrow.string()
+
+
+def _filled(kind: Any) -> Any:
+    """The type with text in the place of what no value had a type for."""
+    import pyarrow
+    from pyarrow.types import is_list, is_null, is_struct
+
+    if is_null(kind) or "struct<>" in str(kind):
+        return pyarrow.string()
+    if is_list(kind):
+        return pyarrow.list_(_filled(kind.value_type))
+    if is_struct(kind):
+        return pyarrow.struct([(field.name, _filled(field.type)) for field in kind])
+    return kind
+
+
+def row_of(answer: Answer) -> Answer:
+    """The cells of an answer by column."""
+    row: Answer = {}
+    for name, value in answer.items():
+        if name != "scores" or not isinstance(value, dict):
+            row[name] = value
+            continue
+        label = answer.get("label")
+        if isinstance(label, str):
+            row["score"] = value.get(label)
+        elif isinstance(label, list):
+            row |= {f"label.{name}": int(name in label) for name in value}
+        row |= {f"{name}.{each}": score for each, score in value.items()}
+    return row
+
+
+def _rows(answers: Path) -> Iterator[Answer]:
+    with open(answers, "rb") as lines:
+        yield from map(row_of, map(json.loads, lines))
+
+
+def _groups(answers: Path) -> Iterator[list[Answer]]:
+    """The rows of `ROW_GROUP` bytes of lines each, or of one longer line."""
+    group: list[Answer] = []
+    size = 0
+    with open(answers, "rb") as lines:
+        for line in lines:
+            if group and size + len(line) > ROW_GROUP:
+                yield group
+                group, size = [], 0
+            group.append(row_of(json.loads(line)))
+            size += len(line)
+    if group:
+        yield group
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ldt.errors import EXIT_OK, EXIT_REJECTS, DataError, UserError, listed, plural, refusal
-from ldt.inference.answer_file import AnswerFile, Settings, noted
-from ldt.inference.answer_table import layout_of
+from ldt.inference.answer_file import AnswerFile, Settings, layout_of, noted
 from ldt.inference.executor import THREADS
 from ldt.inference.inputs import rejects_path
 from ldt.inference.stream import Shard

@@ -28,8 +28,7 @@ from ldt.errors import (
     counted,
     plural,
 )
-from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects
-from ldt.inference.answer_table import layout_of, published_layout
+from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects, layout_of, published_layout
 from ldt.inference.engine import Engine
 from ldt.inference.executor import THREADS
 from ldt.inference.inputs import (
@@ -84,9 +83,9 @@ def predict(
         model: folder of a finished run; None is `LATEST` in the current directory.
         output: file, see `AnswerFile`, also of a remote store; a pipe or device is written as it
             is; None or "-" is standard output. A file gets the layout of its ending
-            (`answer_table.layout_of`).
+            (`answer_file.layout_of`).
         layout: a published layout of the task, whatever the ending of ``output`` is; None takes
-            one for .json alone (`answer_table.published_layout`).
+            one for .json alone (`answer_file.published_layout`).
         resume: continue the unfinished ``output``; the input must begin with the same records. Of a
             finished one, made of the same records, nothing is left to do.
         overwrite: replace an ``output`` that is there, at the end.

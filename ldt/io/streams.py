@@ -156,7 +156,7 @@ def beginning(source: str, most: int, enough: Callable[[bytes], bool]) -> bytes:
         if not file.is_table:
             with contextlib.suppress(*DAMAGE):  # who reads on says where
                 while len(head) < most and not enough(head):
-                    if not (block := file.stream.read1(most)):
+                    if not (block := file.stream.read1(min(most, 1 << 13))):
                         break
                     head += block
         if not (os.path.isfile(source) or is_remote(source)):

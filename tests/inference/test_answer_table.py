@@ -5,7 +5,7 @@ import pyarrow.parquet
 import pytest
 
 from ldt.errors import UserError
-from ldt.inference import answer_table
+from ldt.inference import answer_file
 from ldt.inference.answer_file import AnswerFile, json_line
 from ldt.io import records
 
@@ -17,7 +17,7 @@ CLASSES = [
 
 def written(answers, target, overwrite=False, published=None):
     """The path of a file of answers, as a run leaves it."""
-    layout = answer_table.layout_of(target, published)
+    layout = answer_file.layout_of(target, published)
     sink = AnswerFile(target, made_by={}, layout=layout, overwrite=overwrite)
     sink.write(answers)
     sink.finish()
@@ -69,7 +69,7 @@ def test_pandas_reads_csv(tmp_path):
 
 
 def test_parquet_has_types_and_row_groups(tmp_path, monkeypatch):
-    monkeypatch.setattr(answer_table, "ROW_GROUP", len(json_line(CLASSES[0])))
+    monkeypatch.setattr(answer_file, "ROW_GROUP", len(json_line(CLASSES[0])))
     path = written(CLASSES, tmp_path / "a.parquet")
     with pyarrow.parquet.ParquetFile(path) as file:
         assert file.metadata.num_row_groups == 2
@@ -103,7 +103,8 @@ def test_parquet_has_types_and_row_groups(tmp_path, monkeypatch):
         ),
         ([[1], [0.5]], "list<element: double>", [[1.0], [0.5]]),
         ([["title", 3]], "string", ['["title", 3]']),
-        ([{}, {"a": 1}], "string", ["{}", '{"a": 1}']),
+        ([{}, {"a": 1}], "struct<a: int64>", [{"a": None}, {"a": 1}]),
+        ([{}, None], "string", ["{}", None]),
         (
             [[{"start": 1}], [{"label": "x"}]],
             "list<element: struct<start: int64, label: string>>",
@@ -155,7 +156,7 @@ def test_nested_answers_are_read_with_their_types(read, suffix, tmp_path):
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
 def test_answers_are_documents_again(suffix, tmp_path, monkeypatch):
-    monkeypatch.setattr(answer_table, "ROW_GROUP", 1)
+    monkeypatch.setattr(answer_file, "ROW_GROUP", 1)
     path = written(NESTED, tmp_path / f"a{suffix}")
     found = [example.fields for example in records.read(path)]
     assert found == [{"truncated": None} | answer for answer in NESTED]
@@ -168,9 +169,9 @@ def test_compressed_lines_are_documents_again(name, tmp_path):
     again = written(NESTED, tmp_path / f"again-{name}")
     assert again.read_bytes() == path.read_bytes()
     with pytest.raises(UserError, match=r"b\.json\.gz: lines alone are compressed"):
-        answer_table.layout_of(tmp_path / "b.json.gz", None)
+        answer_file.layout_of(tmp_path / "b.json.gz", None)
     with pytest.raises(UserError, match="lines alone are compressed"):
-        answer_table.layout_of(path, lambda answers: {})
+        answer_file.layout_of(path, lambda answers: {})
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
@@ -185,7 +186,7 @@ def test_no_answers_are_a_table_without_rows(tmp_path, name):
 def test_what_was_there_stays_until_the_table_is_complete(tmp_path, monkeypatch):
     target = written(CLASSES[:1], tmp_path / "a.parquet")
     before = target.read_bytes()
-    monkeypatch.setattr(answer_table, "_cast", lambda *_: 1 / 0)
+    monkeypatch.setattr(answer_file, "_text", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         written(CLASSES, target, overwrite=True)
     assert target.read_bytes() == before
@@ -198,4 +199,4 @@ def test_other_endings_are_lines_and_some_are_refused(tmp_path):
     path = written(CLASSES, tmp_path / "a.out")
     assert [json.loads(line) for line in path.read_bytes().splitlines()] == CLASSES
     with pytest.raises(UserError, match="b.xlsx: a spreadsheet is not written"):
-        answer_table.layout_of(tmp_path / "b.xlsx", None)
+        answer_file.layout_of(tmp_path / "b.xlsx", None)

@@ -9,7 +9,7 @@ import pytest
 
 from ldt import metrics
 from ldt.errors import DataError, UserError
-from ldt.inference.answer_table import layout_of, published_layout, write_published
+from ldt.inference.answer_file import layout_of, published_layout, write_published
 from ldt.inference.predict import predict
 from ldt.metrics.cuad import N_BEST
 from ldt.metrics.result import as_json

@@ -17,7 +17,7 @@ from ldt.data.formats.contractnli import LABELS
 from ldt.data.formats.lexglue import TASKS as PARTS
 from ldt.data.options import DataSection
 from ldt.errors import DataError, UserError
-from ldt.inference.answer_table import layout_of, write_published
+from ldt.inference.answer_file import layout_of, write_published
 from ldt.metrics import nq as nq_metric
 from ldt.metrics import own_lines
 from ldt.metrics.own_lines import KINDS

@@ -8,7 +8,7 @@ from passages_made import right_answers, tydi, write
 
 from ldt.data.formats import tydiqa as layout
 from ldt.errors import DataError
-from ldt.inference.answer_table import write_published
+from ldt.inference.answer_file import write_published
 from ldt.metrics import evaluate, tydiqa
 from ldt.metrics.tydiqa import Prediction, published, score_minimal, score_passage
 

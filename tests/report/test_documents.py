@@ -11,7 +11,7 @@ from ldt.data.formats import read
 from ldt.data.formats import tydiqa as tydiqa_layout
 from ldt.data.options import DataSection
 from ldt.errors import DataError, UserError
-from ldt.inference.answer_table import layout_of
+from ldt.inference.answer_file import layout_of
 from ldt.report.documents import gather
 from ldt.report.model import ANSWER, GOLD, PASSAGE, Document, Mark
 

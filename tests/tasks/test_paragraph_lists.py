@@ -14,7 +14,7 @@ from ldt import metrics
 from ldt.data import formats
 from ldt.data.formats.lexglue import TASKS
 from ldt.errors import DataError
-from ldt.inference.answer_table import write_published
+from ldt.inference.answer_file import write_published
 from ldt.inference.predict import predict
 from ldt.io.records import Example
 from ldt.metrics import lexglue

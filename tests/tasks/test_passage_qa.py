@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PretrainedConfig
 
 from ldt.data.tokenization import add_tokens
 from ldt.errors import DataError, RecipeError, UserError
-from ldt.inference.answer_table import published_layout
+from ldt.inference.answer_file import published_layout
 from ldt.metrics.tydiqa import Prediction
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
