@@ -614,7 +614,7 @@ def write_columns(writer: str, answers: Path, target: Path) -> None:
             types[name] = _common(types.get(name, pyarrow.null()), [row.get(name) for row in rows])
     types = {name: _filled(kind) for name, kind in types.items()} or {"id": pyarrow.string()}
     schema = pyarrow.schema(types.items())
-    cells = {pyarrow.string(): _text, pyarrow.float64(): float}
+    cells: dict[Any, Any] = {pyarrow.string(): _text, pyarrow.float64(): float}
     with open(target, "xb") as file, resolve_name(writer)(file, schema) as rows_out:
         for rows in _groups(answers):
             for name, cell in (

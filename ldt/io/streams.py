@@ -217,7 +217,7 @@ def _stdin() -> io.BufferedIOBase:
     A thread may still wait in it when the process ends; Python aborts where that is sys.stdin's.
     """
     try:
-        return open(sys.stdin.buffer.fileno(), "rb", 1 << 16, closefd=False)
+        return io.BufferedReader(io.FileIO(sys.stdin.buffer.fileno(), closefd=False), 1 << 16)
     except io.UnsupportedOperation:  # not a file, as in tests
         return cast(io.BufferedIOBase, sys.stdin.buffer)
 
@@ -226,7 +226,7 @@ def _open(path: str) -> io.BufferedIOBase:
     if is_remote(path):
         return open_remote(path)
     try:
-        return open(path, "rb", 1 << 16)
+        return io.BufferedReader(io.FileIO(path), 1 << 16)
     except FileNotFoundError:
         folder = os.path.dirname(path) or "."
         near = []
