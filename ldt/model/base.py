@@ -1,31 +1,27 @@
-"""Base of the encoders and of their heads: one config check, strict loading, known inputs."""
+"""Bases of the encoders and of their heads: one config check, strict loading, one way to call."""
 
 from typing import TypedDict
 
 import torch
 from transformers import PreTrainedModel
 from transformers import initialization as init
+from transformers.utils import can_return_tuple
 
 from ldt.attention import BACKENDS
+from ldt.attention.derivatives import refuse_vmap
 from ldt.model.config import LdtConfig
-from ldt.model.packing import Packing
+from ldt.model.outputs import LdtModelOutput
+from ldt.model.packing import Packing, pack_words
 
 
-class OutputOptions(TypedDict, total=False):
-    """Keywords that every encoder takes besides its inputs."""
-
-    output_attentions: bool | None
-    output_hidden_states: bool | None
-    return_dict: bool | None
-    packing: Packing | None
-
-
-class EncoderInputs(OutputOptions, total=False):
-    """Keywords that a head hands on to its encoder. Any other is a TypeError, unlike in
-    transformers, whose models take ``label=`` for ``labels=`` without a word."""
+class EncoderInputs(TypedDict, total=False):
+    """Keywords that a head hands on to its encoder."""
 
     position_ids: torch.Tensor | None
     inputs_embeds: torch.Tensor | None
+    output_attentions: bool | None
+    output_hidden_states: bool | None
+    packing: Packing | None
 
 
 class LdtPreTrainedModel(PreTrainedModel):
@@ -109,3 +105,77 @@ class LdtPreTrainedModel(PreTrainedModel):
         from ldt.model.loading import from_pretrained
 
         return from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs)
+
+
+class PackedEncoder(LdtPreTrainedModel):
+    """Base of the encoders alone, which pack a padded batch at their door; see
+    `ldt.model.encoders`."""
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        global_attention_mask=None,
+        token_type_ids=None,
+        position_ids=None,
+        inputs_embeds=None,
+        *,
+        output_attentions=None,
+        output_hidden_states=None,
+        packing=None,
+        packed=False,
+        read="all",
+    ):
+        """Encode a padded batch.
+
+        Args:
+            input_ids: [b, n] int64; or ``inputs_embeds`` [b, n, d] in their place.
+            attention_mask: [b, n], 0 at padding, 1 at real tokens, 2 at real tokens with global
+                attention. None: all tokens are real.
+            global_attention_mask: [b, n], 1 at tokens with global attention. None: none.
+            token_type_ids: [b, n] int64. None: zeros. A ModernBERT has no types, and ignores them.
+            position_ids: [b, n] or [1, n] int64. None: counted from the first real token of a row
+                on; of a Longformer as `LdtModel.position_ids_of` does.
+            output_attentions, output_hidden_states, return_dict: None: as the config says.
+            packing: the `Packing` of these masks, made before by `pack`; the masks are then not
+                looked at, and on CUDA the host never waits (as a CUDA graph demands).
+            packed: for heads: return (states, packing, dict of the other fields of the output).
+            read: states of that triple. ``all`` gives packed tokens [total, d]; ``first`` and
+                ``pooled`` give [b, d], the first real token of each row and what the pooler, or
+                ``config.classifier_pooling``, makes of the row, and leave out what only others
+                need.
+
+        Returns:
+            `LdtModelOutput`, or the tuple of what is not None in it.
+
+        Raises:
+            ValueError: an input that is empty, too long, or of the wrong shape or value.
+        """
+        masks = attention_mask, global_attention_mask
+        refuse_vmap(input_ids, *masks, token_type_ids, position_ids)
+        words, packing = pack_words(self, input_ids, inputs_embeds, masks, packing)
+        options = []
+        for name, value in (
+            ("output_attentions", output_attentions),
+            ("output_hidden_states", output_hidden_states),
+        ):
+            options.append(getattr(self.config, name) if value is None else value)
+        ids = input_ids, token_type_ids, position_ids
+        x, packing, others = self._encode(words, packing, ids, read, *options)
+        if packed:
+            return x, packing, others
+        x, pooled = self._pooled(x, packing)
+        return LdtModelOutput(packing.unpack(x), pooled, **others)
+
+    def _encode(self, words, packing, ids, read, output_attentions, output_hidden_states):
+        """(states, packing, dict of the other fields) of ids [b, n] or embeddings [b, n, d].
+
+        Args:
+            ids: input_ids, token_type_ids and position_ids, [b, n] or None.
+        """
+        raise NotImplementedError
+
+    def _pooled(self, x, packing):
+        """States [total, d], and the pooler's output [b, d] of those with one."""
+        return x, None

@@ -1,18 +1,13 @@
 """Encoders by the ``model_type`` of their config. Adding one is a file here and a row.
 
-An encoder is an `ldt.model.base.LdtPreTrainedModel` with
+An encoder is an `ldt.model.base.PackedEncoder` with
 
 - ``config``, annotated with the class of its config, an `ldt.model.config.OwnConfig`, and
   ``base_model_prefix``, the name that heads hold it by and that its weights have in front;
 - ``has_global_attention``, False where `global_attention_mask` changes nothing;
 - where its heads have other layers than a Longformer's, ``answers``, as
   `ldt.model.heads.base.answers`;
-- ``forward(input_ids, attention_mask, global_attention_mask, token_type_ids, **others)``, others
-  being those of `ldt.model.base.EncoderInputs` that it knows, which with ``packed=True`` returns
-  what its ``encode`` does: (states, packing, rest), states being packed tokens [total, d]; with
-  ``read="first"`` the first real token of each row, [b, d]; with ``read="pooled"`` its pooler's
-  output, [b, d]. `packing` is the `ldt.model.packing.Packing` of the batch, rest a dict of the
-  other fields of the output.
+- ``_encode``, which runs it on a batch that is packed.
 """
 
 from importlib import import_module

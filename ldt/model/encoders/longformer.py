@@ -1,14 +1,10 @@
-"""LdtModel: a padded batch is packed at its door, goes through the layers, and is unpacked."""
-
-from typing import Unpack
+"""LdtModel: Longformer's encoder, and Poolingformer's, on packed tokens."""
 
 import torch
-from transformers.utils import can_return_tuple
 
 from ldt.attention import choose
-from ldt.attention.derivatives import refuse_vmap
 from ldt.attention.ops import shared
-from ldt.model.base import LdtPreTrainedModel, OutputOptions
+from ldt.model.base import PackedEncoder
 from ldt.model.config import LdtConfig, usable_length
 from ldt.model.graphs import Graphs
 from ldt.model.layers import (
@@ -18,12 +14,11 @@ from ldt.model.layers import (
     attach_unused_parameters,
     unused_parameters,
 )
-from ldt.model.outputs import LdtModelOutput
-from ldt.model.packing import check_ids, global_at, pack_words
+from ldt.model.packing import check_ids, global_at
 from ldt.model.recompute import recomputing
 
 
-class LdtModel(LdtPreTrainedModel):
+class LdtModel(PackedEncoder):
     """Longformer's encoder (Beltagy et al. 2020, arXiv:2004.05150), equal to transformers' at
     real tokens; with ``config.pooling_layers`` Poolingformer's (`ldt.model.pooling.SecondLevel`),
     with ``attention_dilation`` and ``causal`` that of Longformer's character models.
@@ -80,86 +75,23 @@ class LdtModel(LdtPreTrainedModel):
             for name in ("query", "key", "value"):
                 yield getattr(attention, name), getattr(attention, f"{name}_global")
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids=None,
-        attention_mask=None,
-        global_attention_mask=None,
-        token_type_ids=None,
-        position_ids=None,
-        inputs_embeds=None,
-        *,
-        packed=False,
-        **kwargs: Unpack[OutputOptions],
-    ):
-        """Encode a padded batch.
-
-        Args:
-            input_ids: [b, n] int64; or ``inputs_embeds`` [b, n, d] in their place.
-            attention_mask: [b, n], 0 at padding, 1 at real tokens, 2 at real tokens with global
-                attention. None: all tokens are real.
-            global_attention_mask: [b, n], 1 at tokens with global attention. None: none.
-            token_type_ids: [b, n] int64. None: zeros.
-            position_ids: [b, n] int64. None: `position_ids_of`.
-            packed: for heads: return what `encode` does.
-            kwargs: ``output_attentions``, ``output_hidden_states``, ``return_dict``: None: as the
-                config says. ``packing``: the `Packing` of these masks, made before by `pack`; the
-                masks are then not looked at, and on CUDA the host never waits (as a CUDA graph
-                demands).
-
-        Returns:
-            `LdtModelOutput`, or the tuple of what is not None in it.
-
-        Raises:
-            ValueError: an input that is empty, too long, or of the wrong shape or value.
-        """
-        inputs = input_ids, attention_mask, global_attention_mask
-        others = token_type_ids, position_ids, inputs_embeds
-        # can_return_tuple has taken return_dict out of kwargs.
-        encoded = self.encode(*inputs, *others, **kwargs)  # type: ignore[misc]
-        x, packing, outputs = encoded
-        if packed:
-            return encoded
-        pooled = None
-        if self.pooler is not None:
-            pooled = self.pooler(packing.first(x))
-            x = attach_unused_parameters(x, *unused_parameters(self.pooler))
-        return LdtModelOutput(packing.unpack(x), pooled, **outputs)
-
-    def encode(
-        self,
-        input_ids=None,
-        attention_mask=None,
-        global_attention_mask=None,
-        token_type_ids=None,
-        position_ids=None,
-        inputs_embeds=None,
-        output_attentions=None,
-        output_hidden_states=None,
-        packing=None,
-        read="all",
-    ):
-        """(states, `Packing`, dict of the other fields of the output) of a padded batch.
-
-        Args:
-            read: ``all`` gives packed tokens [total, d]; ``first`` and ``pooled`` give [b, d], the
-                first real token of each row and the pooler's output, and leave out what only the
-                others need.
-        """
-        refuse_vmap(input_ids, attention_mask, global_attention_mask, token_type_ids, position_ids)
-        masks = attention_mask, global_attention_mask
-        words, packing = pack_words(self, input_ids, inputs_embeds, masks, packing)
+    def _encode(self, words, packing, ids, read, output_attentions, output_hidden_states):
         x, others = self._layers(
-            self._inputs(words, input_ids, position_ids, token_type_ids),
+            self._inputs(words, *ids),
             packing,
-            _default(output_attentions, self.config.output_attentions),
-            _default(output_hidden_states, self.config.output_hidden_states),
+            output_attentions,
+            output_hidden_states,
             first_only=read != "all",
         )
         return self.pooler(x) if read == "pooled" else x, packing.to(x.device), others
 
-    def _inputs(self, words, input_ids, position_ids, token_type_ids):
+    def _pooled(self, x, packing):
+        if self.pooler is None:
+            return x, None
+        pooled = self.pooler(packing.first(x))
+        return attach_unused_parameters(x, *unused_parameters(self.pooler)), pooled
+
+    def _inputs(self, words, input_ids, token_type_ids, position_ids):
         """Words, positions and, where they are not all 0, types of a padded batch."""
         shape = tuple(words.shape[:2])
         if position_ids is None:
@@ -282,7 +214,3 @@ class LdtModel(LdtPreTrainedModel):
         ):
             if ids is not None:
                 check_ids(name, ids, rows, shape)
-
-
-def _default(value, otherwise):
-    return otherwise if value is None else value

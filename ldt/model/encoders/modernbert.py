@@ -1,14 +1,12 @@
 """LdtModernBertModel: ModernBERT (Warner et al. 2024, arXiv:2412.13663) on packed tokens."""
 
 import math
-from typing import Unpack
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN, GELUActivation
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.utils import can_return_tuple
 
 from ldt.attention import (
     fill_projected_rows,
@@ -16,15 +14,13 @@ from ldt.attention import (
     parallel,
     sliding_window_attention,
 )
-from ldt.attention.derivatives import refuse_vmap
 from ldt.attention.matmul import Linear, divisible, hooked
 from ldt.attention.ops import shared
-from ldt.model.base import LdtPreTrainedModel, OutputOptions
+from ldt.model.base import PackedEncoder
 from ldt.model.config import LdtModernBertConfig
 from ldt.model.encoders.rotation import edge_bias, frequencies, rotated, tables
 from ldt.model.layers import in_chunks
-from ldt.model.outputs import LdtModelOutput
-from ldt.model.packing import all_global, check_ids, none_global, pack_words
+from ldt.model.packing import all_global, check_ids, none_global
 from ldt.model.recompute import cast_once, layer_norm, recomputed, recomputing
 
 
@@ -211,7 +207,7 @@ def answers(config, kind, outputs):
     return {"head": head, "drop": drop, "classifier": _drawn(linear, config, width**-0.5)}
 
 
-class LdtModernBertModel(LdtPreTrainedModel):
+class LdtModernBertModel(PackedEncoder):
     """ModernBERT, equal to transformers' at real tokens.
 
     Local layers see ``config.local_attention`` tokens, as windows that cost time and memory in
@@ -227,7 +223,8 @@ class LdtModernBertModel(LdtPreTrainedModel):
     - a 2 in either mask means what it means in `ldt.model.LdtModel`; ``token_type_ids`` change
       nothing;
     - an input that is empty or longer than ``max_position_embeddings`` raises ValueError;
-    - attention probabilities are not given.
+    - attention probabilities are not given, and asking for them raises ValueError; the last of the
+      hidden states is that after the final norm.
 
     Args:
         config: LdtModernBertConfig.
@@ -256,73 +253,15 @@ class LdtModernBertModel(LdtPreTrainedModel):
     def set_input_embeddings(self, value):
         self.embeddings.tok_embeddings = value
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids=None,
-        attention_mask=None,
-        global_attention_mask=None,
-        token_type_ids=None,
-        position_ids=None,
-        inputs_embeds=None,
-        *,
-        packed=False,
-        **kwargs: Unpack[OutputOptions],
-    ):
-        """Encode a padded batch.
-
-        Args:
-            token_type_ids: ignored.
-            position_ids: [b, n] or [1, n] int64. None: from the first real token of a row on.
-            packed, kwargs, and the others: as of `ldt.model.LdtModel.forward`.
-
-        Returns:
-            `LdtModelOutput`, or the tuple of what is not None in it. The last of the hidden states
-            is that after the final norm.
-
-        Raises:
-            ValueError: an input that is empty, too long, or of the wrong shape or value; attention
-                probabilities are asked for.
-        """
-        inputs = input_ids, attention_mask, global_attention_mask
-        # can_return_tuple has taken return_dict out of kwargs.
-        encoded = self.encode(*inputs, position_ids, inputs_embeds, **kwargs)  # type: ignore[misc]
-        if packed:
-            return encoded
-        x, packing, others = encoded
-        return LdtModelOutput(packing.unpack(x), **others)
-
-    def encode(
-        self,
-        input_ids=None,
-        attention_mask=None,
-        global_attention_mask=None,
-        position_ids=None,
-        inputs_embeds=None,
-        output_attentions=None,
-        output_hidden_states=None,
-        packing=None,
-        read="all",
-    ):
-        """(states, `Packing`, dict of the other fields of the output) of a padded batch.
-
-        Args:
-            read: ``all`` gives packed tokens [total, d]; ``first`` gives [b, d], the first real
-                token of each row, and ``pooled`` what ``config.classifier_pooling`` says.
-        """
-        refuse_vmap(input_ids, attention_mask, global_attention_mask, position_ids)
-        if self.config.output_attentions if output_attentions is None else output_attentions:
+    def _encode(self, words, packing, ids, read, output_attentions, output_hidden_states):
+        if output_attentions:
             raise ValueError(
                 "a ModernBERT has no output_attentions here: probabilities are never stored"
             )
-        masks = attention_mask, global_attention_mask
-        words, packing = pack_words(self, input_ids, inputs_embeds, masks, packing)
-        self._check_inputs(input_ids, packing)
+        self._check_inputs(ids[0], packing)
         hidden = []
-        if output_hidden_states is None:
-            output_hidden_states = self.config.output_hidden_states
         x = self.embeddings(packing.pack(words))
-        seen = self._seen(x, packing, position_ids)
+        seen = self._seen(x, packing, ids[2])
         with recomputing(self):
             for layer, kind in zip(self.layers, self.config.layer_types, strict=True):
                 hidden.append(x if output_hidden_states else None)
@@ -333,10 +272,10 @@ class LdtModernBertModel(LdtPreTrainedModel):
         if output_hidden_states:
             states = (packing.to(state.device).unpack(state) for state in (*hidden, x))
             others = {"hidden_states": tuple(states)}
-        if read == "all":
-            return x, packing, others
-        pooling = "cls" if read == "first" else self.config.classifier_pooling
-        return packing.first(x) if pooling == "cls" else packing.reduce(x, pooling), packing, others
+        pooling = {"all": None, "first": "cls"}.get(read, self.config.classifier_pooling)
+        if pooling:
+            x = packing.first(x) if pooling == "cls" else packing.reduce(x, pooling)
+        return x, packing, others
 
     def _seen(self, x, packing, position_ids):
         """{kind of layer: (layout with its global tokens, cos, sin)}."""

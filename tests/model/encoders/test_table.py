@@ -9,12 +9,10 @@ from transformers import AutoModelForMaskedLM, PreTrainedConfig
 
 from ldt import model as models
 from ldt.errors import ModelError
-from ldt.model.base import LdtPreTrainedModel
+from ldt.model.base import PackedEncoder
 from ldt.model.config import OwnConfig
 from ldt.model.encoders import ENCODERS, encoder_class
 from ldt.model.heads.base import Head
-from ldt.model.outputs import LdtModelOutput
-from ldt.model.packing import pack
 
 
 @strict
@@ -34,15 +32,15 @@ class PlainConfig(OwnConfig, PreTrainedConfig):
     focal_gamma: float = 0.0
     sep_token_id: int | None = None
     tie_word_embeddings: bool = True
+    pad_token_id: int | None = None
 
 
-class PlainModel(LdtPreTrainedModel):
+class PlainModel(PackedEncoder):
     """Every token sees every other; no global attention, no positions."""
 
     config: PlainConfig
     base_model_prefix = "plain"
     has_global_attention = False
-    check = staticmethod(lambda config: None)
 
     def __init__(self, config, add_pooling_layer=True):
         super().__init__(config)
@@ -58,13 +56,8 @@ class PlainModel(LdtPreTrainedModel):
     def get_input_embeddings(self):
         return self.words
 
-    def forward(self, input_ids, attention_mask=None, *unused, packed=False, **kwargs):
-        encoded = self.encode(input_ids, attention_mask, **kwargs)
-        return encoded if packed else LdtModelOutput(encoded[1].unpack(encoded[0]))
-
-    def encode(self, input_ids, attention_mask, read="all", inputs_embeds=None):
-        packing = pack(tuple(input_ids.shape), attention_mask)
-        x = self.words(input_ids)
+    def _encode(self, words, packing, ids, read, *flags):
+        x = self.words(words)
         for layer in self.layers:
             x = layer(x, src_key_padding_mask=~packing.real())
         x = packing.pack(x)
