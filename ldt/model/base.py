@@ -1,8 +1,5 @@
 """Bases of the encoders and of their heads: one config check, strict loading, one way to call."""
 
-from typing import TypedDict
-
-import torch
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import can_return_tuple
@@ -11,17 +8,7 @@ from ldt.attention import BACKENDS
 from ldt.attention.derivatives import refuse_vmap
 from ldt.model.config import LdtConfig
 from ldt.model.outputs import LdtModelOutput
-from ldt.model.packing import Packing, pack_words
-
-
-class EncoderInputs(TypedDict, total=False):
-    """Keywords that a head hands on to its encoder."""
-
-    position_ids: torch.Tensor | None
-    inputs_embeds: torch.Tensor | None
-    output_attentions: bool | None
-    output_hidden_states: bool | None
-    packing: Packing | None
+from ldt.model.packing import pack_words
 
 
 class LdtPreTrainedModel(PreTrainedModel):

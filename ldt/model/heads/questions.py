@@ -9,13 +9,15 @@ from torch.nn import functional as F
 from transformers.activations import gelu
 
 from ldt.attention.matmul import Linear
-from ldt.model.heads.base import ClassificationHead, Head, takes_inputs
-from ldt.model.heads.by_document import (
+from ldt.model.heads.base import (
+    ClassificationHead,
+    Head,
+    before_first,
     micro_batched,
     rows_of_documents,
     same_document,
+    takes_inputs,
 )
-from ldt.model.heads.default_globals import before_first
 from ldt.model.heads.losses import counts, cross_entropy, exact, mean, weighted
 from ldt.model.outputs import LdtQuestionAnsweringOutput
 from ldt.model.packing import check_positions, given_words, real_tokens
