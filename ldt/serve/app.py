@@ -9,6 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any
 
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -18,29 +20,51 @@ from starlette.routing import Route
 from ldt import __version__
 from ldt.io.strict_json import json_line
 from ldt.report import html
-from ldt.serve import openapi, shapes
-from ldt.serve.limits import Arriving, Doorkeeper, Limits
+from ldt.serve import requests
+from ldt.serve.limits import Arriving, Doorkeeper, Gone, Limits, Refused, refused
 from ldt.serve.metrics import Metrics
 from ldt.serve.model import Served
-from ldt.serve.refused import Gone, Refused, known, refused
+from ldt.serve.requests import ROUTES, Asked, Tokenize
 from ldt.serve.scheduler import TOKENIZING, Scheduler, TimedAnswer
 
 log = logging.getLogger("ldt")
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
-Understand = Callable[[Any, Served], shapes.Asked]
-Make = Callable[[bytes, Request], Awaitable[tuple[Any, dict[str, str]]]]
+_GOT = {
+    "/health": "Whether documents are taken.",
+    "/info": "The model and the limits of the server.",
+    "/metrics": "Counts and times for Prometheus.",
+}
+_REFUSED = {
+    400: "The body is no JSON, or holds no documents.",
+    401: "No API key, or a wrong one.",
+    408: "The body did not arrive in time.",
+    413: "The body is too long.",
+    415: "The body is not application/json, or is compressed.",
+    422: "Fields are missing, unknown or of another type, or a document cannot be used.",
+    424: "The model has no answer, or is one of another task.",
+    429: "The server has as many documents as it takes.",
+    503: "The server is about to stop, or there was no answer in time.",
+}
+CLOSING = (401, 403, 408, 413, 415, 503)  # after these the connection is closed
+
+
+class Error(BaseModel):
+    """Body of a refused request's answer."""
+
+    error: str
+    error_type: str
 
 
 class App:
     """A model behind HTTP: an ASGI application.
 
     Args:
-        key: that callers must have; None for none.
+        key: key that callers must have; None for none.
 
     Attributes:
-        draining: whether no more documents are taken; who runs the server sets it.
-        active: requests for an answer that are here.
+        draining: True if no more documents are taken; who runs the server sets it.
+        active: number of requests for an answer that are here.
     """
 
     def __init__(self, served: Served, limits: Limits | None = None, key: str | None = None):
@@ -51,15 +75,25 @@ class App:
             served.replicas,
             batch_tokens=served.batch_tokens,
             places=self.limits.places,
-            told=self._told,
+            told=lambda chunks, tokens: self.metrics.observe(
+                te_batch_next_size=chunks, te_batch_next_tokens=tokens
+            ),
         )
         self.draining, self.active = False, 0
         self._reading = ThreadPoolExecutor(1, "reading")  # one body at a time is large in memory
-        self._openapi = openapi.document(served, (shapes.Predict, shapes.Native, shapes.Tokenize))
-        self._device = served.device.partition(":")[0]
-        self._app = Starlette(
-            routes=self._routes(), exception_handlers={HTTPException: _no_such_route}
-        )
+        posted = [
+            Route(path, partial(self._guarded, path), methods=["POST"])
+            for path in (*ROUTES, "/rerank")
+        ]
+        got: dict[str, Callable[[Request], Awaitable[Response]]] = {
+            "/": self._root,
+            "/health": self._health,
+            "/metrics": self._metrics,
+            "/info": partial(self._keyed, self._info),
+            "/openapi.json": partial(self._keyed, partial(openapi, served)),
+        }
+        routes = posted + [Route(path, answer, methods=["GET"]) for path, answer in got.items()]
+        self._app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_route})
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request, also one that fails."""
@@ -82,29 +116,7 @@ class App:
         self._reading.shutdown(wait=False, cancel_futures=True)
         return self.scheduler.drain(seconds)
 
-    def _routes(self) -> list[Route]:
-        understood: dict[str, Understand] = {"/predict": shapes.predict, "/": shapes.predict}
-        for name in ("answer", *shapes.ROUTES):
-            understood[f"/{name}"] = partial(shapes.native, route=name)
-        understood["/rerank"] = _no_ranker
-        posted: dict[str, Make] = {
-            path: partial(self._answers, understand) for path, understand in understood.items()
-        }
-        posted["/tokenize"] = self._tokens
-        got: dict[str, Callable[[Request], Awaitable[Response]]] = {
-            "/": self._root,
-            "/health": self._health,
-            "/metrics": self._metrics,
-            "/info": partial(self._keyed, self._info),
-            "/openapi.json": partial(self._keyed, lambda: self._openapi),
-        }
-        routes = [
-            Route(path, partial(self._guarded, make), methods=["POST"])
-            for path, make in posted.items()
-        ]
-        return routes + [Route(path, answer, methods=["GET"]) for path, answer in got.items()]
-
-    async def _guarded(self, make: Make, request: Request) -> Response:
+    async def _guarded(self, path: str, request: Request) -> Response:
         """An answer in JSON, or the error in its place."""
         headers, arriving = dict(request.scope["headers"]), Arriving(request.receive)
         self.active += 1
@@ -116,8 +128,15 @@ class App:
                 asyncio.timeout(self.limits.seconds),
                 self.door.body(headers, arriving) as body,
             ):
-                value, about = await make(body, request)
-                return _json(value, 200, about)
+                if path == "/rerank":
+                    requests.parsed(body)
+                    raise Refused(424, "Backend", "model is not a re-ranker model", "model_type")
+                if path == "/tokenize":
+                    most = self.limits.documents
+                    return _json(
+                        await self._thread(lambda: Tokenize.read(body).tokens(self.served, most))
+                    )
+                return await self._answer(path, body, request)
         except Gone:
             self.metrics.count("te_request_failure", err="dropped")
             return Response(status_code=499)  # to nobody
@@ -129,88 +148,61 @@ class App:
             self.active -= 1
 
     def _refusal(self, error: Exception) -> Response:
-        found = refused(error, str(self.served.folder))
-        if not known(error):
+        answer, is_bug = refused(error, str(self.served.folder))
+        if is_bug:
             log.error("".join(traceback.format_exception(error)))
-        self.metrics.count("te_request_failure", err=found.failure)
-        about = {"connection": "close"} if found.status in (401, 403, 408, 413, 415, 503) else {}
-        if found.status == 401:
-            return Response(status_code=401, headers=about | {"www-authenticate": "Bearer"})
-        return _json(found.body(), found.status, about)
+        self.metrics.count("te_request_failure", err=answer.failure)
+        headers = {"connection": "close"} if answer.status in CLOSING else {}
+        if answer.status == 401:
+            return Response(status_code=401, headers=headers | {"www-authenticate": "Bearer"})
+        return _json(answer.body(), answer.status, headers)
 
     def _thread(self, work: Callable[[], Any]) -> Awaitable[Any]:
         return asyncio.get_running_loop().run_in_executor(self._reading, work)
 
-    async def _tokens(self, body: bytes, request: Request) -> tuple[Any, dict[str, str]]:
-        """The tokens of texts, which the model need not read."""
-        return await self._thread(
-            lambda: shapes.tokenized(shapes.parsed(body), self.served, self.limits.documents)
-        ), {}
+    async def _answer(self, path: str, body: bytes, request: Request) -> Response:
+        """The answer for a body, with what TEI says of it in headers."""
+        began, served, count = time.monotonic(), self.served, self.metrics.count
 
-    async def _answers(
-        self, understand: Understand, body: bytes, request: Request
-    ) -> tuple[Any, dict[str, str]]:
-        """The body of an answer, and what TEI says of it in headers."""
-        began, served = time.monotonic(), self.served
-
-        def prepared() -> tuple[shapes.Asked, Any, list[Any]]:
-            asked = understand(shapes.parsed(body), served)
-            shapes.check_batch(len(asked.documents), self.limits.documents)
-            model = served.variant(asked.options)
-            return asked, model, served.examples(asked.documents)
+        def prepared() -> tuple[Asked, Any, list[Any]]:
+            asked = ROUTES[path].read(body, path, served, self.limits.documents)
+            return asked, served.variant(asked.options), served.examples(asked.documents)
 
         asked, model, examples = await self._thread(prepared)
-        count = self.metrics.count
-        count("te_request_count", method="batch" if len(examples) > 1 else "single")
+        method = "batch" if len(examples) > 1 else "single"
+        count("te_request_count", method=method)
         count("te_predict_count", len(examples))
         futures = self.scheduler.submit(model, examples, alone=model.alone)
         answered = await _all(futures, request)
         shaped = asked.shape([each.answer for each in answered])
-        seconds = time.monotonic() - began
-        count("te_request_success", method="batch" if len(examples) > 1 else "single")
+        count("te_request_success", method=method)
         count("te_predict_success", len(examples))
-        self._observe(answered, seconds)
-        return shaped, self._headers(asked, answered, seconds)
+        return _json(shaped, 200, self._timed(asked, answered, time.monotonic() - began))
 
-    def _observe(self, answered: Sequence[TimedAnswer], seconds: float) -> None:
-        for each in answered:
-            parts = {
-                "tokenization_duration": each.tokenizing,
-                "queue_duration": each.waiting,
-                "inference_duration": each.running,
-            }
-            found = {f"te_predict_{name}": value for name, value in parts.items()}
-            total = sum(parts.values())
-            self.metrics.observe(
-                te_predict_duration=total, te_request_input_length=each.tokens, **found
-            )
-        parts = {
-            "te_request_tokenization_duration": max(each.tokenizing for each in answered),
-            "te_request_queue_duration": max(each.waiting for each in answered),
-            "te_request_inference_duration": max(each.running for each in answered),
-        }
-        self.metrics.observe(te_request_duration=seconds, **parts)
-
-    def _headers(
-        self, asked: shapes.Asked, answered: Sequence[TimedAnswer], seconds: float
+    def _timed(
+        self, asked: Asked, answered: Sequence[TimedAnswer], seconds: float
     ) -> dict[str, str]:
-        """Milliseconds, as TEI has them, and the chunks of all documents."""
-        times = {
-            "x-compute-time": seconds,
-            "x-total-time": seconds,
-            "x-tokenization-time": max(each.tokenizing for each in answered),
-            "x-queue-time": max(each.waiting for each in answered),
-            "x-inference-time": max(each.running for each in answered),
-        }
-        return {name: f"{value * 1000:.0f}" for name, value in times.items()} | {
-            "x-compute-type": self._device,
+        """Note the times of a request; its headers: milliseconds, as TEI has them, and the chunks
+        of all documents."""
+        for each in answered:
+            parts = each.seconds
+            self.metrics.observe(
+                te_predict_duration=sum(parts.values()),
+                te_request_input_length=each.tokens,
+                **{f"te_predict_{name}_duration": value for name, value in parts.items()},
+            )
+        parts = {name: max(each.seconds[name] for each in answered) for name in parts}
+        self.metrics.observe(
+            te_request_duration=seconds,
+            **{f"te_request_{name}_duration": value for name, value in parts.items()},
+        )
+        times = {"compute": seconds, "total": seconds} | parts
+        return {f"x-{name}-time": f"{value * 1000:.0f}" for name, value in times.items()} | {
+            "x-compute-type": self.served.device.partition(":")[0],
             "x-compute-characters": str(asked.characters),
             "x-compute-tokens": str(sum(each.tokens for each in answered)),
             "x-windows": ",".join(str(each.answer["windows"]) for each in answered),
         }
-
-    def _told(self, chunks: int, tokens: int) -> None:
-        self.metrics.observe(te_batch_next_size=chunks, te_batch_next_tokens=tokens)
 
     async def _keyed(self, value: Callable[[], Any], request: Request) -> Response:
         """A value that callers with a key alone may read."""
@@ -222,7 +214,7 @@ class App:
 
     async def _root(self, request: Request) -> Response:
         """The page for people in a browser; TEI's clients get its empty 200."""
-        accept = request.headers.get("accept", "").split(",")
+        accept = request.headers.get("accept", "").split(",")  # programs take anything
         if any(part.partition(";")[0].strip() == "text/html" for part in accept):
             return page()
         return await self._health(request)
@@ -238,13 +230,14 @@ class App:
 
     def _info(self) -> dict[str, Any]:
         served, precision = self.served, self.served.precision
+        kind = "classifier" if served.task.answers.kind == "label" else served.task.name
         chunked = served.recipe.data.overflow == "windows"
         return {
             "model_id": served.name,
             "model_sha": served.sha,
             "model_dtype": _DTYPES.get(precision, precision),
             "served_model_name": served.name,
-            "model_type": {_kind(served): shapes.labels(served)},
+            "model_type": {kind: requests.labels(served)},
             "task": served.task.name,
             "max_concurrent_requests": self.limits.places,
             # None where longer documents are read in chunks.
@@ -277,12 +270,45 @@ def page() -> Response:
     )
 
 
-def _kind(served: Served) -> str:
-    return "classifier" if served.task.answers.kind == "label" else served.task.name
+def openapi(served: Served) -> dict[str, Any]:
+    """The OpenAPI document of a server, from its routes and the models of their bodies."""
+    bodies = {route.body for route in ROUTES.values()}
+    models: Any = [(each, "validation") for each in (*sorted(bodies, key=str), Error)]
+    _, schemas = models_json_schema(models, ref_template="#/components/schemas/{model}")
+    native = schemas["$defs"]["Native"]
+    names = (served.task.reads.document, *served.task.reads.asked)
+    native["properties"] = {name: {} for name in names} | native["properties"]
 
+    def content(name: str) -> dict[str, Any]:
+        reference = {"$ref": f"#/components/schemas/{name}"} if name else {}
+        return {"content": {"application/json": {"schema": reference}}}
 
-def _no_ranker(value: Any, served: Served) -> shapes.Asked:
-    raise Refused(424, "Backend", "model is not a re-ranker model", "model_type")
+    failures = {
+        str(status): {"description": why, **content("Error")} for status, why in _REFUSED.items()
+    }
+    paths: dict[str, Any] = {
+        path: {"get": {"summary": says, "responses": {"200": {"description": says}}}}
+        for path, says in _GOT.items()
+    }
+    for path, route in ROUTES.items():
+        says = f"{route.says} For models of {route.models}." if route.models else route.says
+        paths[path] = {
+            "post": {
+                "summary": says,
+                "requestBody": {"required": True, **content(route.body.__name__)},
+                "responses": {"200": {"description": says, **content("")}, **failures},
+            }
+        }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": f"ldt serve {served.name}", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": schemas["$defs"],
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }
 
 
 async def _all(futures: Sequence["Future[TimedAnswer]"], request: Request) -> list[TimedAnswer]:
@@ -312,9 +338,9 @@ async def _no_such_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     method = error.status_code == 405
     what = "another method than this route's" if method else "no such route"
-    found = Refused(error.status_code, "Validation" if method else "NotFound", what)
-    return _json(found.body(), found.status, dict(error.headers or {}))
+    answer = Refused(error.status_code, "Validation" if method else "NotFound", what)
+    return _json(answer.body(), answer.status, dict(error.headers or {}))
 
 
-def _json(value: Any, status: int = 200, about: dict[str, str] | None = None) -> Response:
-    return Response(json_line(value).rstrip(), status, about, media_type="application/json")
+def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(json_line(value).rstrip(), status, headers, media_type="application/json")

@@ -1,20 +1,86 @@
-"""Limits on a request before it is read: its sender, size and time."""
+"""Limits on a request before it is read: its sender, size and time; and why one has no answer."""
 
 import asyncio
 import hashlib
 import hmac
 import ipaddress
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ldt.serve.refused import Gone, Refused
+from ldt.errors import ModelError, ResourceError, UserError
+from ldt.inference.executor import LostError
+from ldt.serve.scheduler import ClosedError, FullError
 
 LINGER = 2.0  # seconds for the rest of a body that is refused
+LONGEST = 300  # characters of a message, which may quote what was sent
+_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
 
 Headers = dict[bytes, bytes]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+class Refused(Exception):
+    """A request that has no answer.
+
+    Args:
+        status: status code of HTTP.
+        kind: kind of TEI where it has one: Empty, Tokenizer, Validation, Backend, Overloaded,
+            Unhealthy.
+        what: message for the caller; no path, no traceback.
+        failure: label of te_request_failure.
+    """
+
+    def __init__(self, status: int, kind: str, what: str, failure: str = "validation"):
+        super().__init__(what if len(what) <= LONGEST else f"{what[:LONGEST]} …")
+        self.status, self.kind, self.failure = status, kind, failure
+
+    def body(self) -> dict[str, Any]:
+        """The answer in its place."""
+        return {"error": str(self), "error_type": self.kind}
+
+
+class Gone(Exception):
+    """The caller has left."""
+
+
+def invalid(what: str) -> Refused:
+    """A request that is JSON, but not of a shape that can be answered."""
+    return Refused(422, "Validation", what)
+
+
+# Of each kind of error: status, kind, label and words; {} are those of the error.
+_ERRORS: list[tuple[type[BaseException], int, str, str, str]] = [
+    (FullError, 429, "Overloaded", "overloaded", "model is overloaded: {}"),
+    (ClosedError, 503, "Unhealthy", "overloaded", "{}"),
+    (TimeoutError, 503, "Overloaded", "overloaded", "no answer within the time of a request"),
+    (
+        *(LostError, 500, "Inference", "inference"),
+        "two processes with the model, one after the other, have died with this request",
+    ),
+    (ResourceError, 424, "Backend", "inference", "out of memory with this document"),
+    (ModelError, 424, "Backend", "inference", "{}"),
+    (UserError, 422, "Validation", "validation", "{}"),
+]
+
+
+def refused(error: BaseException, hidden: str) -> tuple[Refused, bool]:
+    """Message of an exception to a caller, and whether it is a bug of the server.
+
+    Args:
+        hidden: a path that no answer may name.
+    """
+    if isinstance(error, Refused):
+        return error, False
+    for error_type, status, kind, failure, words in _ERRORS:
+        if isinstance(error, error_type):
+            # With the names of JSON in the place of those of ldt predict.
+            text = str(error).replace(hidden, "the model")
+            text = _OPTION.sub(lambda match: match[1].replace("-", "_"), text)
+            return Refused(status, kind, words.format(text), failure), False
+    return Refused(424, "Backend", "the model failed on this request", "inference"), True
 
 
 @dataclass(frozen=True)
@@ -23,11 +89,11 @@ class Limits:
 
     Args:
         places: documents without an answer, of all requests.
-        documents: of one request.
+        documents: documents of one request.
         body: bytes of one request.
         bodies: bytes of all requests that are here.
-        seconds: that a request may take, and
-        reading: its arrival.
+        seconds: timeout of a request.
+        reading: timeout for receiving its body.
     """
 
     places: int = 512
@@ -54,7 +120,7 @@ class Doorkeeper:
     """Checks the key, host and size of a request.
 
     Args:
-        key: that they must have; None where all are from this machine.
+        key: key that callers must have; None where all are from this machine.
     """
 
     def __init__(self, limits: Limits, key: str | None):
@@ -72,11 +138,13 @@ class Doorkeeper:
             Refused: 401 or 403.
         """
         if self._key is None:
-            if not is_loopback(_host(headers.get(b"host", b""))):
+            host = headers.get(b"host", b"").decode("latin-1").strip()
+            match = re.fullmatch(r"\[(.*)\](:.*)?|([^:]*)(:[^:]*)?", host)
+            if not is_loopback((match[1] or match[3] or "") if match else host):
                 raise Refused(403, "Forbidden", "another host than this machine needs an API key")
             return
-        kind, _, given = headers.get(b"authorization", b"").partition(b" ")
-        if kind.lower() != b"bearer" or not hmac.compare_digest(_digest(given), self._key):
+        scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(_digest(key), self._key):
             raise Refused(401, "Unauthorized", "no API key, or a wrong one")
 
     @asynccontextmanager
@@ -90,43 +158,34 @@ class Doorkeeper:
         if headers.get(b"content-type", b"").split(b";")[0].strip().lower() != b"application/json":
             raise Refused(415, "Validation", "expected Content-Type: application/json")
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise Refused(
-                415, "Validation", "Content-Encoding is not taken; send the body as it is"
-            )
-        if int(headers.get(b"content-length", b"0")) > self.limits.body:
-            raise self._too_long()
-        held = [0]
+            what = "Content-Encoding is not taken; send the body as it is"
+            raise Refused(415, "Validation", what)
+        body = bytearray()
         try:
+            self._check_size(int(headers.get(b"content-length", b"0")), 0)
             try:
                 async with asyncio.timeout(self.limits.reading):
-                    found = await self._read(receive, held)
+                    while not receive.whole:
+                        message = await receive()
+                        if message["type"] == "http.disconnect":
+                            raise Gone
+                        part = message.get("body", b"")
+                        self._check_size(len(body) + len(part), len(part))
+                        self._bytes += len(part)
+                        body += part
             except TimeoutError:
                 raise Refused(408, "Validation", "the body did not arrive in time") from None
-            yield found
+            yield bytes(body)
         finally:
-            self._bytes -= held[0]
+            self._bytes -= len(body)
 
-    async def _read(self, receive: Arriving, held: list[int]) -> bytes:
-        """The body; its bytes are counted as they come, in ``held`` as well."""
-        parts = []
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise Gone
-            parts.append(message.get("body", b""))
-            number = len(parts[-1])
-            if held[0] + number > self.limits.body:
-                raise self._too_long()
-            if self._bytes + number > self.limits.bodies:
-                what = "model is overloaded: too many bytes are here"
-                raise Refused(429, "Overloaded", what, "overloaded")
-            held[0] += number
-            self._bytes += number
-            if receive.whole:
-                return b"".join(parts)
-
-    def _too_long(self) -> Refused:
-        return Refused(413, "Validation", f"a body of more than {self.limits.body:,} bytes")
+    def _check_size(self, size: int, more: int) -> None:
+        """Refuse a body of a size, or ``more`` bytes beside those of all that are here."""
+        if size > self.limits.body:
+            raise Refused(413, "Validation", f"a body of more than {self.limits.body:,} bytes")
+        if self._bytes + more > self.limits.bodies:
+            what = "model is overloaded: too many bytes are here"
+            raise Refused(429, "Overloaded", what, "overloaded")
 
     async def discard(self, headers: Headers, receive: Arriving) -> None:
         """Let the rest of a body go by for a moment: a caller that still sends reads no answer."""
@@ -147,14 +206,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _host(value: bytes) -> str:
-    """The host of ``host:port`` or ``[::1]:port``."""
-    text = value.decode("latin-1").strip()
-    if text.startswith("["):
-        return text[1:].partition("]")[0]
-    return text.rpartition(":")[0] if text.count(":") == 1 else text
 
 
 def _digest(text: bytes) -> bytes:

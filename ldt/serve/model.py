@@ -3,24 +3,27 @@
 What runs a model is imported when there is one.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, UserError
-from ldt.inference.engine import Engine
-from ldt.inference.executor import Seat
+from ldt.inference.engine import Engine, ModelMaker
+from ldt.inference.executor import LostError, Seat, Settings, Workers
+from ldt.inference.stream import Answer, Document, Feature, Outputs
 from ldt.inference.options import PredictOptions
-from ldt.inference.stream import Feature
 from ldt.io.records import Example, has, identified
 from ldt.recipe.recipe import Recipe
 from ldt.serve.scheduler import LocalReplica, Replica
 from ldt.tasks.base import AnyTask, path_of
 from ldt.tasks.explained import ByLogits
+
+log = logging.getLogger("ldt")
 
 LEAST, MOST = 2048, 16384  # tokens of a batch where nobody says how many
 WORK = 1 << 30  # tokens x layers x width², which take a core some tenths of a second
@@ -38,38 +41,23 @@ class RequestOptions(PredictOptions):
     truncate: bool = False
 
 
-@dataclass(frozen=True)
-class LoadedModel:
-    """A model that answers for a server, here or in a process.
-
-    Args:
-        recipe: recipe of its training, with what differs here.
-        predictor: the model or, where processes have it, what makes inputs.
-        options: options that requests do not change.
-    """
-
-    recipe: Recipe
-    predictor: Any
-    options: PredictOptions
-
-
 class Served:
     """The model of a run.
 
     Args:
-        folder: of a finished run; None is runs/latest.
-        places: of processes that have the model; None for those of ``options.workers``.
-        options: of `PredictOptions`, of which ``batch_tokens`` is else `automatic_batch`.
+        folder: folder of a finished run; None is runs/latest.
+        places: places of processes that have the model; None for those of ``options.workers``.
+        options: options of `PredictOptions`; ``batch_tokens`` is else `automatic_batch`.
 
     Attributes:
         replicas: copies of the model, for `ldt.serve.scheduler.Scheduler`.
-        device: that they are on.
-        precision: that they compute in.
+        device: device that they are on.
+        precision: precision that they compute in.
         predictor: the model or, of processes, what makes inputs.
         folder: the folder, which no answer names.
-        name: the name of the folder, which answers have in its place.
-        sha: a hash of the files that decide what the model answers.
-        variant: the `Variant` of `RequestOptions`, or their `RequestReader`, made once.
+        name: name of the folder, which answers have in its place.
+        sha: hash of the files that decide what the model answers.
+        variant: function that gives the `Variant` of `RequestOptions`, made once.
 
     Raises:
         UserError: the folder or an option cannot be used.
@@ -90,36 +78,34 @@ class Served:
         self.recipe = replace(engine.recipe, data=data)
         maker = replace(engine.maker(), recipe=self.recipe)
         self.predictor: Any
-        self.replicas: Sequence[Replica]
+        self._stack = ExitStack()
+        self.precision: str = engine.options.precision
         if places:
             self.device, self.predictor = places[0].device, maker.inputs()
         else:
-            precision = engine.options.precision
-            self.precision = maker.automatic() if precision == "auto" else precision
+            if self.precision == "auto":
+                self.precision = maker.automatic()
             self.predictor, _ = maker.predictor(self.precision)
             self.device = str(getattr(self.predictor, "device", "cpu"))
-        if "batch_tokens" in engine.options.model_fields_set:
-            self.batch_tokens = engine.options.batch_tokens
-        else:
+        self.batch_tokens = engine.options.batch_tokens
+        if "batch_tokens" not in engine.options.model_fields_set:
             self.batch_tokens = automatic_batch(self.device, self.predictor.config)
         changed = engine.options.with_(batch_tokens=self.batch_tokens)
-        model = LoadedModel(self.recipe, self.predictor, changed)
-        self.variant: Callable[[RequestOptions], Any]
-        with ExitStack() as stack:
-            if places:
-                from ldt.serve.crew import replicas
-
-                makers = [
-                    replace(maker, options=changed.with_(device=seat.device)) for seat in places
-                ]
-                self.precision, self.replicas = stack.enter_context(
-                    replicas(makers, places, changed.precision)
-                )
-                self.variant = cached(RequestReader, model)
-            else:
-                self.replicas = [LocalReplica(self.predictor)]
-                self.variant = cached(Variant, model)
-            self._stack = stack.pop_all()
+        self.replicas: Sequence[Replica] = [LocalReplica(self.predictor)]
+        if places:
+            seated = [replace(maker, options=changed.with_(device=each.device)) for each in places]
+            workers = Workers([*map(ReplicaMaker, seated)], places)
+            with self._stack as stack:
+                stack.enter_context(workers)
+                workers.start()
+                settings = workers.settings() | {"memory": workers.memory}
+                if self.precision != "auto":
+                    settings["precision"] = self.precision
+                workers.load(settings)
+                self._stack = stack.pop_all()
+            self.precision = settings["precision"]
+            self.replicas = [ProcessReplica(workers)] * len(places)
+        self.variant = variants(self.recipe, self.predictor, changed)
         self.folder, self.name = engine.folder, engine.folder.resolve().name
         self.sha = engine.run.fingerprint(self.recipe)
         # Once before there are threads: the tokenizers' library cannot be set while another reads.
@@ -152,9 +138,8 @@ class Served:
         """A document of a request as a record of the user's files.
 
         Args:
-            fields: by the names that the task has for them, or by those of the files.
-            number: of the document in its request, from 1; its id where it has none, as texts
-                alone have not.
+            fields: fields by the names that the task has for them, or by those of the files.
+            number: number of the document in its request, from 1; its id where it has none.
 
         Raises:
             DataError: its id is neither text nor a whole number.
@@ -172,32 +157,38 @@ class Served:
         return path_of(self.task, name, self.recipe.data)
 
 
-class RequestReader:
-    """The maker of a request's inputs, as it asks for them: a `ldt.inference.stream.Encoder`.
+class Variant:
+    """A model that answers as a request asks for it: a `ldt.inference.stream.Predictor`. Where
+    processes have the model it makes inputs alone.
+
+    Args:
+        recipe: recipe of its training, with what differs here.
+        predictor: the model, or what makes inputs.
+        options: options that requests do not change.
+        asked: options of the request.
 
     Attributes:
-        asked: options of the request.
         alone: True where decoding takes the model as well.
 
     Raises:
         UserError: answers of the task do not have what the request asks for.
     """
 
-    def __init__(self, model: LoadedModel, asked: RequestOptions):
-        fixed = {name: getattr(model.options, name) for name in ("precision", "runtime")}
-        options = asked.with_(**fixed, batch_tokens=model.options.batch_tokens)
-        options.check(model.recipe.task)
-        recipe = options.applied(model.recipe)
-        task, data = recipe.task, recipe.data
-        if asked.truncate and "truncate" in task.inputs.overflows:
+    def __init__(
+        self, recipe: Recipe, predictor: Any, options: PredictOptions, asked: RequestOptions
+    ):
+        fixed = {name: getattr(options, name) for name in ("precision", "runtime", "batch_tokens")}
+        self.options, self.asked = asked.with_(**fixed), asked
+        self.options.check(recipe.task)
+        recipe = self.options.applied(recipe)
+        self.task, data = recipe.task, recipe.data
+        if asked.truncate and "truncate" in self.task.inputs.overflows:
             data = data.model_copy(update={"overflow": "truncate"})
-        predictor = copy(model.predictor)
+        self.predictor = copy(predictor)
         shown = {"raw_scores": asked.raw_scores, "label_sets": asked.label_sets}
-        vars(predictor).update(shown, task=task, data=data)
-        self.asked, self.task, self.options = asked, task, options
+        vars(self.predictor).update(shown, task=self.task, data=data)
         self.max_length = predictor.max_length
-        self.predictor = predictor
-        self.alone = bool(options.explained) and isinstance(task, ByLogits)
+        self.alone = bool(self.options.explained) and isinstance(self.task, ByLogits)
 
     def encode(self, example: Example) -> list[Feature]:
         """The inputs of a document.
@@ -214,22 +205,84 @@ class RequestReader:
             what = f"{unread:,} of {features[0]['tokens']:,} tokens would not be read"
         raise DataError(f'{example.where}: {what}; "truncate": true has it cut')
 
-
-def cached(variant: type[RequestReader], model: LoadedModel) -> Callable[[RequestOptions], Any]:
-    """The variants of a model, of which the newest are kept."""
-    return lru_cache(VARIANTS)(partial(variant, model))
-
-
-class Variant(RequestReader):
-    """A model that answers as a request asks for it: a `ldt.inference.stream.Predictor`."""
-
-    def __init__(self, model: LoadedModel, asked: RequestOptions):
+    @cached_property
+    def _answering(self) -> Any:
         from ldt.inference.passages import Explaining
 
-        super().__init__(model, asked)
-        if self.options.explained:
-            self.predictor = Explaining(self.predictor, self.options)
-        self.outputs, self.decode = self.predictor.outputs, self.predictor.decode
+        return (
+            Explaining(self.predictor, self.options) if self.options.explained else self.predictor
+        )
+
+    def outputs(self, features: list[Feature]) -> list[Outputs]:
+        """Arrays by name for each input, run as one batch."""
+        return self._answering.outputs(features)
+
+    def decode(self, outputs: list[Outputs], example: Example, features: list[Feature]) -> Answer:
+        """The answer for a document."""
+        return self._answering.decode(outputs, example, features)
+
+
+def variants(
+    recipe: Recipe, predictor: Any, options: PredictOptions
+) -> Callable[[RequestOptions], Variant]:
+    """The variants of a model by the options of a request, of which the newest are kept."""
+    return lru_cache(VARIANTS)(partial(Variant, recipe, predictor, options))
+
+
+class ProcessReplica:
+    """The next free process as a `ldt.serve.scheduler.Replica`: it runs the model and answers."""
+
+    aside = False
+
+    def __init__(self, workers: Workers):
+        self._workers = workers
+
+    def outputs(self, documents: list[Document]) -> list[Outputs]:
+        """Arrays by name for documents of one input each, run as one batch."""
+        return self._ask([(replace(example, fields={}), inputs) for example, inputs in documents])
+
+    def answer(
+        self, model: Any, outputs: list[Outputs], example: Example, features: list[Feature]
+    ) -> Answer:
+        """The answer for a document."""
+        return self._ask([(example, features)], model.asked, outputs)
+
+    def _ask(self, *asked: Any) -> Any:
+        try:
+            return self._workers.ask(*asked)
+        except LostError as error:
+            log.error("%s", error)
+            raise
+
+
+@dataclass(frozen=True)
+class ReplicaMaker:
+    """Maker of the model of a process: a `ldt.inference.executor.Maker`."""
+
+    model: ModelMaker
+
+    def prepare(self) -> None:
+        """Import what the model needs."""
+        self.model.prepare()
+
+    def settings(self) -> Settings:
+        """What the device proposes."""
+        return self.model.settings()
+
+    def load(self, settings: Settings) -> Callable[..., Any]:
+        """A function that gives outputs of some inputs, or the answer for one that has them."""
+        predictor: Any = self.model.load(settings).model
+        replica = LocalReplica(predictor)
+        variant = variants(self.model.recipe, predictor, self.model.options)
+
+        def ask(documents: Sequence[Document], *asked: Any) -> Any:
+            if len(asked) == 1:
+                return replica.outputs(list(documents))
+            options, outputs, _ = asked
+            ((example, features),) = documents
+            return replica.answer(variant(options), outputs, example, features)
+
+        return ask
 
 
 def automatic_batch(device: str, config: Any) -> int:

@@ -41,16 +41,14 @@ class TimedAnswer:
     """An answer, and how it came about.
 
     Attributes:
-        tokens: of all chunks.
-        tokenizing, waiting, running: seconds until it was tokenized, in which it waited for the
-            model, and from its first batch to its answer.
+        tokens: tokens of all chunks.
+        seconds: seconds of its tokenization, until the model had time for it (queue), and from its
+            first batch to its answer (inference).
     """
 
     answer: Answer
     tokens: int
-    tokenizing: float
-    waiting: float
-    running: float
+    seconds: dict[str, float]
 
 
 @dataclass(eq=False)
@@ -331,19 +329,12 @@ def _answer(replica: Replica, job: _Job) -> None:
         return
     answer = {"id": job.example.id, **answer}
     answer.setdefault("windows", len(job.features))
-    now = time.monotonic()
-    _give(
-        job,
-        lambda: job.future.set_result(
-            TimedAnswer(
-                answer,
-                job.tokens,
-                tokenizing=job.tokenized - job.arrived,
-                waiting=job.started - job.tokenized,
-                running=now - job.started,
-            )
-        ),
-    )
+    seconds = {
+        "tokenization": job.tokenized - job.arrived,
+        "queue": job.started - job.tokenized,
+        "inference": time.monotonic() - job.started,
+    }
+    _give(job, lambda: job.future.set_result(TimedAnswer(answer, job.tokens, seconds)))
 
 
 def _fail(job: _Job, error: BaseException) -> None:

@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from ldt.serve.crew import ReplicaMaker
+from ldt.serve.model import ReplicaMaker
 
 
 class Fatal(ReplicaMaker):

@@ -18,7 +18,7 @@ from serve_processes import Process  # noqa: E402
 from serving import running  # noqa: E402
 
 from ldt.inference.executor import Seat  # noqa: E402
-from ldt.serve import crew  # noqa: E402
+from ldt.serve import model  # noqa: E402
 from ldt.serve.model import Served  # noqa: E402
 
 TWO = [Seat("cpu", 1)] * 2
@@ -29,7 +29,7 @@ TEXTS = [LONG[: 11 * n] for n in range(1, 20)] + [LONG * 3, ""]
 def served(runs):
     """The server of a classifier in two processes, which die as `Fatal` has it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(crew, "ReplicaMaker", Fatal)
+        patch.setattr(model, "ReplicaMaker", Fatal)
         made = Served(str(runs("classification")), places=TWO)
     with running(made) as here:
         yield here

@@ -5,10 +5,10 @@ from served import make_run
 
 from ldt.errors import ResourceError, UserError
 from ldt.model import LdtConfig
+from ldt.serve.limits import Refused, refused
 from ldt.serve.metrics import Metrics
 from ldt.serve.model import RequestOptions, Served, automatic_batch
-from ldt.serve.refused import Refused, refused
-from ldt.serve.shapes import Predict, checked, native, ranked
+from ldt.serve.requests import Native, Predict, ranked
 
 
 def test_a_value_counts_up_to_its_bound():
@@ -22,9 +22,9 @@ def test_a_value_counts_up_to_its_bound():
 
 
 def test_errors_name_no_path_and_have_the_names_of_json():
-    found = refused(UserError("/srv/run/x: wrong; --n-best does"), "/srv/run")
+    found, _ = refused(UserError("/srv/run/x: wrong; --n-best does"), "/srv/run")
     assert (found.status, str(found)) == (422, "the model/x: wrong; n_best does")
-    found = refused(ResourceError("/srv/run: out of memory"), "/srv/run")
+    found, _ = refused(ResourceError("/srv/run: out of memory"), "/srv/run")
     assert (found.status, found.kind) == (424, "Backend")
     assert str(found) == "out of memory with this document"
 
@@ -58,13 +58,13 @@ def test_a_long_document_is_not_read_for_each_of_very_many_choices(runs):
     served = Served(str(runs("multiple_choice")))
     body = {"question": "who?", "context": "a" * 600_000, "choices": ["b"] * 100}
     with pytest.raises(Refused, match="100 choices for a document of this length are too many"):
-        native(body, served, "rank")
-    assert native(body | {"choices": ["b"] * 9}, served, "rank").documents
+        Native(**body).asked(served, ranking=True)
+    assert Native(**body | {"choices": ["b"] * 9}).asked(served, ranking=True).documents
 
 
 def test_a_field_that_is_not_there_is_named():
     with pytest.raises(Refused, match="^'input' cannot be set here, did you mean 'inputs'"):
-        checked(Predict, {"inputs": "a", "input": "b"})
+        Predict.read(b'{"inputs": "a", "input": "b"}')
 
 
 @pytest.mark.parametrize(

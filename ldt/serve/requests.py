@@ -5,8 +5,8 @@ No HTTP here. A request becomes `Asked`: documents, options, and what its answer
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from functools import partial
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -15,27 +15,66 @@ from ldt.errors import did_you_mean, kind, listed
 from ldt.inference.stream import Answer
 from ldt.io.records import JOIN
 from ldt.io.strict_json import Decoder, JsonError
+from ldt.serve.limits import Refused, invalid
 from ldt.serve.model import RequestOptions, Served
-from ldt.serve.refused import Refused, invalid
 
 MOST = 100  # passages, and further answers
 MOST_READ = 50_000_000  # characters: those of a document times those asked about it
 DEEPEST = 20  # levels of a body
 SPANS = ("span", "mention")  # kinds of answers that are pieces of the text
-# Route -> kinds of answers that it is for, and the tasks in words; all others are for any.
-ROUTES = {
-    "entities": (("entities",), "token_classification"),
-    "rank": (("choice", "candidate"), "multiple_choice or wikihop"),
-    "summarize": (("summary",), "summarization"),
-}
 
 
-class _Body(BaseModel):
+class Asked(NamedTuple):
+    """A request that can be answered.
+
+    Args:
+        documents: records, by the names of the task's fields.
+        options: options of its answers.
+        shape: makes the body of the answer.
+    """
+
+    documents: list[dict[str, Any]]
+    options: RequestOptions
+    shape: Callable[[list[Answer]], Any]
+
+    @property
+    def characters(self) -> int:
+        """Number of characters of the documents."""
+        return sum(map(_characters, self.documents))
+
+
+class RequestBody(BaseModel):
+    """The body of a request."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
+    @classmethod
+    def read(cls, body: bytes) -> Self:
+        """Read the body of a request.
 
-class Parameters(_Body):
+        Raises:
+            Refused: it is no JSON, by the standard (400); a field is missing, unknown or of another
+                type (422).
+        """
+        value = parsed(body)
+        if not isinstance(value, dict):
+            raise invalid(f"{kind(value)}, expected an object")
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        path = [str(part) for part in first["loc"] if "[" not in str(part) and part != "str"]
+        place = ".".join(path)[:100]
+        if first["type"] == "extra_forbidden":
+            near = did_you_mean(path[-1], cls.model_fields) if len(path) == 1 else ""
+            raise invalid(f"{place!r} cannot be set here{near}")
+        raise invalid(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}")
+
+
+class Parameters(BaseModel):
     """Parameters of InferenceClient that can be set; the training decides the others."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     function_to_apply: Literal["none", "sigmoid", "softmax"] | None = None
     top_k: int | None = Field(default=None, ge=1, le=MOST)
@@ -44,7 +83,7 @@ class Parameters(_Body):
     handle_impossible_answer: bool | None = None
 
 
-class Predict(_Body):
+class Predict(RequestBody):
     """The body of /predict and /, as TEI and InferenceClient send it.
 
     ``inputs`` is a text, a batch ``[["a"], ["b"]]``, of token classification and summaries also
@@ -57,8 +96,31 @@ class Predict(_Body):
     raw_scores: bool = False
     parameters: Parameters | None = None
 
+    def asked(self, served: Served) -> Asked:
+        """The request of a server's model."""
+        parameters, task = self.parameters or Parameters(), served.task
+        form = task.answers.kind
+        options: dict[str, Any] = {"truncate": bool(self.truncate), "raw_scores": self.raw_scores}
+        if form == "label":
+            _check_function(parameters.function_to_apply, served)
+            options["raw_scores"] |= parameters.function_to_apply == "none"
+        elif form in SPANS and parameters.top_k is not None:
+            options["n_best"] = parameters.top_k
+        one, takes = SHAPES.get(form, (lambda answer, _: answer, ()))
+        for name in parameters.model_fields_set:
+            if getattr(parameters, name) is not None and name not in takes:
+                raise invalid(f"parameters.{name} means nothing to {task.name}")
+        single, documents = _inputs(self.inputs, served)
+        single &= form != "summary" and (form != "label" or self.parameters is None)
 
-class Native(BaseModel):
+        def shape(answers: list[Answer]) -> Any:
+            shaped = [one(answer, parameters) for answer in answers]
+            return shaped[0] if single else shaped
+
+        return Asked(documents, RequestOptions.of(options), shape)
+
+
+class Native(RequestBody):
     """The body of /answer, /entities, /rank and /summarize: fields of a document, or several
     ``documents``, and what is asked for by the names of ``ldt predict``."""
 
@@ -74,34 +136,122 @@ class Native(BaseModel):
     passages_unit: Unit = "sentence"
     chunks: bool = False
 
+    def asked(self, served: Served, ranking: bool = False) -> Asked:
+        """The request of a server's model.
 
-class Tokenize(_Body):
+        Args:
+            ranking: whether the answer has all choices, best first.
+        """
+        fields = dict(self.model_extra or {})
+        if self.documents is not None and fields:
+            raise invalid(f"{min(fields)[:100]!r} cannot be set beside documents")
+        single = self.documents is None
+        documents = [fields] if self.documents is None else self.documents
+        if not documents:
+            raise Refused(400, "Empty", "documents cannot be empty", "batch_size")
+        documents = [_fields(each, served, strict=single) for each in documents]
+        options = self.model_dump(include=set(RequestOptions.model_fields), exclude_none=True)
+        if ranking:
+            options.pop("n_best", None)
+            if "n_best" in type(served.task).model_fields:
+                options["n_best"] = sys.maxsize
+
+        def shape(answers: list[Answer]) -> Any:
+            if ranking:
+                pairs = zip(answers, documents, strict=True)
+                answers = [ranked(answer, document, self.n_best) for answer, document in pairs]
+            return answers[0] if single else answers
+
+        return Asked(documents, RequestOptions.of(options), shape)
+
+
+class Tokenize(RequestBody):
     """The body of /tokenize."""
 
     inputs: str | list[str]
     add_special_tokens: bool = True
     prompt_name: None = None
 
+    def tokens(self, served: Served, most: int) -> list[list[dict[str, Any]]]:
+        """The tokens of texts, as TEI's /tokenize has them.
 
-@dataclass
-class Asked:
-    """A request that can be answered.
+        Args:
+            most: number of texts of a request.
+        """
+        texts = [self.inputs] if isinstance(self.inputs, str) else self.inputs
+        check_batch(len(texts), most)
+        tokenizer = getattr(served.predictor.tokenizer, "backend_tokenizer", None)
+        if tokenizer is None:
+            what = "the tokenizer of this model names no places"
+            raise Refused(424, "Backend", what, "model_type")
+        return [
+            [
+                {"id": number, "text": token if special else text[start:end]}
+                | {"special": bool(special)}
+                | {"start": None if special else start, "stop": None if special else end}
+                for number, token, special, (start, end) in zip(
+                    encoded.ids,
+                    encoded.tokens,
+                    encoded.special_tokens_mask,
+                    encoded.offsets,
+                    strict=True,
+                )
+            ]
+            for text in texts
+            for encoded in [tokenizer.encode(text, add_special_tokens=self.add_special_tokens)]
+        ]
 
-    Attributes:
-        documents: records, by the names of the task's fields.
-        shape: makes the body of the answer.
+
+class Route(NamedTuple):
+    """A route that is posted to.
+
+    Args:
+        body: model of its body.
+        says: description of its answer.
+        kinds: kinds of answers that it is for; none for all.
+        models: names of the tasks that have them.
+        asked: makes the request of a body and the model.
     """
 
-    documents: list[dict[str, Any]]
-    options: RequestOptions
-    shape: Callable[[list[Answer]], Any]
-    characters: int = field(init=False)
+    body: type[Any]
+    says: str
+    kinds: tuple[str, ...] = ()
+    models: str = ""
+    asked: Callable[[Any, Served], Asked] = lambda body, served: body.asked(served)
 
-    def __post_init__(self) -> None:
-        self.characters = sum(map(_characters, self.documents))
+    def read(self, body: bytes, path: str, served: Served, most: int) -> Asked:
+        """The request of a body.
+
+        Args:
+            most: number of documents of a request.
+        """
+        task = served.task
+        if self.kinds and task.answers.kind not in self.kinds:
+            what = f"{path} is for a model of {self.models}, this one is of {task.name}: /answer"
+            parsed(body)
+            raise Refused(424, "Backend", what, "model_type")
+        asked = self.asked(self.body.read(body), served)
+        check_batch(len(asked.documents), most)
+        return asked
 
 
-Body = TypeVar("Body", bound=BaseModel)
+_PREDICT = "Classes, entities, spans or summaries, in the shapes of TEI and of InferenceClient."
+_NATIVE = "The answer of ldt predict, with windows, truncated, passages and abstained."
+ROUTES = {
+    "/predict": Route(Predict, _PREDICT),
+    "/": Route(Predict, _PREDICT),
+    "/answer": Route(Native, _NATIVE),
+    "/entities": Route(Native, _NATIVE, ("entities",), "token_classification"),
+    "/rank": Route(
+        Native,
+        f"{_NATIVE} And all choices, best first.",
+        ("choice", "candidate"),
+        "multiple_choice or wikihop",
+        partial(Native.asked, ranking=True),
+    ),
+    "/summarize": Route(Native, _NATIVE, ("summary",), "summarization"),
+    "/tokenize": Route(Tokenize, "Tokens with their places in the text."),
+}
 
 
 def parsed(body: bytes) -> Any:
@@ -127,33 +277,12 @@ def parsed(body: bytes) -> Any:
     return value
 
 
-def checked(shape: type[Body], value: Any) -> Body:
-    """A value as a body of a shape.
-
-    Raises:
-        Refused: a field is missing, unknown or of another type; 422.
-    """
-    if not isinstance(value, dict):
-        raise invalid(f"{kind(value)}, expected an object")
-    try:
-        return shape.model_validate(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        path = [str(part) for part in first["loc"] if "[" not in str(part) and part != "str"]
-        name = path[-1] if path else ""
-        if first["type"] == "extra_forbidden":
-            near = did_you_mean(name, shape.model_fields) if len(path) == 1 else ""
-            raise invalid(f"{'.'.join(path)[:100]!r} cannot be set here{near}") from None
-        words = first["msg"][:1].lower() + first["msg"][1:]
-        raise invalid(f"{'.'.join(path)[:100]}: {words}") from None
-
-
-def scores(answer: Answer, given: Parameters) -> list[dict[str, Any]]:
+def scores(answer: Answer, parameters: Parameters) -> list[dict[str, Any]]:
     best = sorted(answer["scores"].items(), key=lambda item: -item[1])
-    return [{"score": score, "label": label} for label, score in best[: given.top_k]]
+    return [{"score": score, "label": label} for label, score in best[: parameters.top_k]]
 
 
-def entities(answer: Answer, given: Parameters) -> list[dict[str, Any]]:
+def entities(answer: Answer, parameters: Parameters) -> list[dict[str, Any]]:
     return [
         {
             "entity_group": each["label"],
@@ -163,11 +292,11 @@ def entities(answer: Answer, given: Parameters) -> list[dict[str, Any]]:
             "end": each["end"],
         }
         for each in answer["entities"]
-        if each["label"] not in (given.ignore_labels or ())
+        if each["label"] not in (parameters.ignore_labels or ())
     ]
 
 
-def spans(answer: Answer, given: Parameters) -> Any:
+def spans(answer: Answer, parameters: Parameters) -> Any:
     """One span, or several of them where more than one is asked for."""
     nothing = {"answer": "", "score": answer.get("no_answer", 0.0), "start": 0, "end": 0}
     best = {name: answer.get(f"best_{name}", answer[name]) for name in ("start", "end")}
@@ -177,13 +306,13 @@ def spans(answer: Answer, given: Parameters) -> Any:
         for each in answer.get("n_best", [answer | best])
         if each["start"] is not None
     ]
-    if not answer["answer"] and given.handle_impossible_answer is not False:
+    if not answer["answer"] and parameters.handle_impossible_answer is not False:
         found = [nothing, *found]
-    found = (found or [nothing])[: given.top_k or 1]
-    return found if (given.top_k or 1) > 1 else found[0]
+    found = (found or [nothing])[: parameters.top_k or 1]
+    return found if (parameters.top_k or 1) > 1 else found[0]
 
 
-def summary(answer: Answer, given: Parameters) -> dict[str, Any]:
+def summary(answer: Answer, parameters: Parameters) -> dict[str, Any]:
     return {"summary_text": answer["summary"]}
 
 
@@ -195,31 +324,6 @@ SHAPES: dict[str, tuple[Callable[[Answer, Parameters], Any], set[str]]] = {
     "summary": (summary, set()),
     **dict.fromkeys(SPANS, (spans, {"top_k", "handle_impossible_answer"})),
 }
-
-
-def predict(value: Any, served: Served) -> Asked:
-    """Understand the body of /predict."""
-    body = checked(Predict, value)
-    given, task = body.parameters or Parameters(), served.task
-    form = task.answers.kind
-    options: dict[str, Any] = {"truncate": bool(body.truncate), "raw_scores": body.raw_scores}
-    if form == "label":
-        _check_function(given.function_to_apply, served)
-        options["raw_scores"] |= given.function_to_apply == "none"
-    elif form in SPANS and given.top_k is not None:
-        options["n_best"] = given.top_k
-    one, takes = SHAPES.get(form, (lambda answer, given: answer, ()))
-    for name in given.model_fields_set:
-        if getattr(given, name) is not None and name not in takes:
-            raise invalid(f"parameters.{name} means nothing to {task.name}")
-    single, documents = _inputs(body.inputs, served)
-    nested = form == "summary" or (form == "label" and body.parameters is not None)
-
-    def shape(answers: list[Answer]) -> Any:
-        shaped = [one(answer, given) for answer in answers]
-        return shaped[0] if single and not nested else shaped
-
-    return Asked(documents, RequestOptions.of(options), shape)
 
 
 def _check_function(function: str | None, served: Served) -> None:
@@ -269,43 +373,6 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise invalid(f"inputs: {kind(value)}, expected text")
     return value
-
-
-def native(value: Any, served: Served, route: str) -> Asked:
-    """Understand the body of /answer, /entities, /rank or /summarize.
-
-    Args:
-        route: without the slash.
-    """
-    task = served.task
-    kinds, right = ROUTES.get(route, ((task.answers.kind,), ""))
-    if task.answers.kind not in kinds:
-        what = f"/{route} is for a model of {right}, this one is of {task.name}: /answer"
-        raise Refused(424, "Backend", what, "model_type")
-    body = checked(Native, value)
-    own = dict(body.model_extra or {})
-    if body.documents is not None and own:
-        raise invalid(f"{min(own)[:100]!r} cannot be set beside documents")
-    single = body.documents is None
-    documents = [own] if body.documents is None else body.documents
-    if not documents:
-        raise Refused(400, "Empty", "documents cannot be empty", "batch_size")
-    documents = [_fields(each, served, strict=single) for each in documents]
-    asked = body.model_dump(include=set(RequestOptions.model_fields), exclude_none=True)
-    ranking = route == "rank"
-    if ranking:
-        asked.pop("n_best", None)
-        if "n_best" in type(task).model_fields:
-            asked["n_best"] = sys.maxsize
-    options = RequestOptions.of(asked)
-
-    def shape(answers: list[Answer]) -> Any:
-        if ranking:
-            pairs = zip(answers, documents, strict=True)
-            answers = [ranked(answer, document, body.n_best) for answer, document in pairs]
-        return answers[0] if single else answers
-
-    return Asked(documents, options, shape)
 
 
 def ranked(answer: Answer, document: Mapping[str, Any], most: int | None) -> Answer:
@@ -389,30 +456,6 @@ def _too_deep(value: Any) -> bool:
         if not level:
             return False
     return True
-
-
-def tokenized(value: Any, served: Served, most: int) -> list[list[dict[str, Any]]]:
-    """The tokens of texts, as TEI's /tokenize has them."""
-    body = checked(Tokenize, value)
-    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    check_batch(len(texts), most)
-    tokenizer = getattr(served.predictor.tokenizer, "backend_tokenizer", None)
-    if tokenizer is None:
-        raise Refused(424, "Backend", "the tokenizer of this model names no places", "model_type")
-    found = []
-    for text in texts:
-        made = tokenizer.encode(text, add_special_tokens=body.add_special_tokens)
-        rows = zip(made.ids, made.tokens, made.special_tokens_mask, made.offsets, strict=True)
-        found.append(
-            [
-                {"id": number, "text": token if special else text[start:end], "special": special}
-                | {"start": None if special else start, "stop": None if special else end}
-                for number, token, special, (start, end) in (
-                    (number, token, bool(mask), place) for number, token, mask, place in rows
-                )
-            ]
-        )
-    return found
 
 
 def check_batch(size: int, most: int) -> None:
