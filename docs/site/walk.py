@@ -1,7 +1,8 @@
 """The files that a document and a recipe pass through, traced in the running code.
 
-``python docs/site/walk.py`` traces one JSON line through ``ldt predict`` and one recipe through
-``ldt finetune``, and writes both lists into docs/architecture.md; a test compares them.
+``python docs/site/walk.py`` traces one JSON line through ``ldt predict``, one recipe through
+``ldt finetune`` and one request through ``ldt serve``, and writes the lists into
+docs/architecture.md; a test compares them.
 """
 
 import ast
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "ldt"
@@ -82,8 +84,36 @@ def ldt(*arguments):
             raise
 
 
+def answered(text):
+    """Have a server of the last run answer for a text twice; return the files of the second time,
+    file -> function."""
+    from ldt.serve import server
+    from ldt.serve.app import App
+    from ldt.serve.model import Served
+
+    with Trace(begin=[("", "later")]) as trace:  # threads that begin here are traced
+        app, place = App(Served()), server.bound("127.0.0.1", 0)
+        served = server.Server(server.config(app), app, draining=30)
+        thread = threading.Thread(target=served.run, kwargs={"sockets": [place]})
+        thread.start()
+        address = f"http://127.0.0.1:{place.getsockname()[1]}/answer"
+        while not served.started:
+            thread.join(0.01)
+        body, head = json.dumps({"text": text}).encode(), {"Content-Type": "application/json"}
+        for begin in (trace.begin, []):
+            trace.begin = begin
+            with urlopen(Request(address, body, head)) as answer:
+                answer.read()
+        entered = dict(trace.entered)
+        app.draining = True
+        thread.join()
+        app.close()
+    return entered
+
+
 def walks():
-    """Run a tiny job; return (files of the line, files of the recipe), each file -> function."""
+    """Run a tiny job; return (files of the line, of the recipe, of the request), each file ->
+    function."""
     sys.path[:0] = [str(ROOT), str(ROOT / "examples" / "demo")]
     demo, contracts = importlib.import_module("demo"), importlib.import_module("contracts")
     documents = contracts.contracts(range(8))
@@ -103,9 +133,10 @@ def walks():
             begin = [("inference/stream.py", "answer"), ("io/records.py", "lines")]
             with Trace(begin, "inference/answer_file.py") as line:
                 ldt("predict", "line.jsonl", "--output", "answers.jsonl")
+            request = answered(documents[0]["text"][:200])
         finally:
             os.chdir(home)
-    return line.entered, recipe.entered
+    return line.entered, recipe.entered, request
 
 
 def summary(path):
@@ -114,8 +145,8 @@ def summary(path):
     return " ".join(text.partition("\n\n")[0].split())
 
 
-def lists(line, recipe):
-    """Both walks as Markdown."""
+def lists(line, recipe, request):
+    """The walks as Markdown."""
     packages = {path.partition("/")[0] for path in line if "/" in path}
     text = [
         "### A JSON line through `ldt predict`",
@@ -124,6 +155,13 @@ def lists(line, recipe):
         f"{len(packages)} packages:",
         "",
         *table(line),
+        "",
+        "### A request through `ldt serve`",
+        "",
+        f"From the check of its sender to its answer, as the server's second one, {len(request)} "
+        "files:",
+        "",
+        *table(request),
         "",
         "### A recipe through `ldt finetune`",
         "",

@@ -29,80 +29,91 @@ LONGEST, LONGEST_FACT = 60, 24  # characters of an answer, and of a fact of a ru
 ENDLESS = 10_000  # columns of a table that nobody reads on a terminal
 
 
+Subjects = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="RUN|ANSWERS|KEY=VALUE",
+        help="Folders of runs, or answers of ldt predict, lines or a table; without any, or of "
+        "folders that hold runs, the runs are listed. Keys of a recipe say how the gold file "
+        "is read, such as data.label=class.",
+        show_default=False,
+    ),
+]
+Gold = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE",
+        help="Documents with their right answers, as data.eval names them or in a published "
+        "layout; a pattern in quotes, or repeated. By default those that the run was "
+        "evaluated on.",
+    ),
+]
+Texts = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Documents that the answers are for, where the gold file has no text or there is "
+        "none.",
+    ),
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Kind of answers, as of ldt evaluate, where neither a run nor --recipe says it.",
+    ),
+]
+AnswerFile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Answers of the run's model that are there already; by default it answers now.",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="File for the page; by default report.html in the run's folder, or the name of "
+        "the answers with .html.",
+    ),
+]
+AllTexts = Annotated[
+    bool,
+    typer.Option(
+        "--all",
+        help="Put the texts of all documents in the page; by default those of the worst errors "
+        "and a sample.",
+    ),
+]
+Sort = Annotated[
+    Literal[COLUMNS] | None,  # type: ignore[valid-type]
+    typer.Option(
+        help="Column to sort a list of runs by: names from a to z, else the newest or best "
+        "first; by default the date."
+    ),
+]
+JsonFile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="File for a comparison, with all documents that changed, or a list of runs, as "
+        "JSON; - prints JSON instead of the tables.",
+    ),
+]
+
+
 def report(
-    subjects: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RUN|ANSWERS|KEY=VALUE",
-            help="Folders of runs, or answers of ldt predict, lines or a table; without any, or of "
-            "folders that hold runs, the runs are listed. Keys of a recipe say how the gold file "
-            "is read, such as data.label=class.",
-            show_default=False,
-        ),
-    ] = None,
-    gold: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Documents with their right answers, as data.eval names them or in a published "
-            "layout; a pattern in quotes, or repeated. By default those that the run was "
-            "evaluated on.",
-        ),
-    ] = None,
-    documents: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Documents that the answers are for, where the gold file has no text or there is "
-            "none.",
-        ),
-    ] = None,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Kind of answers, as of ldt evaluate, where neither a run nor --recipe says it.",
-        ),
-    ] = None,
+    subjects: Subjects = None,
+    gold: Gold = None,
+    documents: Texts = None,
+    format: Format = None,
     recipe: RecipeOption = None,
-    answers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Answers of the run's model that are there already; by default it answers now.",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File for the page; by default report.html in the run's folder, or the name of "
-            "the answers with .html.",
-        ),
-    ] = None,
-    all_texts: Annotated[
-        bool,
-        typer.Option(
-            "--all",
-            help="Put the texts of all documents in the page; by default those of the worst errors "
-            "and a sample.",
-        ),
-    ] = False,
-    sort: Annotated[
-        Literal[COLUMNS] | None,  # type: ignore[valid-type]
-        typer.Option(
-            help="Column to sort a list of runs by: names from a to z, else the newest or best "
-            "first; by default the date."
-        ),
-    ] = None,
-    json: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="File for a comparison, with all documents that changed, or a list of runs, as "
-            "JSON; - prints JSON instead of the tables.",
-        ),
-    ] = None,
+    answers: AnswerFile = None,
+    output: Output = None,
+    all_texts: AllTexts = False,
+    sort: Sort = None,
+    json: JsonFile = None,
 ) -> None:
     """Show a run or answers as a page, compare several, or list runs.
 

@@ -111,7 +111,7 @@ def serve(
             f"{error.name} is not installed; pip install 'ldt-toolkit[serve]' has it"
         ) from None
     from ldt.serve.app import App
-    from ldt.serve.limits import Limits
+    from ldt.serve.limits import ServerLimits
     from ldt.serve.model import Served
 
     with flags(FLAGS):
@@ -127,13 +127,13 @@ def serve(
         if batch_tokens is not None:
             options["batch_tokens"] = batch_tokens
         served = Served(folders[0] if folders else None, **options)
-    limits = Limits(
+    limits = ServerLimits(
         places=max_concurrent_requests,
         documents=max_client_batch_size,
         body=payload_limit,
         bodies=4 * payload_limit,
         seconds=request_timeout,
-        reading=min(request_timeout, Limits.reading),
+        reading=min(request_timeout, ServerLimits.reading),
     )
     with closing(served):
         status = server.run(App(served, limits, key), place, drain_timeout)

@@ -205,11 +205,11 @@ def _figures(
 ) -> dict[str, np.ndarray]:
     """The metrics of a result in each row of counts [rows, units], those of its parts too."""
     figures = result.figures or _means(result.items, result.derive)
-    found = figures(_weights(result.items, place_of, counts))
+    figures_of_all = figures(_weights(result.items, place_of, counts))
     for prefix, items in result.parts.items():
         part = _means(items, dict)(_weights(items, place_of, counts))
-        found |= {prefix + name: values for name, values in part.items()}
-    return found
+        figures_of_all |= {prefix + name: values for name, values in part.items()}
+    return figures_of_all
 
 
 def _weights(items: Sequence[Item], place_of: Mapping[str, int], counts: np.ndarray) -> np.ndarray:
@@ -234,10 +234,10 @@ def _means(items: Sequence[Item], derive) -> Figures:
 def _differences(first, other) -> list[Difference]:
     """Differences in all metrics that either has, in the order of the first."""
     (values, drawn), (others, drawn_too) = first, other
-    found = []
+    differences = []
     for name in dict.fromkeys([*values, *others]):
         if name not in values or name not in others:
-            found.append(Difference(name, values.get(name), others.get(name), None))
+            differences.append(Difference(name, values.get(name), others.get(name), None))
             continue
         apart = float(_unrounded(np.array(others[name] - values[name])))
         known = np.empty(0)
@@ -249,8 +249,8 @@ def _differences(first, other) -> list[Difference]:
             low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
             interval = min(low, apart), max(high, apart)
             above = float((known > 0).mean())
-        found.append(Difference(name, values[name], others[name], apart, interval, above))
-    return found
+        differences.append(Difference(name, values[name], others[name], apart, interval, above))
+    return differences
 
 
 def _unrounded(differences: np.ndarray) -> np.ndarray:
@@ -261,7 +261,7 @@ def _unrounded(differences: np.ndarray) -> np.ndarray:
 def _changes(before: Sequence[Document], after: Sequence[Document], ids: set[str]) -> list[Change]:
     """The documents whose score or rightness changed, those that changed most first."""
     now = {each.id: each for each in after if each.id in ids}
-    found = []
+    changed = []
     for old in before:
         new = now.get(old.id)
         if new is None:
@@ -273,9 +273,9 @@ def _changes(before: Sequence[Document], after: Sequence[Document], ids: set[str
         change = Change(
             old.id, old.where, _named(old, new), metric, apart, old.gold, old.answer, new.answer
         )
-        found.append((abs(apart), abs(_belief(new) - _belief(old)), change))
-    found.sort(key=lambda each: each[:2], reverse=True)
-    return [change for *_, change in found]
+        changed.append((abs(apart), abs(_belief(new) - _belief(old)), change))
+    changed.sort(key=lambda each: each[:2], reverse=True)
+    return [change for *_, change in changed]
 
 
 def _score(old: Document, new: Document) -> tuple[str, tuple[float, float]]:
@@ -302,6 +302,6 @@ def _named(old: Document, new: Document) -> str:
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """Everything, at full precision."""
-    found = asdict(comparison)
+    values = asdict(comparison)
     interval = {"level": LEVEL, "resamples": RESAMPLES, "resampled": comparison.units}
-    return found | {"interval": interval | {"seed": SEED}}
+    return values | {"interval": interval | {"seed": SEED}}

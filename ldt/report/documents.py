@@ -61,10 +61,10 @@ def gather(
     task, data = asked.task, asked.data
     result, items = None, dict[str, Item]()
     if gold is None:
-        own = {*ANSWER_KEYS, *task.answers.keys}  # all else a document has left in its answer
+        task_keys = {*ANSWER_KEYS, *task.answers.keys}  # all else a document has left in its answer
         read = []
         for each in answered.values():
-            fields = {key: value for key, value in each.fields.items() if key not in own}
+            fields = {key: value for key, value in each.fields.items() if key not in task_keys}
             read.append(Read(replace(each, fields=fields), None, each))
     else:
         name = sources.named(gold)
@@ -147,7 +147,7 @@ def _document(task: Task, data, read: Read, items: Mapping[str, Item], doubt: Do
         text=view.text,
         asks=view.asks,
         gold=view.gold,
-        answer=view.said,
+        answer=view.answer_text,
         right=None if unanswered else right,
         scores=by_metric,
         confidence=None if answer is None else _confidence(answer.fields),
@@ -196,7 +196,7 @@ def _notes(answer: Example | None) -> list[str]:
 
 def _doubts(read: Sequence[Read]) -> list[Doubt]:
     """The doubt of each gold label; None where none is in doubt or no probabilities are known."""
-    found: list[Doubt] = [None] * len(read)
+    doubts_of_all: list[Doubt] = [None] * len(read)
     places, rows, names, right = [], [], list[str](), list[Any]()
     for place, each in enumerate(read):
         gold = each.right.get("label") if isinstance(each.right, dict) else each.right
@@ -210,7 +210,7 @@ def _doubts(read: Sequence[Read]) -> list[Doubt]:
             rows.append([by_class[name] for name in names])
     probabilities = np.array(rows, float)
     if not rows or probabilities.min() < 0 or probabilities.max() > 1:
-        return found
+        return doubts_of_all
     table = indicators(right, names)
     doubted = [""] * len(rows)
     if isinstance(right[0], list):
@@ -223,7 +223,7 @@ def _doubts(read: Sequence[Read]) -> list[Doubt]:
     elif (abs(probabilities.sum(1) - 1) <= SUM).all():
         values = np.nan_to_num(doubts(probabilities, table.argmax(1)), nan=-1)
     else:
-        return found
+        return doubts_of_all
     for place, value, label in zip(places, values.tolist(), doubted, strict=True):
-        found[place] = (value, label) if value >= 0 else None
-    return found
+        doubts_of_all[place] = (value, label) if value >= 0 else None
+    return doubts_of_all

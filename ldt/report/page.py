@@ -128,7 +128,7 @@ def _cell(value: object, digits: int) -> Cell:
     return Cell(cut(str(value), 10 * SHORT))
 
 
-class Ranking(NamedTuple):
+class RankedDocuments(NamedTuple):
     """Documents to look at first: their numbers, each with its figure in words."""
 
     title: str
@@ -136,13 +136,15 @@ class Ranking(NamedTuple):
     ranked: list[tuple[int, str]]
 
 
-def _worst(documents: Sequence[Document]) -> Ranking:
+def _worst(documents: Sequence[Document]) -> RankedDocuments:
     """Wrong answers, the surest first; where right is a matter of degree, the lowest scores."""
     wrong = [(i, each) for i, each in enumerate(documents) if each.right is False]
     if any(each.confidence is not None for _, each in wrong):
         wrong.sort(key=lambda pair: -(pair[1].confidence or 0))
         title = "Worst errors: wrong answers, those the model was most sure of first"
-        return Ranking(title, "Confidence", [(i, _percent(each.confidence)) for i, each in wrong])
+        return RankedDocuments(
+            title, "Confidence", [(i, _percent(each.confidence)) for i, each in wrong]
+        )
     scored = wrong or [
         (i, each)
         for i, each in enumerate(documents)
@@ -151,10 +153,12 @@ def _worst(documents: Sequence[Document]) -> Ranking:
     name = next(iter(scored[0][1].scores), "") if scored else ""
     scored.sort(key=lambda pair: pair[1].scores.get(name, 0))
     title = f"Worst errors: answers of the lowest {name}" if name else "Worst errors: wrong answers"
-    return Ranking(title, name, [(i, _percent(each.scores.get(name))) for i, each in scored])
+    return RankedDocuments(
+        title, name, [(i, _percent(each.scores.get(name))) for i, each in scored]
+    )
 
 
-def _doubtful(documents: Sequence[Document]) -> Ranking:
+def _doubtful(documents: Sequence[Document]) -> RankedDocuments:
     doubted = [(each.doubt, -i, each.doubted) for i, each in enumerate(documents) if each.doubt]
     doubted.sort(reverse=True)
     title = (
@@ -162,14 +166,14 @@ def _doubtful(documents: Sequence[Document]) -> Ranking:
         "wrong. Order by confident learning (Northcutt et al. 2021, arXiv:1911.00068)"
     )
     rows = [(-i, f"{_percent(doubt)} {label}".strip()) for doubt, i, label in doubted]
-    return Ranking(title, "Doubt", rows)
+    return RankedDocuments(title, "Doubt", rows)
 
 
 def _percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.0%}"
 
 
-def _listed(ranking: Ranking, documents: Sequence[Document]) -> dict[str, Any]:
+def _listed(ranking: RankedDocuments, documents: Sequence[Document]) -> dict[str, Any]:
     rows: list[list[object]] = []
     for number, figure in ranking.ranked[:LISTED]:
         document = documents[number]
@@ -228,17 +232,17 @@ def merged(marks: Iterable[Mark], length: int) -> list[dict[str, Any]]:
     """The marks in the order of their places, each with its kinds: two of the same characters that
     say the same are one, as gold and answer are where an answer is right. What lies outside of the
     text's ``length`` characters is left out."""
-    found: dict[tuple[int, int, str], dict[str, Any]] = {}
+    merged_marks: dict[tuple[int, int, str], dict[str, Any]] = {}
     for mark in sorted(marks, key=lambda mark: (mark.start, -mark.end)):
         start, end = max(mark.start, 0), min(mark.end, length)
         if start >= end:
             continue
         label = "" if mark.label == mark.kind else cut(mark.label, SHORT)  # the kind says it
         place = {"start": start, "end": end, "label": label}
-        one = found.setdefault((start, end, label), place | {"kinds": [], "score": None})
+        one = merged_marks.setdefault((start, end, label), place | {"kinds": [], "score": None})
         one["kinds"] = [k for k in (GOLD, ANSWER, PASSAGE) if k in (mark.kind, *one["kinds"])]
         one["score"] = mark.score if one["score"] is None else one["score"]
-    return list(found.values())
+    return list(merged_marks.values())
 
 
 def excerpts(text: str, marks: Sequence[dict[str, Any]]) -> list[list[Any]]:

@@ -151,11 +151,11 @@ def _labels(right: Any, answer: Example | None) -> dict[str, float]:
     if isinstance(right, float):
         return {}
     label = answer and answer.fields.get("label")
-    given = None if label is None else {*map(str, several(label))}
-    same = float(given == {*several(right)})
+    answered = None if label is None else {*map(str, several(label))}
+    same = float(answered == {*several(right)})
     if not isinstance(right, list):
         return {"accuracy": same}
-    shared, both = len({*right} & (given or set())), len({*right}) + len(given or ())
+    shared, both = len({*right} & (answered or set())), len({*right}) + len(answered or ())
     return {"exact_match": same, "f1": 2 * shared / both if both else same}
 
 

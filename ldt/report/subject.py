@@ -109,8 +109,8 @@ def subject(
     if missing:
         return Subject(name, run, missing=missing)
     more = {"documents": documents, "format": format, "recipe": name, "overrides": overrides}
-    with _answered(run, files, answers, passages) as given:
-        result, listed_ = gather(given, gold=files, **more)
+    with _answered(run, files, answers, passages) as answer_file:
+        result, listed_ = gather(answer_file, gold=files, **more)
     evaluated = not gold and not warnings
     warnings += chosen_on_these(run.decisions, files)
     return Subject(name, run, result, listed_, named(files), "", evaluated, warnings)

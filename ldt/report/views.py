@@ -37,7 +37,7 @@ class View:
     Attributes:
         text: text of the document; None where there is none.
         asks: texts that belong to it, by name.
-        gold, said: right answer and answer in words; None where there is none.
+        gold, answer_text: right answer and answer in words; None where there is none.
         marks: marks in the text.
 
     Raises:
@@ -52,7 +52,7 @@ class View:
     text: str | None = None
     asks: dict[str, str] = field(default_factory=dict)
     gold: str | None = None
-    said: str | None = None
+    answer_text: str | None = None
     marks: list[Mark] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -60,11 +60,12 @@ class View:
         self.text = self._text("\n\n" if kind in ("label", "summary") else "\n")
         self.asks = self._asks()
         if keys:
-            self.said = words(optional(self.answer, "answer" if "answer" in keys else keys[0]))
+            key = "answer" if "answer" in keys else keys[0]
+            self.answer_text = words(optional(self.answer, key))
         _KINDS.get(kind, _first)(self)
         if self.text is not None and self.answer is not None:
-            own = _PLACED.get(kind, set())
-            for whose, these in ((ANSWER, {*KEYS} - {"passages"} - own), (PASSAGE, {"passages"})):
+            answered = {*KEYS} - {"passages"} - _PLACED.get(kind, set())
+            for whose, these in ((ANSWER, answered), (PASSAGE, {"passages"})):
                 self.add(whose, spans_in(self.answer, self.text, self.example.where, these))
         self.marks = sorted(dict.fromkeys(self.marks), key=_order)
 
@@ -97,15 +98,15 @@ class View:
 
     def _asks(self) -> dict[str, str]:
         """The texts beside a document, by name; of a list an item a line."""
-        found = {}
+        texts = {}
         names = ("question",) if self.task.answers.kind == "summary" else self.task.reads.asked
         for name in names:
             value = self.value(name) or optional(self.answer, name)
             if isinstance(value, list):
                 value = "\n".join(map(str, value))
             if isinstance(value, str):
-                found[name] = value
-        return found
+                texts[name] = value
+        return texts
 
 
 def _order(mark: Mark) -> tuple[int, int, str, str]:
@@ -178,23 +179,24 @@ def _entities(view: View) -> None:
     if view.text is None and optional(example, path) is not None:
         view.text, places = _joined(sentences(example, path)[0])
     gold = [Span(*entity) for entity in view.right or ()]
-    found: list[Span] = []
+    answered_spans: list[Span] = []
     if answer is not None and view.text is not None and places is None:
-        found = list(spans_in(answer, view.text, example.where, {"entities"}))
+        answered_spans = list(spans_in(answer, view.text, example.where, {"entities"}))
     elif answer is not None:
         answered = found_entities(answer)
         scores = answered["scores"] or [None] * len(answered["entities"])
         pairs = zip(answered["entities"], scores, strict=True)
-        found = [Span(*entity)._replace(score=score) for entity, score in pairs]
+        answered_spans = [Span(*entity)._replace(score=score) for entity, score in pairs]
     if places is not None:
-        gold, found = (
-            [_of_words(span, places, example.where) for span in side] for side in (gold, found)
+        gold, answered_spans = (
+            [_of_words(span, places, example.where) for span in side]
+            for side in (gold, answered_spans)
         )
     if view.text is not None:
         view.add(GOLD, gold)
-        view.add(ANSWER, found)
+        view.add(ANSWER, answered_spans)
     view.gold = None if view.right is None else _entity_words(gold, view.text)
-    view.said = None if answer is None else _entity_words(found, view.text)
+    view.answer_text = None if answer is None else _entity_words(answered_spans, view.text)
 
 
 def _entity_words(spans: Iterable[Span], text: str | None) -> str:
@@ -271,15 +273,15 @@ def _passages(view: View) -> None:
     if text is None:
         return
     if view.right is not None:
-        said: list[str] = []
+        answers: list[str] = []
         has_passage, has_answer = passage_qa.right_of(view.right.annotations)
         for each in view.value("annotations"):
             if has_answer:
                 view.mark(GOLD, each["spans"], ANSWERED)
             if has_passage:
                 view.mark(GOLD, passage(each["passage"]), EVIDENCE)
-            said += [text[slice(*span)] for span in each["spans"]] or [each.get("yes_no") or ""]
-        view.gold = _one_of(said)
+            answers += [text[slice(*span)] for span in each["spans"]] or [each.get("yes_no") or ""]
+        view.gold = _one_of(answers)
         if not has_answer and view.gold != NO_ANSWER:
             view.gold = f"{NO_ANSWER}: too few annotators have one ({view.gold})"
     if view.answer is not None:

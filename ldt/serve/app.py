@@ -21,7 +21,7 @@ from ldt import __version__
 from ldt.io.strict_json import json_line
 from ldt.report import html
 from ldt.serve import requests
-from ldt.serve.limits import Arriving, Doorkeeper, Gone, Limits, Refused, refused
+from ldt.serve.limits import Arriving, Doorkeeper, Gone, Refused, ServerLimits, refused
 from ldt.serve.metrics import Metrics
 from ldt.serve.model import Served
 from ldt.serve.requests import ROUTES, Asked, Tokenize
@@ -67,8 +67,8 @@ class App:
         active: number of requests for an answer that are here.
     """
 
-    def __init__(self, served: Served, limits: Limits | None = None, key: str | None = None):
-        self.served, self.limits = served, limits or Limits()
+    def __init__(self, served: Served, limits: ServerLimits | None = None, key: str | None = None):
+        self.served, self.limits = served, limits or ServerLimits()
         self.door = Doorkeeper(self.limits, key)
         self.metrics = Metrics()
         self.scheduler = Scheduler(

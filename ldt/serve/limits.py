@@ -84,7 +84,7 @@ def refused(error: BaseException, hidden: str) -> tuple[Refused, bool]:
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     """Limits of a server.
 
     Args:
@@ -123,7 +123,7 @@ class Doorkeeper:
         key: key that callers must have; None where all are from this machine.
     """
 
-    def __init__(self, limits: Limits, key: str | None):
+    def __init__(self, limits: ServerLimits, key: str | None):
         self.limits = limits
         self._key = None if key is None else _digest(key.encode())
         self._bytes = 0  # of the bodies that are here

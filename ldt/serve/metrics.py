@@ -25,8 +25,8 @@ _PARTS = {
     "inference_duration": "Seconds from its first batch to its answer.",
 }
 _HISTOGRAMS: dict[str, tuple[str, Sequence[float]]] = {
-    **{f"te_request_{part}": (said, SECONDS) for part, said in _PARTS.items()},
-    **{f"te_predict_{part}": (said, SECONDS) for part, said in _PARTS.items()},
+    **{f"te_request_{part}": (meaning, SECONDS) for part, meaning in _PARTS.items()},
+    **{f"te_predict_{part}": (meaning, SECONDS) for part, meaning in _PARTS.items()},
     "te_request_input_length": ("Tokens of a document, in all its chunks.", SIZES),
     "te_batch_next_size": ("Chunks of a batch.", SIZES),
     "te_batch_next_tokens": ("Tokens of a batch.", SIZES),
@@ -77,11 +77,11 @@ class Metrics:
         """All of it, and the documents that have no answer yet, in the text format."""
         lines = []
         with self._lock:
-            for name, said in _COUNTERS.items():
-                lines += [f"# HELP {name} {said}", f"# TYPE {name} counter"]
+            for name, meaning in _COUNTERS.items():
+                lines += [f"# HELP {name} {meaning}", f"# TYPE {name} counter"]
                 lines += [f"{name}{key} {n}" for key, n in sorted(self._counts[name].items())]
-            for name, (said, _) in _HISTOGRAMS.items():
-                lines += [f"# HELP {name} {said}", f"# TYPE {name} histogram"]
+            for name, (meaning, _) in _HISTOGRAMS.items():
+                lines += [f"# HELP {name} {meaning}", f"# TYPE {name} histogram"]
                 lines += self._times[name].lines(name)
         name = "te_queue_size"
         lines += [f"# HELP {name} Documents without an answer.", f"# TYPE {name} gauge"]

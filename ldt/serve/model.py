@@ -127,12 +127,12 @@ class Served:
         Raises:
             DataError: as there; the field that ``data.id`` names is missing where another has it.
         """
-        found = [self.example(fields, number) for number, fields in enumerate(documents, 1)]
+        examples = [self.example(fields, number) for number, fields in enumerate(documents, 1)]
         named = self.recipe.data.id
-        if named and any(has(each, named) for each in found):
-            for each in found:
+        if named and any(has(each, named) for each in examples):
+            for each in examples:
                 identified(each, named)
-        return found
+        return examples
 
     def example(self, fields: Mapping[str, Any], number: int) -> Example:
         """A document of a request as a record of the user's files.
@@ -266,7 +266,7 @@ class ReplicaMaker:
         self.model.prepare()
 
     def settings(self) -> Settings:
-        """What the device proposes."""
+        """Settings that the device proposes."""
         return self.model.settings()
 
     def load(self, settings: Settings) -> Callable[..., Any]:

@@ -301,15 +301,15 @@ def spans(answer: Answer, parameters: Parameters) -> Any:
     nothing = {"answer": "", "score": answer.get("no_answer", 0.0), "start": 0, "end": 0}
     best = {name: answer.get(f"best_{name}", answer[name]) for name in ("start", "end")}
     best |= {"answer": answer.get("best", answer["answer"])}
-    found = [
+    best_spans = [
         {name: each[name] for name in nothing}
         for each in answer.get("n_best", [answer | best])
         if each["start"] is not None
     ]
     if not answer["answer"] and parameters.handle_impossible_answer is not False:
-        found = [nothing, *found]
-    found = (found or [nothing])[: parameters.top_k or 1]
-    return found if (parameters.top_k or 1) > 1 else found[0]
+        best_spans = [nothing, *best_spans]
+    best_spans = (best_spans or [nothing])[: parameters.top_k or 1]
+    return best_spans if (parameters.top_k or 1) > 1 else best_spans[0]
 
 
 def summary(answer: Answer, parameters: Parameters) -> dict[str, Any]:
@@ -404,7 +404,7 @@ def _fields(given: Mapping[str, Any], served: Served, strict: bool) -> dict[str,
     here = [name for name in (task.reads.document, *task.reads.fields) if name != "context_file"]
     paths = [part for name in here for part in served.path(name).split(JOIN)]
     known = {"id", *here, *(path.partition(".")[0] for path in paths)}
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in given.items():
         right = name if name in known else also.get(name, name)
         if right not in known:
@@ -413,14 +413,14 @@ def _fields(given: Mapping[str, Any], served: Served, strict: bool) -> dict[str,
                 raise invalid(f"no field {name[:100]!r}{near}; it has {listed(sorted(known))}")
             if task.reads.files:  # a request names no file of this machine
                 continue
-        if right in found:
+        if right in fields:
             raise invalid(f"field {right!r} is there under two names")
-        found[right] = value
-    document = found.get(task.reads.document)
+        fields[right] = value
+    document = fields.get(task.reads.document)
     if task.reads.several and isinstance(document, str):
-        found[task.reads.document] = [document]
-    _check_size(found, task.reads.asked)
-    return found
+        fields[task.reads.document] = [document]
+    _check_size(fields, task.reads.asked)
+    return fields
 
 
 def _check_size(fields: Mapping[str, Any], asked: Sequence[str]) -> None:

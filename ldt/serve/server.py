@@ -109,14 +109,14 @@ def bound(host: str, port: int) -> socket.socket:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        found = socket.socket(family, kind, proto)
+        bound_socket = socket.socket(family, kind, proto)
         if os.name == "posix":
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
+            bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound_socket.bind(address)
     except (OSError, UnicodeError, OverflowError) as error:
         what = getattr(error, "strerror", None) or error
         raise UserError(f"--host {host} --port {port}: {what}") from None
-    return found
+    return bound_socket
 
 
 def check_key(host: str, key: str | None) -> None:

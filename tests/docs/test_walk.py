@@ -1,4 +1,4 @@
-"""The traced walks: through which files a line and a recipe go, and what the page says."""
+"""The traced walks: the files of a line, a request and a recipe, and what the page says."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ MOST = 26  # files that a line passes from its reading to its answer
 
 @pytest.fixture(scope="module")
 def walked():
-    """Both walks of a new process: what other tests loaded and cached here would be missing."""
+    """The walks of a new process: what other tests loaded and cached here would be missing."""
     script = "import json, walk; walks = walk.walks(); print(); print(json.dumps(walks))"
     run = subprocess.run(
         [sys.executable, "-c", script],
@@ -26,13 +26,21 @@ def walked():
 
 
 @pytest.mark.slow
-def test_the_page_shows_both_walks_as_they_are(walked):
+def test_the_page_shows_the_walks_as_they_are(walked):
     assert walk.traced() == walk.lists(*walked), "python docs/site/walk.py writes the page anew"
 
 
 @pytest.mark.slow
+def test_a_request_passes_few_files(walked):
+    request = walked[2]
+    assert len(request) <= 33
+    for step in ("serve/limits.py", "serve/requests.py", "serve/scheduler.py", "model/layers.py"):
+        assert step in request
+
+
+@pytest.mark.slow
 def test_a_line_passes_few_files_and_no_recipe_or_training(walked):
-    line, _ = walked
+    line = walked[0]
     assert len(line) <= MOST
     packages = {path.partition("/")[0] for path in line}
     assert packages <= {
@@ -62,7 +70,7 @@ def test_a_line_passes_few_files_and_no_recipe_or_training(walked):
 
 
 def test_a_recipe_goes_from_the_command_to_the_model_card(walked):
-    _, recipe = walked
+    recipe = walked[1]
     for step in (
         "cli/train.py",
         "recipe/recipe.py",

@@ -16,7 +16,7 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 pytest.importorskip("starlette", reason="starlette is not installed")
 from serving import post, running  # noqa: E402
 
-from ldt.serve.limits import Limits  # noqa: E402
+from ldt.serve.limits import ServerLimits  # noqa: E402
 from ldt.serve.model import Served  # noqa: E402
 
 WORDS = "the party of this agreement ends and other first part".split()
@@ -329,7 +329,7 @@ def test_the_openapi_document_names_the_routes_and_is_one(serve):
 
 
 def test_metrics_count_by_the_names_of_tei(runs):
-    with running(Served(str(runs("classification"))), Limits(documents=4)) as here:
+    with running(Served(str(runs("classification"))), ServerLimits(documents=4)) as here:
         assert here.ask("/predict", {"inputs": "a"})[0] == 200
         assert here.ask("/predict", {"inputs": [["a"], ["b"]]})[0] == 200
         assert here.ask("/predict", {"inputs": [["a"]] * 5})[0] == 422

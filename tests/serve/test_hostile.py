@@ -10,10 +10,10 @@ pytest.importorskip("starlette", reason="starlette is not installed")
 from recipe_data import LINES  # noqa: E402
 from serving import post, running  # noqa: E402
 
-from ldt.serve.limits import Limits  # noqa: E402
+from ldt.serve.limits import ServerLimits  # noqa: E402
 from ldt.serve.model import Served  # noqa: E402
 
-LIMITS = Limits(body=200_000, bodies=800_000, reading=1.0, documents=8, places=64)
+LIMITS = ServerLimits(body=200_000, bodies=800_000, reading=1.0, documents=8, places=64)
 TEXT = b'{"inputs": "a"}'
 GET = b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 

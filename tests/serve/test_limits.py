@@ -11,7 +11,7 @@ from serve_processes import until  # noqa: E402
 from serving import post, running  # noqa: E402
 
 from ldt.serve import server  # noqa: E402
-from ldt.serve.limits import Limits  # noqa: E402
+from ldt.serve.limits import ServerLimits  # noqa: E402
 from ldt.serve.model import Served  # noqa: E402
 
 ONE = post("/predict", b'{"inputs": "a"}')
@@ -65,7 +65,7 @@ def held(runs):
     served = Served(str(runs("classification")))
     model = Held(served)
     served.predictor.outputs = model
-    with running(served, Limits(places=4, documents=4, body=1000, bodies=2500)) as server:
+    with running(served, ServerLimits(places=4, documents=4, body=1000, bodies=2500)) as server:
         yield server, model
         model.go.set()
 
@@ -138,7 +138,7 @@ def test_a_request_has_a_time(runs):
     served = Served(str(runs("classification")))
     model = Held(served)
     served.predictor.outputs = model
-    with running(served, Limits(seconds=0.3)) as here:
+    with running(served, ServerLimits(seconds=0.3)) as here:
         status, said, _ = here.ask("/predict", {"inputs": "a"})
         assert (status, said["error_type"]) == (503, "Overloaded")
         assert here.app.scheduler.here == 0
