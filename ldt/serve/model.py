@@ -15,8 +15,8 @@ from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, UserError
 from ldt.inference.engine import Engine, ModelMaker
 from ldt.inference.executor import LostError, Seat, Settings, Workers
-from ldt.inference.stream import Answer, Document, Feature, Outputs
 from ldt.inference.options import PredictOptions
+from ldt.inference.stream import Answer, Document, Feature, Outputs
 from ldt.io.records import Example, has, identified
 from ldt.recipe.recipe import Recipe
 from ldt.serve.scheduler import LocalReplica, Replica
