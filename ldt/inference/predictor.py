@@ -16,7 +16,7 @@ from ldt.inference.runtimes import RUNTIMES, Runtime, session
 from ldt.io.records import Example
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Outputs
-from ldt.tasks.decisions import in_words
+from ldt.tasks.decisions.report import in_words
 from ldt.tasks.writing_task import WritingTask
 
 log = logging.getLogger("ldt")

@@ -16,7 +16,7 @@ from ldt.io.sources import Names, digest, each, is_remote, named
 from ldt.metrics.result import Result
 from ldt.recipe.run import Description, Run
 from ldt.report.model import Document
-from ldt.tasks.decisions import chosen_on_these, in_short
+from ldt.tasks.decisions.report import chosen_on_these, in_short
 from ldt.tasks.explained import ByLogits
 
 log = logging.getLogger("ldt")

@@ -25,7 +25,7 @@ from ldt.io.progress import duration
 from ldt.model.pooling import gates
 from ldt.recipe.recipe import Recipe
 from ldt.recipe.run import CARD, LOG, PATTERN, RESULTS, FolderLost, Run, identity
-from ldt.tasks.decisions import in_words
+from ldt.tasks.decisions.report import in_words
 from ldt.training import TrainingOptions, TrainingResult, checkpoints, lora, pattern, processes
 from ldt.training.arguments import is_automatic, precision, settings
 from ldt.training.cost import Cost, estimate, fitting

@@ -19,16 +19,10 @@ from ldt.model.loading import read_config
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import MultipleChoice, Squad, WikiHop
-from ldt.tasks.decisions import (
-    Platt,
-    Rules,
-    abstain_for_coverage,
-    abstain_for_risk,
-    decide,
-    in_words,
-    risk_coverage,
-)
-from ldt.tasks.decisions.folds import folds
+from ldt.tasks.decisions.calibration import Platt, folds
+from ldt.tasks.decisions.policy import Rules, decide
+from ldt.tasks.decisions.report import in_words
+from ldt.tasks.decisions.thresholds import abstain_for_coverage, abstain_for_risk, risk_coverage
 
 approx = pytest.approx
 HELD_OUT = DataSection(train="t.jsonl", eval="e.jsonl")

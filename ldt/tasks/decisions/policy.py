@@ -15,15 +15,16 @@ import numpy as np
 
 from ldt.metrics.calibration import figures
 from ldt.metrics.numbers import softmax
-from ldt.tasks.decisions.abstention import (
+from ldt.tasks.decisions.calibration import CALIBRATORS, Beta, Platt, Temperature, folds
+from ldt.tasks.decisions.thresholds import (
+    DEFAULT,
     Abstention,
+    Objective,
     abstain_for_coverage,
     abstain_for_risk,
     conformal_quantile,
+    label_thresholds,
 )
-from ldt.tasks.decisions.calibration import CALIBRATORS, Beta, Platt, Temperature
-from ldt.tasks.decisions.folds import folds
-from ldt.tasks.decisions.thresholds import DEFAULT, Objective, label_thresholds
 
 # Coverages of label sets that a model has quantiles for.
 COVERAGES = tuple(percent / 100 for percent in range(50, 100))

@@ -19,9 +19,8 @@ from ldt.metrics.calibration import (
 )
 from ldt.metrics.curves import RECALLS, average_precision, curve
 from ldt.metrics.numbers import by_doubling
-from ldt.tasks.decisions.abstention import risk_coverage
 from ldt.tasks.decisions.policy import Decided, Policy
-from ldt.tasks.decisions.thresholds import DEFAULT, Outcome, outcome
+from ldt.tasks.decisions.thresholds import DEFAULT, Outcome, outcome, risk_coverage
 
 POINTS = 20  # of the curve of risk and coverage
 

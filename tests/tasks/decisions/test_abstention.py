@@ -6,8 +6,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from ldt.tasks.decisions import abstain_for_coverage, abstain_for_risk, conformal_quantile
-from ldt.tasks.decisions.abstention import STEPS, risk_coverage, upper_bound
+from ldt.tasks.decisions.thresholds import (
+    STEPS,
+    abstain_for_coverage,
+    abstain_for_risk,
+    conformal_quantile,
+    risk_coverage,
+    upper_bound,
+)
 
 
 def draw(rng, documents):

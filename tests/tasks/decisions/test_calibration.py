@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ldt.tasks.decisions import CALIBRATORS, Beta, Platt, Temperature
-from ldt.tasks.decisions.calibration import LEAST
+from ldt.tasks.decisions.calibration import CALIBRATORS, LEAST, Beta, Platt, Temperature
 
 
 def classes(documents=500, factor=2.5, seed=0):

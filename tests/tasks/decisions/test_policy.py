@@ -5,18 +5,10 @@ import pytest
 
 from ldt.metrics.calibration import negative_log_likelihood
 from ldt.metrics.numbers import softmax
-from ldt.tasks.decisions import (
-    COVERAGES,
-    Objective,
-    Platt,
-    Policy,
-    Rules,
-    decide,
-    in_words,
-    label_thresholds,
-    report,
-    summary,
-)
+from ldt.tasks.decisions.calibration import Platt
+from ldt.tasks.decisions.policy import COVERAGES, Policy, Rules, decide
+from ldt.tasks.decisions.report import in_words, report, summary
+from ldt.tasks.decisions.thresholds import Objective, label_thresholds
 
 NAMES = ["a", "b", "c"]
 

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from ldt.metrics.calibration import expected_calibration_error, figures
-from ldt.tasks.decisions import Objective, Rules, decide, in_words, report, summary
+from ldt.tasks.decisions.policy import Rules, decide
+from ldt.tasks.decisions.report import in_words, report, summary
+from ldt.tasks.decisions.thresholds import Objective
 
 NAMES = ["a", "b"]
 

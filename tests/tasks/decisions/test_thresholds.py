@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from ldt.tasks.decisions import Objective, best_threshold, folds, label_thresholds
+from ldt.tasks.decisions.calibration import folds
+from ldt.tasks.decisions.thresholds import Objective, best_threshold, label_thresholds
 
 
 def draw(seed, documents=60, labels=4, share=0.3, ties=False):
