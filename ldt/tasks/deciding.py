@@ -335,19 +335,19 @@ class Deciding(Abstaining):
         logits, right = logits_of(scores, several), indicators(golds, names)
         decided = decide(logits, right, rules)
         honest = [
-            answer | {"label": _label(given, names, several)}
-            for answer, given in zip(answers, decided.given, strict=True)
+            answer | {"label": _label(labels, names, several)}
+            for answer, labels in zip(answers, decided.labels, strict=True)
         ]
-        made = report(decided, logits, right, names, lengths)
+        figures = report(decided, logits, right, names, lengths)
         chosen = self.threshold_target if tunes else None
         facts = decided.policy.facts(names)
         columns: list[dict[str, Any]] = []
         if chosen is not None:
-            columns = [_columns(name, facts["thresholds"], made, target) for name in names]
+            columns = [_columns(name, facts["thresholds"], figures, target) for name in names]
         else:
             facts.pop("thresholds", None)  # the recipe has them
-        facts["measured"] = summary(made, chosen)
-        return Decision(honest, {"decisions": facts}, made | {"policy": facts}, columns)
+        facts["measured"] = summary(figures, chosen)
+        return Decision(honest, {"decisions": facts}, figures | {"policy": facts}, columns)
 
     def decided(
         self, logits: np.ndarray, config, empty: bool = False
@@ -361,8 +361,8 @@ class Deciding(Abstaining):
         """
         policy, names = self.policy(config), names_of(config)
         scores = policy.scores(logits[None])
-        given = policy.given(scores)
-        label: Any = _label(given[0], names, policy.several)
+        labels = policy.given(scores)
+        label: Any = _label(labels[0], names, policy.several)
         if not policy.several and policy.thresholds is None:
             label = names[int(logits.argmax())]
         silence = self.silence(scores[0], config, empty)
@@ -411,28 +411,28 @@ _last = _Names({})  # those that were asked for last: mostly all documents are o
 def names_of(config) -> list[str]:
     """The labels in the order of the outputs; the same list each time, not to be changed."""
     global _last
-    found = _last
-    if found.made_of is not config.id2label:
-        found = _last = _Names(config.id2label)
-    return found
+    names = _last
+    if names.made_of is not config.id2label:
+        names = _last = _Names(config.id2label)
+    return names
 
 
 def _columns(
     name: str, thresholds: Mapping[str, float], made: Mapping[str, Any], target: Objective
 ) -> dict[str, Any]:
     """The threshold of a class, what it is worth, and whether the target is reached."""
-    found: dict[str, Any] = {"threshold": thresholds.get(name, "")}
+    columns: dict[str, Any] = {"threshold": thresholds.get(name, "")}
     if "labels" in made:
-        found["average_precision"] = made["labels"][name].get("average_precision")
+        columns["average_precision"] = made["labels"][name].get("average_precision")
     outcome = Outcome(**made["targets"].get(name, {"verdict": ""}))
     if target.bounded or outcome.verdict:
-        found["target"], found["with 90 % certainty"] = outcome.verdict, outcome.bound
-    return found
+        columns["target"], columns["with 90 % certainty"] = outcome.verdict, outcome.bound
+    return columns
 
 
 def _label(given: np.ndarray, names: Sequence[str], several: bool) -> str | list[str]:
-    found = [name for name, there in zip(names, given, strict=True) if there]
-    return found if several else found[0]
+    names_given = [name for name, there in zip(names, given, strict=True) if there]
+    return names_given if several else names_given[0]
 
 
 def calibration(
@@ -453,10 +453,15 @@ def calibration(
         lengths: tokens of each document.
         names: of the labels, where there can be several.
     """
-    made, found = report(decided, logits, right, names, lengths), decided.policy.facts(names)
-    facts: dict[str, Any] = {k: found[k] for k in ("calibration", "abstain") if k in found}
-    facts["measured"] = summary(made, None)
-    return Decision(answers, {"decisions": facts}, made | {"policy": facts})
+    figures, policy_facts = (
+        report(decided, logits, right, names, lengths),
+        decided.policy.facts(names),
+    )
+    facts: dict[str, Any] = {
+        k: policy_facts[k] for k in ("calibration", "abstain") if k in policy_facts
+    }
+    facts["measured"] = summary(figures, None)
+    return Decision(answers, {"decisions": facts}, figures | {"policy": facts})
 
 
 def logits_of(scores: np.ndarray, several: bool) -> np.ndarray:

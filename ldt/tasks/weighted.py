@@ -66,16 +66,16 @@ class Weighted(Task):
 
     def _given(self, names: Sequence[str]) -> np.ndarray:
         assert isinstance(self.class_weights, dict)
-        found = dict.fromkeys(names, 1.0)
+        weights = dict.fromkeys(names, 1.0)
         for name, weight in self.class_weights.items():
-            own = [each for each in names if name in (each, each.partition("-")[2])]
+            matching = [each for each in names if name in (each, each.partition("-")[2])]
             if name in names:
-                own = [name]
-            if not own:
+                matching = [name]
+            if not matching:
                 near = did_you_mean(name, names) or f"; there are {listed(names)}"
                 raise RecipeError(f"task.class_weights: no class {name!r}{near}")
-            found |= dict.fromkeys(own, weight)
-        return np.array([*found.values()])
+            weights |= dict.fromkeys(matching, weight)
+        return np.array([*weights.values()])
 
 
 def classes_of(label: Any) -> list[int]:
@@ -90,9 +90,9 @@ def _counts(features: Sequence[Feature], size: int) -> tuple[np.ndarray, int, bo
         label = feature["labels"]
         several = isinstance(label, np.ndarray) and label.dtype == bool
         if isinstance(label, np.ndarray) and not several:  # one for each token
-            found = label[label != NO_LABEL]
-            counts += np.bincount(found, minlength=size)
-            total += len(found)
+            known = label[label != NO_LABEL]
+            counts += np.bincount(known, minlength=size)
+            total += len(known)
         else:
             counts[classes_of(label)] += 1
             total += 1

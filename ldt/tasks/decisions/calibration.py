@@ -110,8 +110,8 @@ class _ByLabel:
         """Probabilities [documents, labels]."""
         weights = np.array(self.weights).reshape(len(self.weights), len(self.keeps))
         features = self.features(np.asarray(logits, np.float64))
-        found = (features * weights[:, :-1].T[:, None]).sum(0) + weights[:, -1]
-        return 0.5 * (1 + np.tanh(found / 2))
+        logit = (features * weights[:, :-1].T[:, None]).sum(0) + weights[:, -1]
+        return 0.5 * (1 + np.tanh(logit / 2))
 
     def facts(self) -> dict[str, Any]:
         """Arguments of the class as JSON."""
@@ -181,13 +181,13 @@ def _regression(features: np.ndarray, targets: np.ndarray) -> np.ndarray:
     rows = np.vstack([features, np.ones(len(targets))])
     used = np.ones(len(rows), bool)
     while True:
-        found = np.zeros(len(rows))
-        found[used] = _newton(rows[used], targets)
-        negative = used & (found < 0)
+        weights = np.zeros(len(rows))
+        weights[used] = _newton(rows[used], targets)
+        negative = used & (weights < 0)
         negative[-1] = False
         if not negative.any():
-            return found
-        used[np.flatnonzero(negative)[found[negative].argmin()]] = False
+            return weights
+        used[np.flatnonzero(negative)[weights[negative].argmin()]] = False
 
 
 def _newton(rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -242,5 +242,5 @@ def folds(
     part = np.empty(units, int)
     part[np.random.default_rng(seed).permutation(units)] = np.arange(units) % parts
     for number in range(parts):
-        own = part[unit] == number
-        yield np.flatnonzero(~own), np.flatnonzero(own)
+        held_out = part[unit] == number
+        yield np.flatnonzero(~held_out), np.flatnonzero(held_out)

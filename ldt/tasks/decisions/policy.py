@@ -155,22 +155,22 @@ class Policy:
         Raises:
             LookupError, TypeError, ValueError: they are not those of such a model.
         """
-        found = cls(several, thresholds=thresholds)
+        policy = cls(several, thresholds=thresholds)
         if "calibration" in facts:
             values = dict(facts["calibration"])
             maker: Any = CALIBRATORS[values.pop("method")]
-            found = replace(found, calibrator=maker(**values))
+            policy = replace(policy, calibrator=maker(**values))
         if "thresholds" in facts:
             chosen = facts["thresholds"]
             if not several and len({*chosen} & {*names}) != 1:
                 raise ValueError(f"expected the threshold of one label, got {chosen}")
             of_labels = [chosen[name] if several else chosen.get(name, math.nan) for name in names]
-            found = replace(found, thresholds=np.array(of_labels, float))
+            policy = replace(policy, thresholds=np.array(of_labels, float))
         if "abstain" in facts:
-            found = replace(found, least=_number(facts["abstain"]["confidence"]))
+            policy = replace(policy, least=_number(facts["abstain"]["confidence"]))
         if "label_sets" in facts:
-            found = replace(found, quantiles=[*map(_number, facts["label_sets"])])
-        return found
+            policy = replace(policy, quantiles=[*map(_number, facts["label_sets"])])
+        return policy
 
 
 class Decided(NamedTuple):
@@ -180,7 +180,7 @@ class Decided(NamedTuple):
         policy: fitted to all documents.
         rules: those that were asked for, with the way to calibrate in place of ``auto``.
         scores: [documents, labels], probabilities by the policy of the other folds.
-        given: [documents, labels] bool, the labels by that.
+        labels: [documents, labels] bool, those given by that policy.
         confidence: [documents].
         abstention: what giving no answer does; None where there is always one.
         tried: ``ece`` and ``nll`` of each way to calibrate, out of fold, where ``auto`` chose one.
@@ -189,7 +189,7 @@ class Decided(NamedTuple):
     policy: Policy
     rules: Rules
     scores: np.ndarray
-    given: np.ndarray
+    labels: np.ndarray
     confidence: np.ndarray
     abstention: Abstention | None
     tried: Mapping[str, Mapping[str, float]]
@@ -215,20 +215,20 @@ def decide(logits: np.ndarray, right: np.ndarray, rules: Rules) -> Decided:
     if rules.calibration == "auto":
         tried = _tried(logits, right, rules)
         rules = replace(rules, calibration=_best(tried))
-    scores, given = _out_of_fold(logits, right, rules)
+    scores, labels = _out_of_fold(logits, right, rules)
     policy = _fit(logits, right, rules)
-    confidence = policy.confidence(scores, given)
+    confidence = policy.confidence(scores, labels)
     abstention = None
     if rules.abstain is not None:
         what, share = rules.abstain
         fit = abstain_for_coverage if what == "coverage" else abstain_for_risk
-        abstention = fit(confidence, (given == right).all(1), share)
+        abstention = fit(confidence, (labels == right).all(1), share)
         policy = replace(policy, least=max(abstention.threshold, 0.0))
     # Of a document without labels the empty set holds all right ones.
     misses = np.where(right, 1 - scores, -1.0).max(1)
     quantiles = [conformal_quantile(misses, coverage) for coverage in COVERAGES]
     policy = replace(policy, quantiles=quantiles)
-    return Decided(policy, rules, scores, given, confidence, abstention, tried)
+    return Decided(policy, rules, scores, labels, confidence, abstention, tried)
 
 
 def _fit(logits: np.ndarray, right: np.ndarray, rules: Rules) -> Policy:
@@ -255,13 +255,13 @@ def _fit(logits: np.ndarray, right: np.ndarray, rules: Rules) -> Policy:
 def _out_of_fold(
     logits: np.ndarray, right: np.ndarray, rules: Rules
 ) -> tuple[np.ndarray, np.ndarray]:
-    scores, given = np.empty(logits.shape), np.empty(logits.shape, bool)
+    scores, labels = np.empty(logits.shape), np.empty(logits.shape, bool)
     everything = np.arange(len(logits))
-    for others, own in list(folds(len(logits))) or [(everything, everything)]:
+    for others, held_out in list(folds(len(logits))) or [(everything, everything)]:
         policy = _fit(logits[others], right[others], rules)
-        scores[own] = policy.scores(logits[own])
-        given[own] = policy.given(scores[own])
-    return scores, given
+        scores[held_out] = policy.scores(logits[held_out])
+        labels[held_out] = policy.given(scores[held_out])
+    return scores, labels
 
 
 def _tried(logits: np.ndarray, right: np.ndarray, rules: Rules) -> dict[str, dict[str, float]]:

@@ -47,7 +47,7 @@ def report(
     plain, scores, truth = Policy(several).scores(logits[rows]), decided.scores[rows], right[rows]
     before, after = (figures(each, truth, several) for each in (plain, scores))
     probabilities, hits = answers_of(scores, truth, several)
-    made: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "documents": len(logits),
         "calibration": {
             "method": decided.rules.calibration,
@@ -59,21 +59,23 @@ def report(
         "abstention": _abstention(decided, right),
     }
     if decided.tried:
-        made["calibration"]["tried"] = decided.tried
+        facts["calibration"]["tried"] = decided.tried
     if tuned := decided.rules.tuned(right.shape[1]):
         target = decided.rules.target
-        columns = [(names[n], outcome(decided.given[:, n], right[:, n], target)) for n in tuned]
-        made["targets"] = {name: each._asdict() for name, each in columns}
+        columns = [(names[n], outcome(decided.labels[:, n], right[:, n], target)) for n in tuned]
+        facts["targets"] = {name: each._asdict() for name, each in columns}
     if nothing := _nothing(decided, tuned):
-        made["nothing"] = nothing
+        facts["nothing"] = nothing
     if several:
-        made["labels"] = {
+        facts["labels"] = {
             name: _label(scores, there)
             for name, scores, there in zip(names, decided.scores.T, right.T, strict=True)
         }
-        known = [each["average_precision"] for each in made["labels"].values() if each["documents"]]
-        made["macro_average_precision"] = float(np.mean(known)) if known else None
-    return made
+        known = [
+            each["average_precision"] for each in facts["labels"].values() if each["documents"]
+        ]
+        facts["macro_average_precision"] = float(np.mean(known)) if known else None
+    return facts
 
 
 def _nothing(decided: Decided, tuned: Sequence[int]) -> str:
@@ -81,7 +83,7 @@ def _nothing(decided: Decided, tuned: Sequence[int]) -> str:
     if decided.policy.least == math.inf and decided.rules.abstain:
         what, share = decided.rules.abstain
         return f"no document would have an answer for a {what} of {share:g}"
-    if tuned and not decided.given[:, tuned].any():
+    if tuned and not decided.labels[:, tuned].any():
         return f"no document would get {'a class' if decided.rules.several else 'the class'}"
     return ""
 
@@ -93,35 +95,35 @@ def _by_length(
     return [
         {
             "most_tokens": most,
-            "documents": len(own),
-            "before": expected_calibration_error(*answers_of(before[own], right[own], several)),
-            "after": expected_calibration_error(*answers_of(after[own], right[own], several)),
+            "documents": len(rows),
+            "before": expected_calibration_error(*answers_of(before[rows], right[rows], several)),
+            "after": expected_calibration_error(*answers_of(after[rows], right[rows], several)),
         }
-        for most, own in by_doubling(lengths)
+        for most, rows in by_doubling(lengths)
     ]
 
 
 def _abstention(decided: Decided, right: np.ndarray) -> dict[str, Any]:
-    coverage, risk = risk_coverage(decided.confidence, (decided.given == right).all(1))
+    coverage, risk = risk_coverage(decided.confidence, (decided.labels == right).all(1))
     places = np.unique(np.linspace(0, len(risk) - 1, POINTS).round().astype(int))
-    made: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "aurc": float(risk.mean()),
         "curve": [{"coverage": float(coverage[n]), "risk": float(risk[n])} for n in places],
     }
     if decided.abstention is not None and decided.rules.abstain is not None:
-        found = decided.abstention
+        abstention = decided.abstention
         what, share = decided.rules.abstain
-        made |= {"asked": {what: share}, "coverage": found.coverage}
-        made |= {"risk": _known(found.risk), "bound": _known(found.bound)}
-    return made
+        facts |= {"asked": {what: share}, "coverage": abstention.coverage}
+        facts |= {"risk": _known(abstention.risk), "bound": _known(abstention.bound)}
+    return facts
 
 
 def _label(scores: np.ndarray, there: np.ndarray) -> dict[str, Any]:
-    made: dict[str, Any] = {"documents": int(there.sum())}
-    if made["documents"]:
+    facts: dict[str, Any] = {"documents": int(there.sum())}
+    if facts["documents"]:
         points = [[x, y] for x, y in zip(RECALLS, curve(scores, there), strict=True)]
-        made |= {"average_precision": average_precision(scores, there), "curve": points}
-    return made
+        facts |= {"average_precision": average_precision(scores, there), "curve": points}
+    return facts
 
 
 def _known(value: float) -> float | None:
@@ -135,24 +137,24 @@ def summary(made: Mapping[str, Any], target: str | None) -> dict[str, Any]:
         made: the report.
         target: by which thresholds were chosen; None where they were not.
     """
-    found: dict[str, Any] = {"documents": made["documents"]}
+    facts: dict[str, Any] = {"documents": made["documents"]}
     if target is not None:
-        found["threshold_target"] = target
+        facts["threshold_target"] = target
         verdicts = (row["verdict"] for row in made["targets"].values())
-        found["targets"] = Counter(filter(None, verdicts))
+        facts["targets"] = Counter(filter(None, verdicts))
         if len(made["targets"]) == 1:
-            (found["target"],) = made["targets"].values()
+            (facts["target"],) = made["targets"].values()
     calibration, abstention = made["calibration"], made["abstention"]
     if calibration["method"] != "none":
-        found["ece"] = [calibration[when]["ece"] for when in ("before", "after")]
+        facts["ece"] = [calibration[when]["ece"] for when in ("before", "after")]
     elif tried := calibration.get("tried"):
         plain = tried["none"]
         for name in tried.keys() - {"none"}:
             worse = "ece" if tried[name]["ece"] > plain["ece"] else "nll"
-            found.setdefault("left_out", {})[name] = [worse, plain[worse], tried[name][worse]]
+            facts.setdefault("left_out", {})[name] = [worse, plain[worse], tried[name][worse]]
     if "asked" in abstention:
-        found |= {key: abstention[key] for key in ("asked", "coverage", "risk", "bound", "aurc")}
-    return found
+        facts |= {key: abstention[key] for key in ("asked", "coverage", "risk", "bound", "aurc")}
+    return facts
 
 
 def in_words(facts: Mapping[str, Any]) -> str:
@@ -186,18 +188,18 @@ def in_words(facts: Mapping[str, Any]) -> str:
 
 def in_short(facts: Mapping[str, Any]) -> dict[str, str]:
     """The parts of the decision in force by name, each as short as a cell of a table."""
-    measured, found = facts.get("measured", {}), {}
+    measured, parts = facts.get("measured", {}), {}
     if "threshold_target" in measured:
         of = f" of {next(iter(facts['thresholds']))!r}" if "target" in measured else ""
-        found["thresholds"] = measured["threshold_target"] + of
+        parts["thresholds"] = measured["threshold_target"] + of
     if "calibration" in facts:
-        found["calibration"] = facts["calibration"]["method"]
+        parts["calibration"] = facts["calibration"]["method"]
     if "asked" in measured:
-        found["abstain"] = _asked(measured["asked"])
-    if found:
+        parts["abstain"] = _asked(measured["asked"])
+    if parts:
         source, hash = measured.get("source", ""), measured.get("sha256") or ""
-        found["chosen on"] = f"{hash[:8]} {source}".strip()
-    return {f"decision: {name}": value for name, value in found.items()}
+        parts["chosen on"] = f"{hash[:8]} {source}".strip()
+    return {f"decision: {name}": value for name, value in parts.items()}
 
 
 def chosen_on_these(facts: Mapping[str, Any], files: Names) -> list[str]:
@@ -233,17 +235,17 @@ def _thresholds(chosen: Mapping[str, float], measured: Mapping[str, Any]) -> str
         ((name, least),) = chosen.items()
         words = f"{name!r} from a probability of {least:.4g} on, tuned for {target}"
         only = Outcome(**measured["target"])
-        told = {"too few": "too few documents to say", "no documents": "no document has it"}
-        verdict = told.get(only.verdict, only.verdict)
+        phrases = {"too few": "too few documents to say", "no documents": "no document has it"}
+        verdict = phrases.get(only.verdict, only.verdict)
         more = f": {only.bound} with 90 % certainty" if only.bound else ""
         return f"{words} ({verdict}{more})" if verdict else words
-    told = {
+    phrases = {
         "reached": "reached by {}",
         "missed": "missed by {}",
         "too few": "too few documents to say for {}",
         "no documents": f"no documents of {{}}, which keep {DEFAULT:g}",
     }
-    counts = [told[key].format(f"{verdicts[key]:,}") for key in told if verdicts.get(key)]
+    counts = [phrases[key].format(f"{verdicts[key]:,}") for key in phrases if verdicts.get(key)]
     what = "class" if len(chosen) == 1 else "classes"
     words = f"thresholds of {len(chosen):,} {what} tuned for {target}"
     return f"{words} ({', '.join(counts)})" if counts else words

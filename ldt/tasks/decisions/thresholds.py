@@ -38,10 +38,10 @@ class Objective:
         Raises:
             ValueError: it is none of these.
         """
-        found = TARGET.fullmatch(text.strip())
-        if found is None:
+        match = TARGET.fullmatch(text.strip())
+        if match is None:
             raise ValueError(f"expected f1, f2, precision>=0.9 or recall>=0.9, got {text!r}")
-        beta, bounded, least = found.groups()
+        beta, bounded, least = match.groups()
         if bounded:
             return cls(None, bounded, float(least))
         if float(beta) == 0:
@@ -149,8 +149,8 @@ def best_threshold(scores: np.ndarray, right: np.ndarray, target: Objective) -> 
     order = np.argsort(-scores, axis=0, kind="stable")
     ordered = np.take_along_axis(scores, order, 0)
     true = np.take_along_axis(right, order, 0).cumsum(0)
-    given = np.arange(1, len(scores) + 1)[:, None]
-    values = target.value(true, given, positives)
+    counts = np.arange(1, len(scores) + 1)[:, None]
+    values = target.value(true, counts, positives)
     below = np.vstack([ordered[1:], np.zeros_like(ordered[:1])])
     values[:-1][ordered[:-1] == ordered[1:]] = -np.inf  # no threshold lies between equal scores
     place = values.argmax(0)
@@ -175,12 +175,12 @@ def label_thresholds(
     Raises:
         ValueError: a score that is not a number from 0 to 1.
     """
-    own, _, positives = best_threshold(scores, right, target)
+    best, _, positives = best_threshold(scores, right, target)
     common = best_threshold(scores.reshape(-1, 1), right.reshape(-1, 1), target).thresholds[0]
     if np.isnan(common):
         return np.full(scores.shape[1], DEFAULT)
     weight = positives / np.maximum(positives + strength, 1e-300)
-    drawn = weight * _logit(np.nan_to_num(own, nan=common)) + (1 - weight) * _logit(common)
+    drawn = weight * _logit(np.nan_to_num(best, nan=common)) + (1 - weight) * _logit(common)
     return np.where(positives > 0, 1 / (1 + np.exp(-drawn)), DEFAULT)
 
 
@@ -251,10 +251,10 @@ def abstain_for_risk(
         if not count:
             break
         threshold = float(ordered[count - 1])
-        given = confidence >= threshold
-        bound = upper_bound(int((~right[given]).sum()), int(given.sum()), delta / STEPS)
+        answered = confidence >= threshold
+        bound = upper_bound(int((~right[answered]).sum()), int(answered.sum()), delta / STEPS)
         if bound <= risk:
-            everything = -math.inf if given.all() else threshold
+            everything = -math.inf if answered.all() else threshold
             return _measured(everything, confidence, right, bound)
     return _measured(math.inf, confidence, right, math.nan)
 
@@ -324,6 +324,6 @@ def _check(values: np.ndarray, share: float) -> None:
 def _measured(
     threshold: float, confidence: np.ndarray, right: np.ndarray, bound: float
 ) -> Abstention:
-    given = confidence >= threshold
-    risk = float((~right[given]).mean()) if given.any() else math.nan
-    return Abstention(threshold, float(given.mean()) if len(given) else 0.0, risk, bound)
+    answered = confidence >= threshold
+    risk = float((~right[answered]).mean()) if answered.any() else math.nan
+    return Abstention(threshold, float(answered.mean()) if len(answered) else 0.0, risk, bound)
