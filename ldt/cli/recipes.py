@@ -5,6 +5,7 @@ import re
 import shlex
 from itertools import takewhile
 from pathlib import Path
+from textwrap import indent
 from typing import Annotated
 
 import typer
@@ -120,7 +121,6 @@ def _with_model(name: str, text: str, model: str, target: str) -> tuple[str, lis
     """
     from ldt.convert.candidate import candidate
     from ldt.recipe import draft, yaml
-    from ldt.recipe.packaged import with_values
     from ldt.tasks import TASKS
     from ldt.tasks.writing_task import WritingTask
 
@@ -148,7 +148,10 @@ def _with_model(name: str, text: str, model: str, target: str) -> tuple[str, lis
         values["data", "max_length"] = read if asked == most else min(asked, read)
     commands += draft.commands(recipe["task"]["name"], target)
     head = [f"{name} of ldt, with {model}:", *commands, f"With {original}, as ldt brings it:"]
-    return "".join(f"# {line}\n" for line in head) + with_values(text, values), commands
+    lines, numbers = text.splitlines(keepends=True), yaml.parse(text).lines
+    for keys, value in values.items():
+        lines[numbers[keys] - 1] = indent(yaml.dump({keys[-1]: value}), "  ")
+    return "".join([*(f"# {line}\n" for line in head), *lines]), commands
 
 
 def conversion(model: str, length: int) -> tuple[str, list[str]]:

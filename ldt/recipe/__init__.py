@@ -1,6 +1,5 @@
 """Recipes: one YAML file and overrides to a checked `Recipe`."""
 
-from ldt.recipe.packaged import shipped
-from ldt.recipe.recipe import Recipe, check_training, dump, load
+from ldt.recipe.recipe import Recipe, check_training, dump, load, shipped
 
 __all__ = ["Recipe", "check_training", "dump", "load", "shipped"]

@@ -25,7 +25,6 @@ from ldt.io.sources import is_remote
 from ldt.recipe import yaml
 from ldt.recipe.habits import meant
 from ldt.recipe.model import MODELS, ModelSection
-from ldt.recipe.packaged import fit_evaluation, located, shipped
 from ldt.recipe.problems import Place, Problems, explain, shown, word
 from ldt.recipe.training import REFUSED, training_section
 
@@ -34,6 +33,8 @@ log = logging.getLogger("ldt")
 RECIPE = "recipe.yaml"  # the resolved recipe in a run folder
 SECTIONS = ("task", "model", "data", "training")
 
+SHARE = 0.1  # of the training data, to evaluate on where data.eval of a shipped recipe is not there
+_PACKAGE = Path(__file__).parents[1]
 _PUNCTUATION = re.compile(r"\s*[|,;:/&+*#%<>=-]+\s*")
 
 _Section = TypeVar("_Section", bound=Section)
@@ -86,6 +87,17 @@ _DATA = ("csv", "tsv", "jsonl", "parquet", "txt", "xlsx", "docx", "pdf")  # endi
 FILES = {"model": ("path", "tokenizer"), "data": ("train", "eval", "test", "evidence", "cache")}
 
 
+def shipped() -> dict[str, Path]:
+    """Name and file of every recipe that comes with ldt, as wikihop, by name.
+
+    They lie in the package; of a checkout, which has a pyproject.toml, beside it. Beside an
+    installed package a folder of that name is somebody else's.
+    """
+    checkout = (_PACKAGE.parent / "pyproject.toml").is_file()
+    folder = (_PACKAGE.parent if checkout else _PACKAGE) / "recipes"
+    return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
+
+
 def load(
     path: str | Path,
     overrides: Iterable[str] = (),
@@ -112,7 +124,7 @@ def load(
         UserError: there is no such file.
         RecipeError: all that is wrong, one problem a line, each with its place.
     """
-    written, path, overrides = Path(path), located(Path(path)), list(overrides)
+    written, path, overrides = Path(path), _located(Path(path)), list(overrides)
     if path != written:
         log.info("%s: the recipe %s", written, path)
     tree = yaml.parse(_read(path))
@@ -124,21 +136,18 @@ def load(
     # Without syntax or sections there is nothing more to say; all else is collected first.
     if not tree.complete:
         problems.stop()
-    root = tree.value
-    if not isinstance(root, dict):
-        got = "an empty file" if root is None else shown(root)
+    if not isinstance(tree.value, dict):
+        got = "an empty file" if tree.value is None else shown(tree.value)
         problems.add((), f"expected the keys {', '.join(SECTIONS)}, got {got}")
         problems.stop()
-    _override(root, overrides, problems)
-    fit_evaluation(path, root, overrides)
-    task, model, data, training = _validate(root, problems)
-    _check_data(data, task, problems)
+    reader = _Reader(tree.value, problems)
+    reader.override(overrides)
+    _fit_evaluation(path, tree.value, overrides)
+    task, model, data, training = reader.sections()
     if command == ITS_OWN:
         command = task and COMMANDS[task.reads.kind]
     if command is not None:
-        _check_command(root, task, command, problems)
-        _check_model(root, problems)
-        _check_training(training, problems)
+        reader.check_command(task, command)
     problems.stop()
     model, data = _with_paths(model, "model", path), _with_paths(data, "data", path, search)
     if isinstance(training.get("output_dir"), str):
@@ -150,18 +159,16 @@ def of_keys(task: dict[str, Any], overrides: Iterable[str], label: str) -> Recip
     """A recipe without a file: the keys of a task, and overrides as of `load`.
 
     Args:
-        label: what stands for the file in messages.
+        label: name that stands for the file in messages.
 
     Raises:
         RecipeError: all that is wrong, one problem a line.
     """
-    root: dict[str, Any] = {"task": task}
-    problems = Problems({(): Place(label)})
-    _override(root, overrides, problems)
-    found, model, data, training = _validate(root, problems)
-    _check_data(data, found, problems)
-    problems.stop()
-    return Recipe(found, model, data, training, places=problems.places)
+    reader = _Reader({"task": task}, Problems({(): Place(label)}))
+    reader.override(overrides)
+    sections = reader.sections()
+    reader.problems.stop()
+    return Recipe(*sections, places=reader.problems.places)
 
 
 def values_of(overrides: Iterable[str], known: Sequence[str]) -> tuple[dict[str, Any], Problems]:
@@ -173,9 +180,9 @@ def values_of(overrides: Iterable[str], known: Sequence[str]) -> tuple[dict[str,
     Raises:
         RecipeError: all that is wrong, one problem a line.
     """
-    root: dict[str, Any] = {}
-    problems = Problems({})
-    _override(root, overrides, problems)
+    reader = _Reader({}, Problems({}))
+    reader.override(overrides)
+    problems = reader.problems
     for keys in list(problems.places):
         key = ".".join(keys)
         if not any(f"{key}.".startswith(f"{name}.") for name in known):
@@ -184,7 +191,7 @@ def values_of(overrides: Iterable[str], known: Sequence[str]) -> tuple[dict[str,
             expected = f", expected one of {listed(known, show=str)}"
             problems.add(keys, f"not read here{near or expected}")
     problems.stop()
-    return root, problems
+    return reader.root, problems
 
 
 def reading(overrides: Iterable[str], names: Sequence[str] = READING) -> DataSection:
@@ -198,10 +205,10 @@ def reading(overrides: Iterable[str], names: Sequence[str] = READING) -> DataSec
     Raises:
         RecipeError: all that is wrong, one problem a line.
     """
-    root, problems = values_of(overrides, [f"data.{name}" for name in names])
-    data = _section(DataSection, root.get("data", {}), "data", root, problems)
-    _check_data(data, None, problems)
-    problems.stop()
+    reader = _Reader(*values_of(overrides, [f"data.{name}" for name in names]))
+    data = reader.section(DataSection, "data")
+    reader.check_data(data, None)
+    reader.problems.stop()
     return data
 
 
@@ -222,16 +229,262 @@ def check_training(training: dict[str, Any], places: dict[tuple, Place] | None =
     Raises:
         RecipeError: all that is wrong, one problem a line.
     """
-    problems = Problems(places or {})
-    _check_training(training, problems)
-    problems.stop()
+    reader = _Reader({"training": training}, Problems(places or {}))
+    reader.check_training()
+    reader.problems.stop()
 
 
-def _read(path):
+def backends(task: Any) -> tuple[str, ...]:
+    """Names that ``model.attention`` of a class of tasks takes; imports torch."""
+    from ldt.tasks.base import config_fields
+
+    fields = config_fields(task.model_construct())
+    return get_args(fields.model_fields["attention_backend"].annotation)
+
+
+class _Reader:
+    """Values as a person wrote them, read section by section; problems are collected.
+
+    Args:
+        root: values by section and key.
+        problems: what is wrong so far, with the places of the values.
+    """
+
+    def __init__(self, root: dict[str, Any], problems: Problems):
+        self.root, self.problems = root, problems
+
+    def override(self, overrides: Iterable[str]) -> None:
+        """Put ``key=value`` arguments in the place of values, and their places too."""
+        problems = self.problems
+        for number, text in enumerate(overrides):
+            key, equals, written = text.partition("=")
+            keys = tuple(key.strip().split("."))
+            place = Place(word(text), len(keys), yaml.MAX_BYTES + number)  # after the file's lines
+            if not equals or not all(keys):
+                problems.add(keys, "expected key=value, as in training.seed=1", place)
+                continue
+            # Punctuation alone is text, as in data.label_separator=| where YAML has its own marks.
+            plain = _PUNCTUATION.fullmatch(written)
+            tree = yaml.Tree(written) if plain else yaml.parse(written)
+            for below, _, what in tree.problems:
+                problems.add((*keys, *below), what, place)
+            inside = self.root
+            for step in keys[:-1]:
+                if inside.get(step) is None:
+                    inside[step] = {}
+                if not isinstance(inside[step], dict):
+                    problems.add(keys, f"{step} is {shown(inside[step])} and has no keys", place)
+                    break
+                inside = inside[step]
+            else:
+                inside[keys[-1]] = tree.value
+            for old in [old for old in problems.places if old[: len(keys)] == keys]:
+                del problems.places[old]
+            problems.places[keys] = place
+
+    @property
+    def task_class(self) -> Any:
+        """The class of the task that is named; None of none or an unknown one."""
+        from ldt.tasks import TASKS
+
+        values = self.root.get("task")
+        name = values.get("name") if isinstance(values, dict) else None
+        return TASKS.get(name) if isinstance(name, str) else None
+
+    @property
+    def _kind(self) -> str:
+        """Kind of the task; of an unknown one that of fine-tuning."""
+        task = self.task_class
+        return "examples" if task is None else task.reads.kind
+
+    def sections(self) -> tuple[Any, ModelSection, DataOptions, dict[str, Any]]:
+        """The four sections: what is valid, and defaults for what is not."""
+        for key, value in self.root.items():
+            if key not in SECTIONS:
+                self.problems.add((key,), f"unknown key{self._meant(key, None)}")
+            elif value is not None and not isinstance(value, dict):
+                self.problems.add((key,), f"expected keys and values, got {shown(value)}")
+        task = self._task()
+        model, data = MODELS[self._kind], OPTIONS[self._kind]
+        # What the sections of an unknown task may hold is not known either.
+        if self.task_class is not None or "name" not in self._values("task"):
+            made = self.section(model, "model") or model(), self.section(data, "data") or data()
+        else:
+            made = model(), data()
+        self.check_data(made[1], task)
+        return task, *made, self._values("training")
+
+    def _values(self, section: str) -> dict[str, Any]:
+        values = self.root.get(section)
+        return values if isinstance(values, dict) else {}
+
+    def _task(self) -> Any:
+        """The task, or None with problems added."""
+        from ldt.tasks import TASKS
+
+        cls = self.task_class
+        if cls is not None:
+            return self.section(cls, "task")
+        if self.problems.clean(("task", "name")):
+            names, name = ", ".join(TASKS), self._values("task").get("name")
+            near = did_you_mean(str(name), TASKS) or f", expected one of {names}"
+            unknown = f"unknown task {shown(name)}{near}"
+            what = f"missing, one of {names}" if name is None else unknown
+            self.problems.add(("task", "name"), what)
+        return None
+
+    def section(self, cls: type[BaseModel], name: str) -> Any:
+        """An instance of the section's class, or None with problems added."""
+        meaning = lambda key: self._meant(key, name)  # noqa: E731
+        return self._instance(cls, self._values(name), (name,), meaning)
+
+    def _instance(
+        self, cls: type[BaseModel], value: dict, section: tuple, meaning: Callable[[Any], str]
+    ) -> Any:
+        """An instance of the class, or None with problems added.
+
+        Args:
+            meaning: gives the end of a message about an unknown key.
+        """
+        try:
+            return cls.model_validate_json(json.dumps(value), strict=True)
+        except ValidationError as error:
+            for keys, what in explain(error, value):
+                if what is None:
+                    names = _inside(cls, keys[:-1])
+                    near = did_you_mean(str(keys[-1]), names) or f", expected {', '.join(names)}"
+                    what = f"unknown key{meaning(keys[0]) if len(keys) == 1 else near}"
+                if self.problems.clean((*section, *keys)):
+                    self.problems.add((*section, *keys), what)
+            return None
+
+    def _by_name(self, cls: type[BaseModel], value: dict, section: tuple) -> None:
+        """Check keys and values that have no other place in the recipe."""
+        names = cls.model_fields
+        self._instance(cls, value, section, lambda key: meant(key, section[0], names))
+
+    def _meant(self, key: str, section: str | None) -> str:
+        """``, did you mean 'data.max_length'?`` for an unknown key, or the keys that there are."""
+        fields = {
+            "task": getattr(self.task_class, "model_fields", ()),
+            "model": MODELS[self._kind].model_fields,
+            "data": OPTIONS[self._kind].model_fields,
+        }
+        own = fields.pop(section, SECTIONS) if section else SECTIONS
+        dotted = {name: f"{other}.{name}" for other, names in fields.items() for name in names}
+        if key not in dotted:
+            if near := meant(key, section, own):
+                return near
+            names = training_section().model_fields
+            dotted |= {name: f"training.{name}" for name in names if name not in dotted}
+        return (
+            did_you_mean(key, dotted, dotted.__getitem__) or f", expected one of {', '.join(own)}"
+        )
+
+    # -- what depends on other modules
+
+    def check_data(self, data: Any, task: Any) -> None:
+        """Check names of formats, and of the fields that a task reads."""
+        if not isinstance(data, DataSection):
+            return
+        problems = self.problems
+        if data.format is not None and data.format not in FORMATS:
+            near = did_you_mean(data.format, FORMATS)
+            what = f"expected one of {', '.join(FORMATS)}, got {data.format!r}{near}"
+            problems.add(("data", "format"), what)
+        why = unread(data.format) if problems.clean(("data", "format")) else {}
+        if task is not None:
+            for key in {"label", "label_separator"} - set(task.reads.label_keys):
+                why[key] = f"{task.name} has no labels of this kind"
+            if not (data.text_files or task.reads.files):
+                why["evidence"] = "data.text_files names no field of names of files"
+        named = {key for key, value in data if value != type(data).model_fields[key].default}
+        for key in sorted(named & why.keys()):
+            problems.add(("data", key), f"not read, {why[key]}; leave it out")
+        if task is None:
+            return
+        if data.overflow not in task.inputs.overflows:
+            names = " or ".join(task.inputs.overflows)
+            default = "" if "overflow" in data.model_fields_set else ", the default"
+            what = f"expected {names}, got {data.overflow}{default}"
+            problems.add(("data", "overflow"), f"{task.name} has one input a document: {what}")
+        for name in data.fields.keys() - set(task.reads.fields):
+            names = ", ".join(task.reads.fields) or "none"
+            near = did_you_mean(name, task.reads.fields) or f"; {task.name} has {names}"
+            problems.add(("data", "fields", name), f"no such field of the task{near}")
+
+    def check_command(self, task: Any, command: str) -> None:
+        """Check that a command trains this task, has the keys that it needs, and that these fit
+        the model's config and the training's arguments."""
+        trained_by = command if task is None else COMMANDS[task.reads.kind]
+        if trained_by != command:
+            self.problems.add(("task", "name"), f"{task.name} is trained by ldt {trained_by}")
+            self.problems.stop()  # what another command needs is beside the point
+        for keys, what in NEEDS[command].items():
+            if self.problems.clean(keys) and self._values(keys[0]).get(keys[1]) is None:
+                self.problems.add(keys, f"missing, {what}")
+        if self.task_class is not None:
+            self._check_model(self.task_class)
+        self.check_training()
+
+    def _check_model(self, task: Any) -> None:
+        """Check the name of the backend, and ``model.config`` by the fields of a task's config."""
+        from ldt.tasks.base import config_fields, model_types
+
+        values = self._values("model")
+        backend, config = values.get("attention"), values.get("config")
+        if isinstance(backend, str) and backend != "auto" and backend not in backends(task):
+            what = f"expected one of {', '.join(backends(task))}, got {shown(backend)}"
+            self.problems.add(("model", "attention"), what)
+        if not isinstance(config, dict) or "config" not in MODELS[self._kind].model_fields:
+            return
+        instance, fields, model_type = task.model_construct(), dict(config), None
+        if names := model_types(instance):
+            model_type = fields.pop("model_type", None)
+            if model_type not in (None, *names):
+                what = f"expected one of {', '.join(names)}, got {shown(model_type)}"
+                self.problems.add(("model", "config", "model_type"), what)
+                return
+        self._by_name(config_fields(instance, model_type), fields, ("model", "config"))
+
+    def check_training(self) -> None:
+        """Check the training section by the arguments of transformers and those of ldt."""
+        training = self._values("training")
+        for key in filter(REFUSED.get, training):
+            self.problems.add(("training", key), REFUSED[key])
+        if training:
+            self._by_name(training_section(), training, ("training",))
+
+
+def _inside(cls: Any, keys: Iterable[Any]) -> Iterable[str]:
+    """Names of the keys of the section that stands at these keys of one."""
+    for key in keys:
+        if key in cls.model_fields:  # else it is the place in a list of sections
+            hint = cls.model_fields[key].annotation
+            hints = (hint, *get_args(hint))
+            cls = next(h for h in hints if isinstance(h, type) and issubclass(h, BaseModel))
+    return cls.model_fields
+
+
+# -- files
+
+
+def _located(path: Path) -> Path:
+    """The path itself; where there is no such file, the shipped recipe of that name, if any.
+
+    ``wikihop``, ``wikihop.yaml`` and ``recipes/wikihop.yaml``, as the documentation calls it, name
+    the shipped one.
+    """
+    if not path.is_file() and path.suffix in ("", ".yaml") and str(path.parent) in (".", "recipes"):
+        return shipped().get(path.stem, path)
+    return path
+
+
+def _read(path: Path) -> bytes:
     if path.is_dir():
         inside = path / RECIPE
-        found = f"{inside} is the one of this run" if inside.is_file() else "ldt recipes lists some"
-        raise UserError(f"{path}: a folder; a recipe is a YAML file, {found}")
+        other = f"{inside} is the one of this run" if inside.is_file() else "ldt recipes lists some"
+        raise UserError(f"{path}: a folder; a recipe is a YAML file, {other}")
     if path.is_file() and suffix(path.name) in _DATA:
         raise UserError(
             f"{path}: a file of data; a recipe is a YAML file that names it as data.train, "
@@ -247,233 +500,34 @@ def _read(path):
         raise UserError(f"{path}: {error.strerror}{did_you_mean(path.name, names)}") from None
 
 
-def _override(root, overrides, problems):
-    """Put the overrides into the root, and their places into the places."""
-    for number, text in enumerate(overrides):
-        key, equals, written = text.partition("=")
-        keys = tuple(key.strip().split("."))
-        place = Place(word(text), len(keys), yaml.MAX_BYTES + number)  # after the file's lines
-        if not equals or not all(keys):
-            problems.add(keys, "expected key=value, as in training.seed=1", place)
-            continue
-        # Punctuation alone is text, as in data.label_separator=| where YAML has marks of its own.
-        tree = yaml.Tree(written) if _PUNCTUATION.fullmatch(written) else yaml.parse(written)
-        for below, _, what in tree.problems:
-            problems.add((*keys, *below), what, place)
-        inside = root
-        for step in keys[:-1]:
-            if inside.get(step) is None:
-                inside[step] = {}
-            if not isinstance(inside[step], dict):
-                problems.add(keys, f"{step} is {shown(inside[step])} and has no keys", place)
-                break
-            inside = inside[step]
-        else:
-            inside[keys[-1]] = tree.value
-        for old in [old for old in problems.places if old[: len(keys)] == keys]:
-            del problems.places[old]
-        problems.places[keys] = place
+def _fit_evaluation(path: Path, root: dict[str, Any], overrides: Iterable[str]) -> None:
+    """Evaluate on a share of data.train where that is the user's and the shipped data.eval is not
+    there.
 
-
-def _validate(
-    root: dict, problems: Problems
-) -> tuple[Any, ModelSection, DataOptions, dict[str, Any]]:
-    """The four sections: what is valid, defaults for what is not; problems are added."""
-    values = {}
-    for key, value in root.items():
-        if key not in SECTIONS:
-            problems.add((key,), f"unknown key{_meant(key, None, root)}")
-        elif value is not None and not isinstance(value, dict):
-            problems.add((key,), f"expected keys and values, got {shown(value)}")
-        else:
-            values[key] = value or {}
-    model, data = _sections(root)
-    unknown = _task_class(root) is None and "name" in values.get("task", {})
-
-    def valid(cls, section):
-        if unknown:
-            return None  # what its sections may hold is not known either
-        return _section(cls, values.get(section, {}), section, root, problems)
-
-    return (
-        _task(values.get("task", {}), root, problems),
-        valid(model, "model") or model(),
-        valid(data, "data") or data(),
-        values.get("training", {}),
-    )
-
-
-def _task(values, root, problems):
-    """The task, or None with problems added."""
-    from ldt.tasks import TASKS
-
-    cls = _task_class(root)
-    if cls is not None:
-        return _section(cls, values, "task", root, problems)
-    if problems.clean(("task", "name")):
-        names = ", ".join(TASKS)
-        name = values.get("name")
-        near = did_you_mean(str(name), TASKS) or f", expected one of {names}"
-        what = f"missing, one of {names}" if name is None else f"unknown task {shown(name)}{near}"
-        problems.add(("task", "name"), what)
-    return None
-
-
-def _check_data(data, task, problems):
-    """Check names of other modules: those of formats, and of the fields that a task reads."""
-    if not isinstance(data, DataSection):
+    Args:
+        path: the recipe; one that is not shipped stays as it is.
+        root: its content with the overrides, which is changed.
+        overrides: ``key=value``.
+    """
+    keys = {text.partition("=")[0].strip() for text in overrides}
+    data = root.get("data")
+    if "data.train" not in keys or keys & {"data.eval", "data.eval_fraction"}:
         return
-    if data.format is not None and data.format not in FORMATS:
-        near = did_you_mean(data.format, FORMATS)
-        what = f"expected one of {', '.join(FORMATS)}, got {data.format!r}{near}"
-        problems.add(("data", "format"), what)
-    named = {key for key, value in data if value != type(data).model_fields[key].default}
-    why = unread(data.format) if problems.clean(("data", "format")) else {}
-    if task is not None:
-        keys = "label", "label_separator"
-        if unlabelled := {*keys} - set(task.reads.label_keys):
-            why |= dict.fromkeys(unlabelled, f"{task.name} has no labels of this kind")
-        if not (data.text_files or task.reads.files):
-            why["evidence"] = "data.text_files names no field of names of files"
-    for key in sorted(named & why.keys()):
-        problems.add(("data", key), f"not read, {why[key]}; leave it out")
-    if task is not None and data.overflow not in task.inputs.overflows:
-        names = " or ".join(task.inputs.overflows)
-        given = "" if "overflow" in data.model_fields_set else ", the default"
-        what = f"{task.name} has one input a document: expected {names}, got {data.overflow}{given}"
-        problems.add(("data", "overflow"), what)
-    for name in data.fields:
-        if task is not None and name not in task.reads.fields:
-            names = ", ".join(task.reads.fields) or "none"
-            near = did_you_mean(name, task.reads.fields) or f"; {task.name} has {names}"
-            problems.add(("data", "fields", name), f"no such field of the task{near}")
-
-
-def _check_command(root, task, command, problems):
-    """Check that a command trains this task, and has the keys that it needs."""
-    trained_by = command if task is None else COMMANDS[task.reads.kind]
-    if trained_by != command:
-        problems.add(("task", "name"), f"{task.name} is trained by ldt {trained_by}")
-        problems.stop()  # what another command needs is beside the point
-    for (section, key), what in NEEDS[command].items():
-        if problems.clean((section, key)) and (root.get(section) or {}).get(key) is None:
-            problems.add((section, key), f"missing, {what}")
-
-
-def backends(task: Any) -> tuple[str, ...]:
-    """Names that ``model.attention`` of a class of tasks takes; imports torch."""
-    from ldt.tasks.base import config_fields
-
-    fields = config_fields(task.model_construct())
-    return get_args(fields.model_fields["attention_backend"].annotation)
-
-
-def _check_model(root, problems):
-    """Check the name of the backend, and ``model.config`` by the fields of the task's config."""
-    task, values = _task_class(root), root.get("model")
-    if task is None or not isinstance(values, dict):
+    if not isinstance(data, dict) or path not in shipped().values():
         return
-    backend, config = values.get("attention"), values.get("config")
-    if isinstance(backend, str) and backend != "auto":
-        names = backends(task)
-        if backend not in names:
-            what = f"expected one of {', '.join(names)}, got {shown(backend)}"
-            problems.add(("model", "attention"), what)
-    if isinstance(config, dict) and "config" in MODELS[task.reads.kind].model_fields:
-        from ldt.tasks.base import config_fields, model_types
-
-        made, where = task.model_construct(), ("model", "config")
-        chosen, kind = dict(config), None
-        if names := model_types(made):
-            kind = chosen.pop("model_type", None)
-            if kind not in (None, *names):
-                what = f"expected one of {', '.join(names)}, got {shown(kind)}"
-                problems.add((*where, "model_type"), what)
-                return
-        _by_name(config_fields(made, kind), chosen, where, problems)
-
-
-def _check_training(training, problems):
-    for key in filter(REFUSED.get, training):
-        problems.add(("training", key), REFUSED[key])
-    if training:
-        _by_name(training_section(), training, ("training",), problems)
-
-
-def _by_name(cls, value, section, problems):
-    """Check keys and values that have no other place in the recipe."""
-    _instance(cls, value, section, problems, lambda key: meant(key, section[0], cls.model_fields))
-
-
-def _section(cls, value, section, root, problems):
-    """An instance of the section's class, or None with problems added."""
-    return _instance(cls, value, (section,), problems, lambda key: _meant(key, section, root))
-
-
-def _instance(
-    cls: type[BaseModel], value: dict, section: tuple, problems: Problems, meant: Callable
-) -> Any:
-    """An instance of the class, or None with problems added; `meant` ends that of unknown keys."""
-    try:
-        return cls.model_validate_json(json.dumps(value), strict=True)
-    except ValidationError as error:
-        for keys, what in explain(error, value):
-            if what is None:
-                names = _inside(cls, keys[:-1])
-                near = did_you_mean(str(keys[-1]), names) or f", expected {', '.join(names)}"
-                what = f"unknown key{meant(keys[0]) if len(keys) == 1 else near}"
-            if problems.clean((*section, *keys)):
-                problems.add((*section, *keys), what)
-        return None
-
-
-def _inside(cls, keys):
-    """Names of the keys of the section that stands at these keys of one."""
-    for key in keys:
-        if key in cls.model_fields:  # else it is the place in a list of sections
-            hint = cls.model_fields[key].annotation
-            hints = (hint, *get_args(hint))
-            cls = next(h for h in hints if isinstance(h, type) and issubclass(h, BaseModel))
-    return cls.model_fields
-
-
-def _meant(key, section, root):
-    """``, did you mean 'data.max_length'?`` for an unknown key, or the keys that there are."""
-    model, data = _sections(root)
-    fields = {
-        "task": getattr(_task_class(root), "model_fields", ()),
-        "model": model.model_fields,
-        "data": data.model_fields,
-    }
-    own = fields.pop(section, SECTIONS)
-    dotted = {name: f"{other}.{name}" for other, names in fields.items() for name in names}
-    if key not in dotted:
-        near = meant(key, section, own)
-        if near:
-            return near
-        names = training_section().model_fields
-        dotted |= {name: f"training.{name}" for name in names if name not in dotted}
-    return did_you_mean(key, dotted, dotted.get) or f", expected one of {', '.join(own)}"
-
-
-def _task_class(root):
-    from ldt.tasks import TASKS
-
-    values = root.get("task")
-    name = values.get("name") if isinstance(values, dict) else None
-    return TASKS.get(name) if isinstance(name, str) else None
-
-
-def _sections(root):
-    """Classes of the model and data sections; of an unknown task those of fine-tuning."""
-    task = _task_class(root)
-    kind = "examples" if task is None else task.reads.kind
-    return MODELS[kind], OPTIONS[kind]
+    names = data.get("eval")
+    names = [names] if isinstance(names, str) else names or []
+    if names and not any(glob.glob(str(name), recursive=True) for name in names):
+        data |= {"eval": None, "eval_fraction": SHARE}
+        log.info(
+            "data.eval: %s of the recipe is not there: data.eval_fraction=%s of data.train instead",
+            *(names[0], SHARE),
+        )
 
 
 def _with_paths(section: _Section, name: str, path: Path, search: bool = True) -> _Section:
     """The section, with its paths as the current directory has them or the recipe's folder."""
-    changed = {}
+    changed: dict[str, Any] = {}
     for key in FILES[name]:
         value = getattr(section, key, None)
         if isinstance(value, list):
@@ -483,7 +537,7 @@ def _with_paths(section: _Section, name: str, path: Path, search: bool = True) -
     return section.model_copy(update=changed)
 
 
-def _path(name, folder, search):
+def _path(name: str, folder: Path, search: bool) -> str:
     """The path as the current directory has it, else beside the recipe if it is there."""
     if name == "-" or name.startswith("hf:") or is_remote(name):
         return name
@@ -492,6 +546,6 @@ def _path(name, folder, search):
     return beside if not _exists(name, search) and _exists(beside, search) else name
 
 
-def _exists(name, search):
+def _exists(name: str, search: bool) -> bool:
     """True if a path names something, or where patterns are to be searched a pattern does."""
     return os.path.exists(name) or (search and any(glob.iglob(name, recursive=True)))

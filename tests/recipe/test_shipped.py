@@ -155,7 +155,7 @@ def test_shipped_recipes_are_found_in_the_package(tmp_path, monkeypatch):
     (tmp_path / "ldt" / "recipes" / "only.yaml").touch()
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "foreign.yaml").touch()
-    monkeypatch.setattr("ldt.recipe.packaged._PACKAGE", tmp_path / "ldt")
+    monkeypatch.setattr("ldt.recipe.recipe._PACKAGE", tmp_path / "ldt")
     assert shipped() == {"only": tmp_path / "ldt" / "recipes" / "only.yaml"}
 
 
@@ -163,5 +163,5 @@ def test_shipped_recipes_of_a_checkout_are_found_beside_the_package(tmp_path, mo
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "own.yaml").touch()
-    monkeypatch.setattr("ldt.recipe.packaged._PACKAGE", tmp_path / "ldt")
+    monkeypatch.setattr("ldt.recipe.recipe._PACKAGE", tmp_path / "ldt")
     assert shipped() == {"own": tmp_path / "recipes" / "own.yaml"}
