@@ -234,7 +234,7 @@ def test_a_terminal_gets_all_of_it_at_any_width(place, monkeypatch, width):
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=width, no_color=True)
     monkeypatch.setattr("ldt.cli.report.stdout", console)
-    monkeypatch.setattr("ldt.cli.tables.stdout", console)
+    monkeypatch.setattr("ldt.cli.results.stdout", console)
     report()
     text = re.sub("\x1b\\[[01]m", "", file.getvalue())
     assert "\x1b[31m" not in text

@@ -233,7 +233,7 @@ def test_the_probability_of_no_answer_is_calibrated():
     rules = Rules(several=True, thresholds=np.array([0.5]), calibration="platt")
     after = decide(doubts[:, None], right, rules)
     report = found.report["labels"]["no answer"]
-    assert report["documents"] == empty.sum() == after.given.shape[0] - (~empty).sum()
+    assert report["documents"] == empty.sum() == after.labels.shape[0] - (~empty).sum()
 
 
 def test_calibration_without_what_it_is_fitted_to_is_refused():

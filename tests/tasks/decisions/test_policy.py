@@ -76,7 +76,7 @@ def test_thresholds_do_not_depend_on_how_sure_the_model_is_of_a_label():
     logits, right = made(80)
     found = decide(logits, right, Rules(True))
     moved = decide(0.3 * logits - [0, 4, 2], right, Rules(True))
-    assert np.array_equal(moved.given, found.given)
+    assert np.array_equal(moved.labels, found.labels)
     wanted = 0.3 * _logit(found.policy.thresholds) - [0, 4, 2]
     assert _logit(moved.policy.thresholds) == pytest.approx(wanted, abs=1e-6)
 
@@ -89,7 +89,7 @@ def test_labels_are_given_by_the_other_folds():
     right[best] = True
     found = decide(logits, right, Rules(True))
     assert found.policy.given(found.policy.scores(logits))[best, 0]
-    assert not found.given[best, 0]
+    assert not found.labels[best, 0]
 
 
 def test_a_single_document_is_its_own_measure():

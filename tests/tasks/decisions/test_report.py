@@ -52,7 +52,7 @@ def test_a_report_is_json_and_of_the_documents(documents):
         np.mean([labels[name]["average_precision"] for name in NAMES])
     )
     curve = made["abstention"]["curve"]
-    wrong = ~(found.given == right).all(1)
+    wrong = ~(found.labels == right).all(1)
     assert curve[-1] == {"coverage": 1.0, "risk": pytest.approx(wrong.mean())}
     assert made["abstention"]["asked"] == {"risk": 0.5}
 
