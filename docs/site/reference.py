@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, create_model
 from pydantic_core import PydanticUndefined
 
-from ldt.recipe.meanings import OWN_TRAINING, meanings, summary, training_meanings
+from ldt.recipe.sections import meanings, summary, training_meanings
 
 
 def cell(text):
@@ -79,7 +79,7 @@ def names(cls, key):
     from ldt.attention import BACKENDS
     from ldt.data.formats import FORMATS
     from ldt.data.options import DataSection
-    from ldt.recipe.model import ModelSection
+    from ldt.recipe.sections import ModelSection
 
     if key == "attention" and issubclass(cls, ModelSection):
         return ("auto", *BACKENDS)
@@ -116,8 +116,7 @@ def recipe_page():
     from transformers import TrainingArguments
 
     from ldt.data.options import OPTIONS
-    from ldt.recipe.model import MODELS
-    from ldt.recipe.training import OWN_TRAINING_KEYS, REFUSED, training_section
+    from ldt.recipe.sections import MODELS, OWN_TRAINING_KEYS, REFUSED, training_section
     from ldt.tasks import TASKS
     from ldt.training.arguments import DEFAULTS, FIXED
     from ldt.training.idle import TOGETHER
@@ -164,14 +163,14 @@ def recipe_page():
         "",
     ]
     lines += ["Keys that only ldt has:", ""]
-    if set(OWN_TRAINING) != set(OWN_TRAINING_KEYS):
-        raise ValueError("OWN_TRAINING: a meaning for each of OWN_TRAINING_KEYS, and no other")
+    inner = create_model("Own", **{key: (kind, None) for key, kind in OWN_TRAINING_KEYS.items()})
+    if missing := [key for key, field in inner.model_fields.items() if not field.description]:
+        raise ValueError(f"no meaning of {missing[0]!r}")
     rows = [
-        [f"`{key}`", type_name(kind), sentence(OWN_TRAINING[key])]
-        for key, kind in OWN_TRAINING_KEYS.items()
+        [f"`{key}`", type_name(OWN_TRAINING_KEYS[key]), sentence(str(field.description))]
+        for key, field in inner.model_fields.items()
     ]
     lines += [*table(["key", "type", "meaning"], rows), ""]
-    inner = create_model("Own", **{key: (kind, None) for key, kind in OWN_TRAINING_KEYS.items()})
     lines += [part for cls in nested(inner) for part in nested_section(cls)]
     lines += ["ldt's trainer relies on these; a recipe cannot set them to something else:", ""]
     rows = [[f"`{key}`", in_yaml(value)] for key, value in FIXED.items()]

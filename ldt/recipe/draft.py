@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 from ldt.data.options import OPTIONS
 from ldt.recipe import yaml
-from ldt.recipe.meanings import meanings
-from ldt.recipe.model import MODELS
 from ldt.recipe.recipe import COMMANDS
+from ldt.recipe.sections import MODELS, meanings
 from ldt.recipe.survey import Survey, guessed
 from ldt.tasks import TASKS
 

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 
 from ldt.data.options import OPTIONS
 from ldt.errors import did_you_mean
-from ldt.recipe.model import MODELS
-from ldt.recipe.training import REFUSED, training_section
+from ldt.recipe.sections import MODELS, REFUSED, training_section
 
 
 def _by_name(names: dict[str, str]) -> dict[str, str]:

@@ -24,9 +24,8 @@ from ldt.io.records import suffix
 from ldt.io.sources import is_remote
 from ldt.recipe import yaml
 from ldt.recipe.habits import meant
-from ldt.recipe.model import MODELS, ModelSection
 from ldt.recipe.problems import Place, Problems, explain, shown, word
-from ldt.recipe.training import REFUSED, training_section
+from ldt.recipe.sections import MODELS, REFUSED, ModelSection, training_section
 
 log = logging.getLogger("ldt")
 
@@ -46,10 +45,10 @@ class Recipe:
 
     Args:
         task: a task of `ldt.tasks.TASKS`, with its fields.
-        model: the section of the task's kind, a class of `ldt.recipe.model.MODELS`.
+        model: the section of the task's kind, a class of `ldt.recipe.sections.MODELS`.
         data: the same of `ldt.data.options.OPTIONS`.
         training: keys of `transformers.TrainingArguments`, word for word, and ldt's own ones
-            (`ldt.recipe.training.OWN_TRAINING_KEYS`).
+            (`ldt.recipe.sections.OWN_TRAINING_KEYS`).
         path: the file it came from.
         places: where each value was written, for messages.
     """

@@ -9,10 +9,8 @@ from pydantic.json_schema import GenerateJsonSchema
 from ldt.data.formats import FORMATS
 from ldt.data.options import OPTIONS, DataSection
 from ldt.errors import UserError, did_you_mean
-from ldt.recipe.meanings import meanings, summary, training_meanings
-from ldt.recipe.model import MODELS
 from ldt.recipe.recipe import COMMANDS, NEEDS, SECTIONS, backends
-from ldt.recipe.training import training_section
+from ldt.recipe.sections import MODELS, meanings, summary, training_meanings, training_section
 from ldt.tasks import TASKS
 from ldt.tasks.base import AnyTask, config_class, config_fields, model_types
 

@@ -22,7 +22,7 @@ from ldt.errors import RecipeError, UserError, first_line
 from ldt.metrics.meanings import LOWER_IS_BETTER
 from ldt.recipe.problems import shown
 from ldt.recipe.recipe import Recipe, check_training
-from ldt.recipe.training import NEW_NAMES, OWN_TRAINING_KEYS
+from ldt.recipe.sections import NEW_NAMES, OWN_TRAINING_KEYS
 from ldt.tasks.deciding import Deciding
 from ldt.tasks.weighted import Weighted
 from ldt.training import idle, lora, processes

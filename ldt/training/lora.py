@@ -15,7 +15,7 @@ from ldt.errors import RecipeError, did_you_mean, first_line
 from ldt.model.adapters import usual_targets
 from ldt.model.loading import find_folder, read_config
 from ldt.recipe.recipe import RECIPE, Recipe
-from ldt.recipe.training import Lora
+from ldt.recipe.sections import Lora
 
 FOLDER = "adapter"  # of the adapter alone, in the run folder
 

@@ -12,9 +12,8 @@ from faults import sample
 from ldt.data.options import OPTIONS
 from ldt.errors import RecipeError, UserError
 from ldt.recipe import recipe as recipes
-from ldt.recipe.model import MODELS
 from ldt.recipe.recipe import COMMANDS
-from ldt.recipe.training import training_section
+from ldt.recipe.sections import MODELS, training_section
 from ldt.tasks import TASKS
 from ldt.tasks.base import config_fields
 

@@ -10,8 +10,7 @@ import typer
 
 from ldt import attention, cli, model
 from ldt.data import options
-from ldt.recipe.model import MODELS
-from ldt.recipe.training import OWN_TRAINING_KEYS
+from ldt.recipe.sections import MODELS, OWN_TRAINING_KEYS
 from ldt.tasks import TASKS
 
 
@@ -56,7 +55,7 @@ def test_a_new_key_appears_with_its_meaning_and_fails_without(monkeypatch):
     with pytest.raises(ValueError, match="no meaning of 'sampler'"):
         reference.keys(Undocumented)
     monkeypatch.setitem(OWN_TRAINING_KEYS, "restarts", int)
-    with pytest.raises(ValueError, match="a meaning for each"):
+    with pytest.raises(ValueError, match="no meaning of 'restarts'"):
         reference.recipe_page()
 
 

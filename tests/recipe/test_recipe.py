@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ldt.errors import RecipeError, UserError
 from ldt.recipe.recipe import DataSection, ModelSection, Recipe, check_training, dump, load
-from ldt.recipe.training import REFUSED
+from ldt.recipe.sections import REFUSED
 
 
 class Sorting(BaseModel):

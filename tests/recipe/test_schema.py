@@ -12,11 +12,9 @@ from ldt.data.formats import FORMATS
 from ldt.data.options import OPTIONS
 from ldt.errors import RecipeError, UserError
 from ldt.recipe import load, shipped, yaml
-from ldt.recipe.meanings import meanings, training_meanings
-from ldt.recipe.model import MODELS
 from ldt.recipe.recipe import COMMANDS
 from ldt.recipe.schema import schema
-from ldt.recipe.training import training_section
+from ldt.recipe.sections import MODELS, meanings, training_meanings, training_section
 from ldt.tasks import TASKS
 
 GOOD = {

@@ -9,7 +9,7 @@ from training_runs import LABELS, documents, train
 from transformers import TrainingArguments
 
 from ldt.errors import RecipeError
-from ldt.recipe.training import training_section
+from ldt.recipe.sections import training_section
 from ldt.tasks import TASKS
 from ldt.training.arguments import arguments, settings
 

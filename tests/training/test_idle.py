@@ -9,7 +9,7 @@ from transformers import TrainingArguments
 
 from ldt.errors import RecipeError
 from ldt.recipe.recipe import ITS_OWN, load
-from ldt.recipe.training import NEW_NAMES, REFUSED
+from ldt.recipe.sections import NEW_NAMES, REFUSED
 from ldt.training.arguments import DEFAULTS, FIXED, arguments, settings
 
 CHECKED = {"label_names"}  # fixed by the task

@@ -1,14 +1,91 @@
-"""The `training:` section of a recipe: the keys of transformers.TrainingArguments and ldt's own."""
+"""The `model:` and `training:` sections of a recipe, and the meaning of each key of a section."""
 
 import dataclasses
 import functools
+import inspect
+import re
 import typing
 from enum import Enum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-from ldt.data.options import MOST, Count, Epochs, Names, PathText, Section
+from ldt.data.options import MOST, Count, Epochs, Names, PathText, Section, Window
+
+
+class ModelSection(Section):
+    """A model to fine-tune: where it is and how its attention is computed.
+
+    Args:
+        path: folder of a model, or its id on the hub; a leading ``~`` is the home folder. Labels
+            that its head knows by name keep their rows, the others start anew.
+        attention: attention backend; ``auto`` takes the fast one on the device.
+        window: tokens that a token sees, both sides together; even; one number, or one per layer.
+            None keeps the model's own.
+    """
+
+    path: PathText | None = None
+    attention: str = "auto"
+    window: Window | None = None
+
+
+class NewTokenizer(Section):
+    """A byte-level BPE to be trained on the text.
+
+    Args:
+        vocab_size: entries of the vocabulary, the 5 special tokens and 256 bytes among them.
+    """
+
+    vocab_size: int = Field(ge=261, le=1 << 24)
+
+
+class CharacterModelSection(ModelSection):
+    """The character model that training goes on with, or begins with.
+
+    Args:
+        path: a character model to go on with; excludes `config`.
+        config: config of a model from scratch: fields of `ldt.model.LdtCausalConfig`, such as
+            hidden_size, num_hidden_layers, num_attention_heads, attention_dilation. The vocabulary
+            is that of the text, the windows are `window`.
+    """
+
+    config: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _old_or_new(self) -> Any:
+        for key in ("config", "tokenizer"):
+            if self.path is not None and getattr(self, key, None) is not None:
+                raise ValueError(f"path and {key} exclude each other: go on, or from scratch")
+        return self
+
+
+class PretrainedModelSection(CharacterModelSection):
+    """The masked LM that pretraining goes on with, or begins with.
+
+    Args:
+        path: a masked LM to go on with; excludes `config` and `tokenizer`.
+        config: config of a model from scratch: fields of `ldt.model.LdtConfig`, such as
+            hidden_size, num_hidden_layers, num_attention_heads; with ``model_type: modernbert``
+            those of `ldt.model.LdtModernBertConfig`. The vocabulary is that of the tokenizer, the
+            longest input ``data.max_length``, the window of a Longformer is `window`.
+        tokenizer: tokenizer of a model from scratch: a folder that holds one, or
+            ``{vocab_size: N}``, which trains a byte-level BPE on the training documents.
+    """
+
+    tokenizer: PathText | NewTokenizer | None = None
+
+    @model_validator(mode="after")
+    def _both(self) -> Any:
+        if (self.config is None) != (self.tokenizer is None):
+            raise ValueError("a model from scratch needs both config and tokenizer")
+        return self
+
+
+MODELS: dict[str, type[ModelSection]] = {  # by `TaskReads.kind`
+    "examples": ModelSection,
+    "corpus": PretrainedModelSection,
+    "characters": CharacterModelSection,
+}
 
 
 class Lora(Section):
@@ -31,10 +108,24 @@ class Lora(Section):
 
 
 OWN_TRAINING_KEYS: dict[str, Any] = {
-    "lora": Lora | None,
-    "early_stopping_patience": Count | None,
-    "early_stopping_threshold": Annotated[float, Field(ge=0)],
-    "train_batch_tokens": Count | None,  # of each process at a time, see `MicroBatches`
+    "lora": Annotated[
+        Lora | None,
+        Field(description="a LoRA adapter that is trained in place of the encoder's weights."),
+    ],
+    "early_stopping_patience": Annotated[
+        Count | None,
+        Field(description="evaluations without a gain after which training ends."),
+    ],
+    "early_stopping_threshold": Annotated[
+        float, Field(ge=0, description="least difference of the metric that counts as a gain.")
+    ],
+    "train_batch_tokens": Annotated[
+        Count | None,
+        Field(
+            description="tokens, padding included, that a process runs at a time: a step has the "
+            "inputs that it has without, parted by length."
+        ),
+    ],
 }
 
 # What transformers calls two keys from 5.2x on, beside the names that it had and ldt keeps.
@@ -160,3 +251,47 @@ def training_section() -> type[BaseModel]:
     )
     fields: dict[str, Any] = {name: (hint, None) for name, hint in types.items()}
     return create_model("Training", __config__=config, **fields)
+
+
+# -- meanings
+
+
+def summary(item: object) -> str:
+    """The first paragraph of a docstring, on one line."""
+    return " ".join((inspect.getdoc(item) or "").partition("\n\n")[0].split())
+
+
+def meanings(cls: type) -> dict[str, str]:
+    """Name -> meaning of the ``Args:`` of a class's docstring, those of its bases included."""
+    from ldt.tasks.base import AnyTask
+
+    found: dict[str, str] = {}
+    if issubclass(cls, AnyTask) and cls.inputs.roles:
+        names = ", ".join(f"``{role}``" for role in cls.inputs.roles)
+        found["global_attention"] = (
+            "segments whose tokens see the whole input and are seen by all of it; the segments of "
+            f"this task are {names}."
+        )
+    for base in reversed(cls.__mro__):
+        text = inspect.cleandoc(base.__dict__.get("__doc__") or "")
+        section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", text, re.S | re.M)
+        for entry in re.split(r"\n(?=    \S)", "\n" + section[1] if section else ""):
+            names, colon, meaning = entry.partition(":")
+            if colon and re.fullmatch(r"[\w, ]+", names.strip()):
+                line = " ".join(meaning.split())
+                found |= dict.fromkeys(re.split(r",\s*", names.strip()), line)
+    return found
+
+
+def training_meanings() -> dict[str, str]:
+    """Name -> meaning of a training key, as transformers has it; imports transformers.
+
+    The first paragraph alone, the list of a key's values included.
+    """
+    from transformers import TrainingArguments
+
+    text = inspect.cleandoc(TrainingArguments.__doc__ or "")
+    entries = re.findall(r"^    (\w+) ?\(.*\):\n((?: {8}.*\n)+)", text, re.M)
+    found = {name: " ".join(meaning.split()) for name, meaning in entries}
+    own = {name: training_section().model_fields[name] for name in OWN_TRAINING_KEYS}
+    return found | {name: str(field.description) for name, field in own.items()}
