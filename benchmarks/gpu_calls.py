@@ -85,5 +85,5 @@ def norms(total, dropout, sizes, training):
         "norm backward": partial(norms.norm_backward, x, y, scale, eps, low, **how),
         "norm backward, autocast": partial(norms.norm_backward, *wider, eps, low, **how),
         "norm again": partial(norms.again, x, scale, shift, eps, low),
-        "gelu backward": partial(norms.gelu_backward, wide, slope, low),
+        "gelu backward": partial(norms.gelu_backward, wide, wide[0], slope, low),
     }

@@ -23,7 +23,7 @@ from ldt.attention.layout import per_head
 from ldt.attention.triton import pattern, rows, tiles
 from ldt.attention.triton.backward import Backward
 from ldt.attention.triton.forward import Forward
-from ldt.attention.triton.norms import again, gelu_backward, norm, norm_backward
+from ldt.attention.triton.norms import again, gelu, gelu_backward, norm, norm_backward
 from ldt.model.gates import ATTENTION, DENSE, autocast_dtype, gate_of
 from ldt.model.recompute import kept_by_others, recomputed, recomputes, save, saved
 
@@ -117,13 +117,12 @@ class Attend:
 
     def __init__(self, layout, x, windows, products, dropout):
         heads, causal = len(windows[1]), windows[-1]
-        self.rows = len(x), heads, x.shape[1] // heads
+        self.shape = len(x), 3, heads, x.shape[1] // heads  # of queries, keys and values
         self.dropout, self.work, self.runs = dropout, None, True
         self.forward_windows, self.backward_windows = None, None
-        low = x.new_empty(0, *self.rows[1:], dtype=products)
-        tiles.check(low)
+        tiles.check(x.new_empty(0, *self.shape[2:], dtype=products))
         if layout.is_global is not None:
-            shape = len(layout.global_index), *self.rows[1:]
+            shape = len(layout.global_index), *self.shape[2:]
             self.runs = not causal and rows.folds(shape, x, layout, products)
             if not self.runs:
                 return
@@ -139,8 +138,8 @@ class Attend:
             weight, bias: [3 * width, width] and [3 * width] of query, key and value.
             of_global: weights and biases of the global projections.
         """
-        qkv, kept = F.linear(low, weight, bias), ()
-        q, k, v = (x.view(self.rows) for x in qkv.split(low.shape[1], 1))
+        qkv, kept = F.linear(low, weight, bias).view(self.shape), ()
+        q, k, v = qkv.unbind(1)
         seed = drawn(self.dropout, low)
         if self.forward_windows is None:
             self.forward_windows = Forward(q, k, v, self.pattern, self.dropout)
@@ -161,13 +160,12 @@ class Attend:
         """
         weight, qkv, lse, seed, *kept = kept
         dqkv, (total, width) = torch.empty_like(qkv), x.shape
-        dout, out = dout.view(self.rows), out.view(self.rows)
-        q, k, v = (part.view(self.rows) for part in qkv.split(width, 1))
-        d = dqkv.view(total, 3, *self.rows[1:])
-        tensors = d[:, 0], d[:, 1:].transpose(0, 1), dout, q, k, v, out
+        dout, out = (x.view(total, *self.shape[2:]) for x in (dout, out))
+        tensors = dqkv[:, 0], dqkv[:, 1:].transpose(0, 1), dout, *qkv.unbind(1), out
         if self.backward_windows is None:
             self.backward_windows = Backward(*tensors, self.pattern, self.dropout)
         self.backward_windows(*tensors, lse, seed)
+        dqkv = dqkv.view(total, 3 * width)
         dx, of_weights, of_biases, of_global = None, [None] * 3, [None] * 3, [None] * 6
         if self.work is not None:
             of_query, of_value = any(needed[6:8]), any(needed[10:])
@@ -205,15 +203,16 @@ class End(NamedTuple):
     products: torch.dtype
     copies: bool = True
 
-    def forward(self, y, stream, weight, bias, keep):
+    def forward(self, y, of_y, stream, weight, bias, keep):
         """The output, its copy or None, and with ``keep`` the sum and the seed, else None.
 
         Args:
-            y, stream: [n, width], what a product gave and the residual stream.
+            y, of_y: [n, width] and [width], what a product gave and its bias.
+            stream: [n, width], the residual stream.
         """
         seed = drawn(self.dropout, y)
         low = self.products if self.copies and self.products != stream.dtype else None
-        settings = {"dropout": self.dropout, "seed": seed, "keep": keep, "low": low}
+        settings = {"of_y": of_y, "dropout": self.dropout, "seed": seed, "keep": keep, "low": low}
         return *norm(y, stream, weight, bias, self.eps, **settings), seed
 
     def backward(self, dout, total, weight, seed):
@@ -316,13 +315,14 @@ class _Layer(torch.autograd.Function):
         if attend:
             sources = call.sources or (low, None, None, None)
             low, of_attention = attend.forward(low, *joined, of_global)
-        y = F.linear(low, dense.out, dense.out_bias)
-        middle, copy, total, seed = first.forward(y, x, dense.scale, dense.shift, keep)
-        wide = F.linear(middle if copy is None else copy, dense.wide, dense.wide_bias)
-        active = F.gelu(wide) if keep else torch.ops.aten.gelu_(wide)
-        y = F.linear(active, dense.narrow, dense.narrow_bias)
-        ends = dense.scale2, dense.shift2, keep
-        out, call.copy, total2, seed2 = second.forward(y, middle, *ends)
+        # The kernel behind a product adds its bias.
+        y = F.linear(low, dense.out)
+        end = dense.scale, dense.shift, keep
+        middle, copy, total, seed = first.forward(y, dense.out_bias, x, *end)
+        wide = F.linear(middle if copy is None else copy, dense.wide)
+        y = F.linear(gelu(wide, dense.wide_bias, in_place=not keep), dense.narrow)
+        end = dense.scale2, dense.shift2, keep
+        out, call.copy, total2, seed2 = second.forward(y, dense.narrow_bias, middle, *end)
         if keep:
             call.total = weakref.ref(total2)
             ctx.attend, ctx.first, ctx.second, ctx.eps = attend, first, second, sources[3]
@@ -343,7 +343,7 @@ class _Layer(torch.autograd.Function):
         ends = ctx.second.backward(dout.contiguous(), total2, dense.scale2, seed2)
         dmiddle, dy, dscale2, dshift2, dnarrow_bias = ends
         dwide_out = dy @ dense.narrow
-        active, dwide_bias = gelu_backward(wide, dwide_out, dtype, need.narrow)
+        active, dwide_bias = gelu_backward(wide, dense.wide_bias, dwide_out, dtype, need.narrow)
         dnarrow = dy.t() @ active if need.narrow else None
         del active, wide, total2, ends, dy
         dwide = None

@@ -42,9 +42,9 @@ def pack(lengths, globals=(), holes=()):
 
 
 LAYOUTS = {
-    "one global token a document": ([17, 6], [0, 17], ()),
-    "some, and holes": ([19, 5, 9], [0, 5, 24, 32], [3, 10, 23]),
-    "none is global": ([15, 6], (), ()),
+    "one global token a document": ([13, 4], [0, 13], ()),
+    "some, and holes": ([11, 5], [0, 4, 11], [3, 8, 14]),
+    "none is global": ([13, 4], (), ()),
     "one document has none": ([8, 15], [8, 19], [6]),
 }
 

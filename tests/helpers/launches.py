@@ -115,10 +115,12 @@ def norm_and_gelu(dtype, width, half, dropout=0.0):
     weight, seed = torch.empty(width, dtype=dtype), torch.zeros((), dtype=torch.int64)
     drops = {"dropout": dropout, "seed": seed}
     y, low = x.to(half), half if dtype == torch.float32 else None
-    norms.norm(y, x, weight, weight, 1e-5, keep=True, low=low, **drops)
+    norms.norm(y, x, weight, weight, 1e-5, of_y=weight, keep=True, low=low, **drops)
     norms.again(x, weight, weight, 1e-5, half)
     norms.norm_backward(x, x, weight, 1e-5, half, **drops)
-    norms.gelu_backward(wide, wide, dtype)
+    bias = torch.empty(4 * width, dtype=half)
+    norms.gelu(wide, bias)
+    norms.gelu_backward(wide, bias, wide, dtype)
 
 
 def _cells(holes):

@@ -31,6 +31,7 @@ class launched:
     def __init__(self, kernel):
         self.kernel, self.held = kernel, {}
         self.compiles = isinstance(kernel, JITFunction)  # else it is interpreted
+        self.whole = [not x.do_not_specialize for x in kernel.params] if self.compiles else []
         self._tensors = sum(name.endswith("_ptr") for name in kernel.arg_names)
 
     def __getitem__(self, grid):
@@ -80,38 +81,34 @@ class Launch:
     def _bind(self, kinds, place, tensors):
         """Launch, and hold the kernel, of which other launches may have got hold before."""
         global HOLDS
-        kernel, held = self.kernel.kernel, self.kernel.held
-        parameters = kernel.params[len(tensors) :]
-        known, values = [*kinds, *self.options.items()], []
-        for x, parameter in zip(self.fixed, parameters, strict=False):
-            values.append(x)
-            if type(x) is int:
-                whole = not parameter.do_not_specialize
-                known.append(x if whole else x.bit_length() < 32)
-            elif x is None or type(x) is float:
-                known.append(type(x))
-            else:
-                known.append(x.dtype)
-                values[-1] = x.data_ptr()
-        bits = (
-            x for x, one in zip(values, self.fixed, strict=True) if isinstance(one, torch.Tensor)
-        )
-        every = (x for x in (*tensors, *self.fixed) if hasattr(x, "get_device"))
-        if reduce(or_, bits, 0) & 15 or any(x.get_device() != place for x in every):
+        names, held = self.kernel.kernel.arg_names, self.kernel.held
+        fixed = [x for x in self.fixed if isinstance(x, torch.Tensor)]
+        places = [x.get_device() for x in (*tensors, *fixed) if x is not None]
+        if places != [place] * len(places) or any(x.data_ptr() & 15 for x in fixed):
             return self._by_triton(tensors)  # which refuses tensors elsewhere
-        values += [self.options[x.name] for x in parameters[len(values) :]]
-        if (key := tuple(known)) not in held:
-            launch, given = partial(self._by_triton, tensors), (*tensors, *self.fixed)
-            given += tuple(values[len(self.fixed) :])
-            compiled, HOLDS = (
-                _looked_at(launch, self._grid, given) if HOLDS is None else (launch(), True)
-            )
-            if HOLDS and compiled is not None:
-                held[key] = compiled.run, compiled.function, compiled.packed_metadata
-                self._bound[kinds] = *held[key], values
-            return None
-        self._bound[kinds] = *held[key], values
-        return self(*tensors)
+        constants = [self.options[name] for name in names[len(tensors) + len(self.fixed) :]]
+        of_fixed = map(_kind, self.fixed, self.kernel.whole[len(tensors) :])
+        key = *kinds, *of_fixed, *self.options.items()
+        compiled, known = None, key in held
+        if not known:
+            launch, arguments = partial(self._by_triton, tensors), (*self.fixed, *constants)
+            if HOLDS is None:
+                compiled, HOLDS = _looked_at(launch, self._grid, (*tensors, *arguments))
+            else:
+                compiled = launch()
+            if not HOLDS or compiled is None:
+                return None
+            held[key] = compiled.run, compiled.function, compiled.packed_metadata
+        values = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in self.fixed]
+        self._bound[kinds] = *held[key], values + constants
+        return self(*tensors) if known else None
+
+
+def _kind(x, whole):
+    """All that Triton specialises on in an argument, if a pointer is divisible by 16."""
+    if type(x) is int:
+        return x if whole else x.bit_length() < 32
+    return x.dtype if isinstance(x, torch.Tensor) else type(x)
 
 
 def _looked_at(launch, grid, given):
@@ -129,8 +126,8 @@ def _looked_at(launch, grid, given):
     seen = next((values for kernel, values in calls if kernel is compiled), None)
     if seen is None:
         return compiled, None
-    wanted = *grid, *(1,) * (3 - len(grid)), seen[3], compiled.function, compiled.packed_metadata
-    wanted = *wanted, *seen[6:9], *given
+    kernel = compiled.function, compiled.packed_metadata
+    wanted = *grid, seen[3], *kernel, *seen[6:9], *given
     pairs = zip(seen, wanted, strict=False)
     same = (a is b or (type(a) is type(b) is int and a == b) for a, b in pairs)
     return compiled, len(seen) == len(wanted) and all(same)

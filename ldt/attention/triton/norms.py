@@ -24,8 +24,10 @@ LAUNCHES = 256  # of each kind that are held at most
 ADDED = 32  # numbers that a program adds up the parts of
 
 
-def norm(y, residual, weight, bias, eps, *, dropout=0.0, seed=None, keep=False, low=None):
-    """LayerNorm of ``dropout(y) + residual``.
+def norm(
+    y, residual, weight, bias, eps, *, of_y=None, dropout=0.0, seed=None, keep=False, low=None
+):
+    """LayerNorm of ``dropout(y + of_y) + residual``.
 
     The sum is made in float32 and rounded once, to the residual's dtype; what is normalised is the
     rounded sum, so that `again` gives the bits of the output.
@@ -34,6 +36,7 @@ def norm(y, residual, weight, bias, eps, *, dropout=0.0, seed=None, keep=False, 
         y: [n, width]; None: ``residual`` is the sum.
         residual: [n, width], contiguous as y.
         weight, bias: [width].
+        of_y: [width], bias of the product that gave y; None: that has it already.
         dropout: probability that an entry of y is zero; the others grow by 1 / (1 - dropout).
         seed: [] int64, read with dropout only.
         keep: True to have the sum.
@@ -47,14 +50,14 @@ def norm(y, residual, weight, bias, eps, *, dropout=0.0, seed=None, keep=False, 
     copy = None if low is None else torch.empty_like(residual, dtype=low)
     total = torch.empty_like(residual) if keep else None
     seed = seed if dropout else None
-    _of_norm(*residual.shape, eps, dropout)(residual, y, weight, bias, seed, out, copy, total)
+    _of_norm(*residual.shape, eps, dropout)(residual, y, of_y, weight, bias, seed, out, copy, total)
     return out, copy, total
 
 
 def again(total, weight, bias, eps, dtype):
     """The output of `norm` in ``dtype``, of the sum that it kept."""
     out = torch.empty_like(total, dtype=dtype)
-    _of_norm(*total.shape, eps, 0.0)(total, None, weight, bias, None, out, None, None)
+    _of_norm(*total.shape, eps, 0.0)(total, None, None, weight, bias, None, out, None, None)
     return out
 
 
@@ -79,11 +82,24 @@ def norm_backward(dout, total, weight, eps, dtype, *, dropout=0.0, seed=None):
     return dtotal, dtotal if dy is None else dy, *_added(parts, shape, weight.dtype)
 
 
-def gelu_backward(wide, slope, dtype, want_out=True):
-    """Gradients of the exact GELU; ``slope`` becomes that of its input.
+def gelu(wide, bias, in_place=False):
+    """The exact GELU of ``wide + bias``.
 
     Args:
-        wide: [n, width], the input, contiguous.
+        wide: [n, width], contiguous.
+        bias: [width].
+        in_place: True to write the output there.
+    """
+    out = wide if in_place else torch.empty_like(wide)
+    _of_gelu(*wide.shape)(wide, bias, out)
+    return out
+
+
+def gelu_backward(wide, bias, slope, dtype, want_out=True):
+    """Gradients of `gelu`; ``slope`` becomes that of its input.
+
+    Args:
+        wide, bias: as `gelu` took them.
         slope: [n, width], of the output; it is written to.
         dtype: of the sum.
         want_out: True to have the output again.
@@ -94,7 +110,7 @@ def gelu_backward(wide, slope, dtype, want_out=True):
     out = torch.empty_like(wide) if want_out else None
     launch, shape = _of_gelu_backward(*wide.shape)
     parts = wide.new_empty(shape, dtype=SUMS.get(wide.dtype, torch.float32))
-    launch(wide, slope, out, parts)
+    launch(wide, bias, slope, out, parts)
     return out, *_added(parts, shape, dtype)
 
 
@@ -111,6 +127,13 @@ def _of_norm_backward(rows, width, eps, dropout):
     sizes, at_once = _of_rows(width, 2 * NUMBERS, eps, dropout)
     programs, share = _shared(rows, at_once, PROGRAMS)
     return Launch(_norm_backward, (programs,), (rows, share), sizes), (programs, 3, width)
+
+
+@lru_cache(LAUNCHES)
+def _of_gelu(rows, width):
+    """The `Launch` of a pass over numbers."""
+    sizes = {"WIDTH": width, "BLOCK": 2 * NUMBERS, "num_warps": 4, **OPTIONS}
+    return Launch(_gelu, (-(-rows * width // (2 * NUMBERS)),), (rows * width,), sizes)
 
 
 @lru_cache(LAUNCHES)
@@ -187,6 +210,7 @@ def _normal(total, inside, WIDTH: tl.constexpr, EPS: tl.constexpr):
 def _norm(
     residual_ptr,  # [rows, WIDTH]
     y_ptr,  # [rows, WIDTH], or None
+    of_y_ptr,  # [WIDTH], to be added to y, or None
     weight_ptr,  # [WIDTH]
     bias_ptr,  # [WIDTH]
     seed_ptr,  # [] int64, or None without dropout
@@ -209,6 +233,8 @@ def _norm(
     total = _wide(tl.load(residual_ptr + place, mask=inside, other=0.0))
     if y_ptr is not None:
         y = _wide(tl.load(y_ptr + place, mask=inside, other=0.0))
+        if of_y_ptr is not None:
+            y += _wide(tl.load(of_y_ptr + column, mask=there, other=0.0))[None, :]
         total += _dropped(y, seed_ptr, row, column, LEAST, GAIN)
         rounded = total.to(residual_ptr.dtype.element_ty)
         if total_ptr is not None:
@@ -272,10 +298,35 @@ def _norm_backward(
     tl.store(part + 2 * WIDTH, dsum, mask=there)
 
 
+@triton.jit
+def _below(x):
+    """The normal distribution up to x."""
+    return 0.5 + 0.5 * tl.erf(x * 0.7071067811865476)
+
+
+@launched
+@triton.jit(do_not_specialize=["count"])
+def _gelu(
+    wide_ptr,  # [rows, WIDTH]
+    bias_ptr,  # [WIDTH]
+    out_ptr,  # [rows, WIDTH]
+    count,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program takes BLOCK numbers."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < count
+    x = _wide(tl.load(wide_ptr + place, mask=inside, other=0.0))
+    x += _wide(tl.load(bias_ptr + place % WIDTH, mask=inside, other=0.0))
+    tl.store(out_ptr + place, (x * _below(x)).to(out_ptr.dtype.element_ty), mask=inside)
+
+
 @launched
 @triton.jit(do_not_specialize=["rows", "share"])
 def _gelu_backward(
     wide_ptr,  # [rows, WIDTH]
+    bias_ptr,  # [WIDTH]
     slope_ptr,  # [rows, WIDTH], read and written
     out_ptr,  # [rows, WIDTH], or None
     parts_ptr,  # [programs, WIDTH] float32
@@ -288,15 +339,16 @@ def _gelu_backward(
     """One program takes BLOCK columns of ``share`` rows, ROWS at a time."""
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = column < WIDTH
+    bias = _wide(tl.load(bias_ptr + column, mask=there, other=0.0))
     total = tl.zeros((ROWS, BLOCK), parts_ptr.dtype.element_ty)
     first = tl.program_id(0) * share
     for start in tl.range(first, tl.minimum(first + share, rows), ROWS):
         row = start + tl.arange(0, ROWS)
         place = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
         inside = (row < rows)[:, None] & there[None, :]
-        x = _wide(tl.load(wide_ptr + place, mask=inside, other=0.0))
+        x = _wide(tl.load(wide_ptr + place, mask=inside, other=0.0)) + bias[None, :]
         slope = _wide(tl.load(slope_ptr + place, mask=inside, other=0.0))
-        below = 0.5 + 0.5 * tl.erf(x * 0.7071067811865476)  # the normal distribution up to x
+        below = _below(x)
         if out_ptr is not None:
             tl.store(out_ptr + place, (x * below).to(out_ptr.dtype.element_ty), mask=inside)
         slope *= below + x * tl.exp(-0.5 * x * x) * 0.3989422804014327

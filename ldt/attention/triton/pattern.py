@@ -137,10 +137,12 @@ def windows(layout, window, dilations, causal=False):
             gathered = Gathered.of(layout)
             document, borders = layout.document_of, layout.cu_globals
             of_gathered = [borders[document], borders[document + 1]]
+        before = _windows(layout, dilations, back, ahead)
+        after = before if back == ahead else _windows(layout, dilations, ahead, back)
         of_tokens = places(layout)
         return Pattern(
-            _table(*_windows(layout, dilations, back, ahead), *of_tokens, *masked, *of_gathered),
-            _table(*_windows(layout, dilations, ahead, back), *of_tokens, *following),
+            _table(*before, *of_tokens, *masked, *of_gathered),
+            _table(*after, *of_tokens, *following),
             None if hidden is None else hidden.view(torch.uint8),
             hidden is not None,
             gathered,
@@ -152,15 +154,16 @@ def windows(layout, window, dilations, causal=False):
 
 def _windows(layout, dilations, back, ahead):
     """Bounds of windows of ``back`` rows before each and ``ahead`` rows after it."""
-    document = layout.document_of
-    start, stop = layout.cu_seqlens[document], layout.cu_seqlens[document + 1]
+    start, stop = (layout.cu_seqlens[layout.document_of + more] for more in (0, 1))
     token = torch.arange(layout.total_tokens, device=start.device)
     begin, end = [], []
     for d in sorted(set(dilations)):
-        row, residue = token // d, token % d
-        first, last = ((border - residue + d - 1) // d for border in (start, stop))
+        row, first, last = token, start, stop
+        if d > 1:
+            row, residue = token // d, token % d
+            first, last = ((border - residue + d - 1) // d for border in (start, stop))
         begin.append(first.maximum(row - back))
-        end.append(last.minimum(row + ahead + 1))
+        end.append(last.minimum(row + (ahead + 1)))
     return *begin, *end
 
 
@@ -176,7 +179,7 @@ def places(layout):
 
 
 def _table(*rows):
-    return torch.stack([row.to(torch.int32) for row in rows])
+    return torch.stack(rows).to(torch.int32)
 
 
 def of_cells(cells, window):

@@ -36,9 +36,11 @@ def exact(y, x, up, weight, bias, dropout=0.0, seed=0):
 def kernels(y, x, up, weight, bias, dropout=0.0, seed=0):
     """The output, the sum, and the gradients of x, y, weight and bias, and the sum of y's."""
     drops = {"dropout": dropout, "seed": torch.full((), seed, device=x.device)}
-    out, copy, total = norms.norm(y, x, weight, bias, EPS, keep=True, **drops)
+    of_y = bias if y.dtype == torch.float64 else torch.zeros_like(bias)
+    product, of_norm = y - of_y, {"of_y": of_y, **drops}
+    out, copy, total = norms.norm(product, x, weight, bias, EPS, keep=True, **of_norm)
     assert copy is None
-    plain, _, none = norms.norm(y, x, weight, bias, EPS, **drops)
+    plain, _, none = norms.norm(product, x, weight, bias, EPS, **of_norm)
     assert none is None
     assert torch.equal(plain, out)
     assert torch.equal(norms.again(total, weight, bias, EPS, out.dtype), out)
@@ -126,45 +128,49 @@ def test_under_autocast_sum_and_output_are_float32_and_the_copy_is_its_rounding(
 
 @pytest.mark.usefixtures("kernels_device")
 @pytest.mark.parametrize("shape", [(5, 24), (0, 16), (70, 300), (3, 3072), (1500, 40)])
-def test_the_gradient_of_gelu_in_float64_is_that_of_torch(shape):
-    wide, up, *_ = given(*shape)
+def test_gelu_and_its_gradient_in_float64_are_those_of_torch(shape):
+    wide, up, _, bias, _ = given(*shape)
     wide = 4 * wide
 
     @on_device
-    def run(wide, up):
+    def run(wide, bias, up):
         slope, same = up.clone(), up.clone()
-        out, total = norms.gelu_backward(wide, slope, up.dtype)
-        none, again = norms.gelu_backward(wide, same, up.dtype, want_out=False)
+        out, total = norms.gelu_backward(wide, bias, slope, up.dtype)
+        none, again = norms.gelu_backward(wide, bias, same, up.dtype, want_out=False)
         assert none is None
         assert torch.equal(again, total)
         assert torch.equal(same, slope)
+        assert torch.equal(norms.gelu(wide, bias), out)
+        assert norms.gelu(wide, bias, in_place=True) is wide
+        assert torch.equal(wide, out)
         return out, slope, total
 
     leaf = wide.clone().requires_grad_()
-    out = F.gelu(leaf)
+    out = F.gelu(leaf + bias)
     (slope,) = torch.autograd.grad(out, leaf, up)
-    close(run(wide, up), (out, slope, slope.sum(0)))
+    close(run(wide, bias, up), (out, slope, slope.sum(0)))
 
 
 @pytest.mark.usefixtures("kernels_device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_the_gradient_of_gelu_is_as_close_as_torch_in_its_dtype(dtype):
-    wide, up, *_ = given(30, 64, dtype)
+    wide, up, _, bias, _ = given(30, 64, dtype)
 
     @on_device
-    def run(wide, up):
+    def run(wide, bias, up):
         slope = up.clone()
-        out, total = norms.gelu_backward(wide, slope, dtype)
+        out, total = norms.gelu_backward(wide, bias, slope, dtype)
         return out, slope, total
 
-    def plain(wide, up):
+    def plain(wide, bias, up):
         leaf = wide.clone().requires_grad_()
-        out = F.gelu(leaf)
+        out = F.gelu(leaf + bias)
         (slope,) = torch.autograd.grad(out, leaf, up)
         return out.detach(), slope, slope.sum(0)
 
-    true = plain(wide.double(), up.double())
-    for ours, theirs, wanted in zip(run(wide, up), plain(wide, up), true, strict=True):
+    tensors = wide, bias, up
+    true = plain(*(x.double() for x in tensors))
+    for ours, theirs, wanted in zip(run(*tensors), plain(*tensors), true, strict=True):
         allowed = 2 * (theirs.double() - wanted).abs().max()
         allowed += torch.finfo(dtype).eps * wanted.abs().max() + 64 * 2**-23
         assert (ours.double() - wanted).abs().max() <= allowed
