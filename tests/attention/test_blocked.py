@@ -1,12 +1,9 @@
 """The blocked backend against the dense definition, in float64 where both are exact."""
 
-import inspect
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from mutants import mutant
 from patterns import as_close, band, batches, dropouts, patterns, rand, rows, same
 from properties import cases
 
@@ -78,22 +75,6 @@ def test_global_rows_folded_and_plain_equal_the_definition(batch, dropout, seed)
     ):
         ours = rows(run, layout, generator.set_state(state), dropout=dropout, seed=seed)
         assert same(ours, expected)
-
-
-@pytest.mark.parametrize(("share", "expected"), [(0.01, "folded_rows"), (1.0, "plain_rows")])
-def test_few_globals_are_folded_and_many_are_projected(share, expected, monkeypatch):
-    generator = torch.Generator().manual_seed(0)
-    is_global = torch.zeros(200, dtype=torch.bool)
-    is_global[: int(200 * share)] = True
-    layout = Layout(torch.tensor([0, 200]), None, is_global)
-    called = []
-    for name in ("folded_rows", "plain_rows"):
-        real = getattr(blocked, name)
-        monkeypatch.setattr(
-            blocked, name, lambda *a, n=name, f=real, **k: called.append(n) or f(*a, **k)
-        )
-    rows(blocked.global_attention, layout, generator)
-    assert called == [expected]
 
 
 def test_many_global_rows_in_a_long_document_go_in_pieces(monkeypatch):
@@ -181,74 +162,3 @@ def test_the_seed_decides_what_dropout_takes():
     ]
     assert torch.equal(run[0], run[1])
     assert not torch.allclose(run[0], run[2])
-
-
-FAULTS = {
-    "global keys also count in the window": ("band.index_fill_(2, block.hidden, self.low)", "pass"),
-    "the window is one token wider on the right": (".triu(1)", ".triu(2)"),
-    "the window is one token wider on the left": (".tril(-1)", ".tril(-2)"),
-    "documents leak into each other": (
-        "range(origin, borders[d + 1], dilation)",
-        "range(origin, layout.total_tokens, dilation)",
-    ),
-    "fillers of the global keys count": ("scores[:, :, block.real : x] = self.low", "pass"),
-    "the scale is missing in a gradient": (".mul_(work.scale)", ""),
-    "the gradient of the global keys is lost": (
-        "self._keys.index_add_(0, tokens, sums)",
-        "pass",
-    ),
-    "the gradient of the global keys is that of the first block": (
-        "self._extra[id(block.extra)][1].add_(part[:x])",
-        "pass",
-    ),
-    "global rows send gradients through the band": (
-        "up = up.index_fill(0, block.muted, 0)",
-        "pass",
-    ),
-    "a dilated head takes the tokens between": (
-        "tokens = range(origin, borders[d + 1], dilation)",
-        "tokens = range(origin, borders[d + 1])",
-    ),
-    "a causal window sees the next token": ("0 if causal else", "1 if causal else"),
-    "the heads of each dilation come back in another order": ("order.argsort()", "order"),
-    "dropout is drawn anew in the backward pass": (
-        "part.mul_(mask)",
-        "pass",
-    ),
-    "a distance is counted from the wrong end": ("(b * wide, wide + 1, 1)", "(b * wide, wide, 1)"),
-    "distances are not scaled": ("self.table.transpose(1, 2)).mul_(self.scale)", "self.table.mT)"),
-    "the gradient of the table is that of the last block": ("dtable.add_(", "dtable.copy_("),
-}
-
-
-def faulty(old, new):
-    """`blocked` with a fault in it, or in what it takes of `block`."""
-    if old in inspect.getsource(blocked):
-        return mutant(blocked, old, new)
-    module = mutant(blocked, "", "")
-    module.Works = mutant(block, old, new).Works
-    return module
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_seeded_fault_is_caught(fault):
-    module = faulty(*FAULTS[fault])
-    is_global = torch.zeros(500, dtype=torch.bool)
-    is_global[[0, 7, 150, 320]] = True
-    borders = torch.tensor([0, 300, 500])
-    runs = [
-        (Layout(borders, None, is_global), {}),
-        (Layout(borders), {"dilation": (1, 2, 2, 1), "causal": True, "relative": True}),
-    ]
-    caught = []
-    for layout, arguments in runs:
-        arguments |= {"window": 64, "dropout": 0.3, "seed": 5, "heads": 4}
-        expected = band(reference, layout, torch.Generator().manual_seed(0), **arguments)
-        try:
-            ours = band(module, layout, torch.Generator().manual_seed(0), **arguments)
-        except RuntimeError:  # shapes that do not go together
-            caught.append(True)
-        else:
-            caught.append(not same(ours, expected))
-    assert any(caught)

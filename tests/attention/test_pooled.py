@@ -9,12 +9,11 @@ import torch
 from cells import cells_by_hand, pool_weight, pooled
 from hypothesis import given
 from hypothesis import strategies as st
-from mutants import mutant
 from patterns import batches, dropouts, further, same
 from properties import cases
 
 from ldt.attention import POOLINGS, Layout
-from ldt.attention.pooled import POOLED, blocked, pooled_attention, poolings, reference
+from ldt.attention.pooled import POOLED, blocked, pooled_attention, reference
 from ldt.attention.pooled.cells import Cells
 
 HEADS, DIM = 2, 3
@@ -218,76 +217,3 @@ def test_numbers_and_names_without_a_meaning_are_refused():
     ):
         with pytest.raises(ValueError, match=message):
             pooled_attention(x, x, x, None, docs, **right | wrong)
-
-
-FAULTS = {
-    "a cell too many on the right": (
-        "cells.highest(stop - 1 - first, window) + 1, count",
-        "cells.highest(stop - 1 - first, window) + 1, count + 1",
-    ),
-    "a cell too few on the left": ("low = max(cells.lowest(", "low = 1 + max(cells.lowest("),
-    "the window is not cut for each query": (").abs() > window", ").abs() > 2 * window"),
-    "the centre is the start": ("+ size - 1).abs()", ").abs()"),
-    "cells of holes are seen": ("hidden=hidden", "hidden=None"),
-    "tokens without a cell take what is masked": (
-        "silent = before[begin] == before[end]",
-        "silent = before[begin] < 0",
-    ),
-    "global tokens get a row": ("silent = silent | cells.layout.masked_queries", "pass"),
-    "holes are pooled": ("k.masked_fill(padding, 0), v.masked_fill(padding, 0)", "k, v"),
-    "values are pooled by other weights": (
-        "return _Weighted.apply(shares.squeeze(0), cells, k, v)",
-        "return *_Weighted.apply(shares.squeeze(0), cells, k), "
-        "*_Weighted.apply(shares.squeeze(0).flip(-1), cells, v)",
-    ),
-    "the gradient of the weights is lost": ("place += ", "place + "),
-    "only the last place sends its gradient": (
-        "token_grad[places].addcmul_(up, part)",
-        "token_grad[places] = up * part",
-    ),
-    "dropout is that of the rows": ("cells.tokens(0)[0]", "torch.arange(cells.count)"),
-    "all places share the gradient of a maximum": ("(place[rows] == offset)", "1.0"),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_seeded_fault_is_caught(fault):
-    module = mutant(blocked, *FAULTS[fault])
-    generator = torch.Generator().manual_seed(0)
-    keep = torch.rand(400, generator=generator) < 0.7
-    keep[100:140] = False
-    is_global = keep & (torch.rand(400, generator=generator) < 0.02)
-    keep[[3, 299, 300, 301]] = True  # the second document ends in a cell without its centre
-    docs = Layout(torch.tensor([0, 3, 301, 400]), keep, is_global)
-    caught = []
-    for pooling, cell, window in (("ldconv", (6, 4), 16), ("mean", (5, 4), 16), ("max", (5, 4), 2)):
-        how = {"window": window, "dropout": 0.3 * (pooling == "mean"), "seed": 5}
-        expected = pooled(reference, docs, torch.Generator().manual_seed(0), pooling, *cell, **how)
-        try:
-            ours = pooled(module, docs, torch.Generator().manual_seed(0), pooling, *cell, **how)
-        except (IndexError, RuntimeError):
-            ours = [x + 1 for x in expected]
-        caught.append(not same(ours, expected))
-    assert any(caught)
-
-
-POOLING_FAULTS = {
-    # what goes wrong: the pooling, and how the source is changed
-    "holes count in a mean": (
-        "mean",
-        "inside = cells.inside[:, None]",
-        "inside = torch.ones_like(cells.inside[:, None])",
-    ),
-    "holes have a score": ("ldconv", "~cells.inside[:, None]", "~cells.inside[:, None] & False"),
-    "the centre is another document's": ("ldconv", ".masked_fill(~there[:, None, None], 0)", ""),
-    "the centre is another token": ("ldconv", "(cells.size - 1) // 2)", "cells.size // 2 + 1)"),
-}
-
-
-@pytest.mark.parametrize("fault", POOLING_FAULTS)
-def test_a_seeded_fault_of_a_pooling_is_caught(fault, monkeypatch):
-    pooling, old, new = POOLING_FAULTS[fault]
-    changed = mutant(poolings, old, new).POOLINGS[pooling]
-    monkeypatch.setitem(POOLINGS, pooling, changed)
-    with pytest.raises(AssertionError):
-        test_pooling_and_attention_are_what_the_docstrings_say(pooling, 8, 2)

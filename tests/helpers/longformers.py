@@ -170,3 +170,24 @@ def checkpoint_layers(model):
     """Have the layers computed again in the backward pass, as transformers calls it by version."""
     enable = getattr(model, "activation_checkpointing_enable", None)  # from 5.23 on
     (enable or model.gradient_checkpointing_enable)()
+
+
+def with_labels(head, inputs):
+    """The inputs, and labels for the head; multiple choice gets two rows of two choices."""
+    real = inputs["attention_mask"].bool()
+    b, n = real.shape
+    if head == "ForMaskedLM":
+        hidden = ~real | (torch.rand(b, n) < 0.5)
+        hidden[0, real[0].int().argmax()] = False
+        return inputs | {"labels": torch.randint(0, VOCABULARY, (b, n)).masked_fill(hidden, -100)}
+    if head == "ForTokenClassification":
+        return inputs | {"labels": torch.randint(0, 3, (b, n)).masked_fill(~real, -100)}
+    if head == "ForSequenceClassification":
+        return inputs | {"labels": torch.tensor([2, 0, 1, 1])}
+    if head == "ForMultipleChoice":
+        folded = {key: None if x is None else x.view(2, 2, n) for key, x in inputs.items()}
+        return folded | {"labels": torch.tensor([1, 0])}
+    if head == "ForQuestionAnswering":
+        end = n - 1 - real.flip(1).int().argmax(1)
+        return inputs | {"start_positions": real.int().argmax(1), "end_positions": end}
+    return inputs

@@ -7,9 +7,8 @@ import torch
 from device import PLAIN, there
 from longformers import HEADS, batch, ldt_model
 
-from ldt.attention import Layout, block, blocked, layout, sliding_window_attention
+from ldt.attention import Layout, blocked, sliding_window_attention
 from ldt.attention.triton import attention, pattern
-from ldt.model.packing import pack
 
 LABELS = {
     "ForMaskedLM": {"labels": torch.randint(0, 40, (4, 21))},
@@ -44,36 +43,6 @@ def test_one_graph_serves_every_length_batch_and_set_of_global_tokens():
         ):
             inputs = batch(n, padding, globals_)
             close(fast(**inputs).last_hidden_state, model(**inputs).last_hidden_state)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("before", [False, True], ids=["masks", "packing"])
-def test_global_tokens_are_counted_once_and_not_at_all_where_that_was_done_before(
-    monkeypatch, before
-):
-    counts, graphs, places = [], [], layout.places
-    monkeypatch.setattr(
-        layout, "places", lambda mask, count: counts.append(count) or places(mask, count)
-    )
-    model = ldt_model("Model").double().eval()
-    torch.compiler.reset()
-    fast = torch.compile(
-        model, fullgraph=True, dynamic=True, backend=lambda graph, _: graphs.append(graph) or graph
-    )
-    for n, padding, globals_ in ((21, "mixed", "some"), (33, "left", "one")):
-        inputs = batch(n, padding, globals_)
-        masks = inputs["attention_mask"], inputs["global_attention_mask"]
-        packing = pack((4, n), *masks)
-        with torch.no_grad():
-            close(
-                fast(**inputs, packing=packing if before else None).last_hidden_state,
-                model(**inputs, packing=packing).last_hidden_state,
-            )
-        # A count of None waits for the device.
-        assert set(counts) == {int((masks[0].bool() & masks[1].bool()).sum())}
-        counts.clear()
-    asked = [str(node.target) for node in graphs[0].graph.nodes].count("ldt.count_globals")
-    assert asked == (0 if before else 1)
 
 
 @pytest.mark.fast("ForSequenceClassification")
@@ -138,21 +107,6 @@ def test_a_causal_encoder_compiles_and_exports():
     for run in (model, fast, program.module()):
         with pytest.raises(ValueError, match="causal attention has no global tokens"):
             run(**inputs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("changes", [{}, {"pooling_layers": [0, 1], "pooling_window": 16}])
-def test_the_backward_pass_repeats_no_attention(changes, monkeypatch):
-    passes, real = [], block.Works.__init__
-    monkeypatch.setattr(
-        block.Works, "__init__", lambda *a, **options: passes.append(1) or real(*a, **options)
-    )
-    model = ldt_model("Model", attention_window=8, **changes)
-    levels = 4 if changes else 2  # in two layers
-    fast = compiled(model)(**batch(21, "right", "none")).last_hidden_state
-    assert len(passes) == levels
-    fast.sum().backward()
-    assert len(passes) == 2 * levels
 
 
 @pytest.mark.slow

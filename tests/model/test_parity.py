@@ -4,16 +4,13 @@ Where ldt differs on purpose (pooling under left padding, padding in the span so
 transformers on each row alone, cut to its real tokens.
 """
 
-from types import SimpleNamespace
-
 import pytest
 import torch
-from longformers import HEADS, VOCABULARY, batch, longformer
+from longformers import HEADS, batch, longformer, with_labels
 from peers import assert_close, assert_gradients_equal
 from torch.nn import functional as F
 
 import ldt.model
-from ldt.attention import BACKENDS, Layout, reference
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
 CASES = [  # windows that transformers can run, length, padding, global tokens
@@ -38,29 +35,6 @@ def pair(head, folder, dtype, **changes):
     theirs.save_pretrained(folder)
     ours = ldt.model.load(folder, getattr(ldt.model, "Ldt" + head), dtype=dtype)
     return theirs.to(dtype), ours
-
-
-def with_labels(head, inputs):
-    """The inputs, and labels for the head; multiple choice gets two rows of two choices."""
-    real = inputs["attention_mask"].bool()
-    b, n = real.shape
-    if head == "ForMaskedLM":
-        hidden = ~real | (torch.rand(b, n) < 0.5)
-        hidden[0, real[0].int().argmax()] = False
-        labels = torch.randint(0, VOCABULARY, (b, n)).masked_fill(hidden, -100)
-        return inputs | {"labels": labels}
-    if head == "ForTokenClassification":
-        return inputs | {"labels": torch.randint(0, 3, (b, n)).masked_fill(~real, -100)}
-    if head == "ForSequenceClassification":
-        return inputs | {"labels": torch.tensor([2, 0, 1, 1])}
-    if head == "ForMultipleChoice":
-        folded = {key: None if x is None else x.view(2, 2, n) for key, x in inputs.items()}
-        return folded | {"labels": torch.tensor([1, 0])}
-    if head == "ForQuestionAnswering":
-        start = real.int().argmax(1)
-        end = n - 1 - real.flip(1).int().argmax(1)
-        return inputs | {"start_positions": start, "end_positions": end.clamp(max=n - 1)}
-    return inputs
 
 
 def answers(head, model, inputs):
@@ -214,62 +188,3 @@ def test_a_tuple_has_the_fields_in_the_order_of_transformers(tmp_path):
                     assert len(a) == len(b)
                 else:
                     assert_close(a, b, 1e-5, head)
-
-
-def dense(q, k, v, layout, window, weight):
-    """Band attention with the weight ``weight(near, is_global)`` for each pair."""
-    position = torch.arange(len(q))
-    near = (position[:, None] - position).abs() <= window // 2
-    same = layout.document_of[:, None] == layout.document_of
-    weight = weight(near, layout.is_global) * (same & layout.key_padding_mask)
-    scores = torch.einsum("qhd,khd->hqk", q, k) * q.shape[-1] ** -0.5
-    silent = ~layout.key_padding_mask | layout.is_global
-    weight = weight.masked_fill(silent[:, None], 1).to(q.dtype)
-    out = torch.einsum("hqk,khd->qhd", (scores + weight.log()).softmax(-1), v)
-    return out.masked_fill(silent[:, None, None], 0)
-
-
-def right(q, k, v, layout, *, window, **how):
-    return dense(q, k, v, layout, window, lambda near, seen: near | seen)
-
-
-def too_wide(q, k, v, layout, *, window, **how):
-    return dense(q, k, v, layout, window + 2, lambda near, seen: near | seen)
-
-
-def counted_twice(q, k, v, layout, *, window, **how):
-    return dense(q, k, v, layout, window, lambda near, seen: near.int() + seen.int())
-
-
-def not_seen(q, k, v, layout, *, window, **how):
-    return dense(q, k, v, layout, window, lambda near, seen: near & ~seen | near.diag().diag())
-
-
-def one_to_one(q, x, key, value, layout, **how):
-    """Global rows that do not see each other."""
-    rest = Layout(layout.cu_seqlens, layout.key_padding_mask & ~layout.is_global)
-    rest.__dict__["global_index"] = layout.global_index
-    return reference.global_attention(q, x, key, value, rest, **how)
-
-
-@pytest.mark.parametrize(
-    ("band", "rows", "message"),
-    [
-        (right, reference.global_attention, None),
-        (too_wide, reference.global_attention, "error"),
-        (counted_twice, reference.global_attention, "error"),
-        (not_seen, reference.global_attention, "error"),
-        (right, one_to_one, "error"),
-    ],
-)
-def test_the_comparison_catches_a_wrong_attention(band, rows, message, tmp_path, monkeypatch):
-    monkeypatch.setitem(
-        BACKENDS, "other", SimpleNamespace(sliding_window_attention=band, global_attention=rows)
-    )
-    case = ([8, 8], 21, "middle", "some")
-    for head in HEADS:
-        if message is None:
-            compare(head, tmp_path, torch.float32, case, backend="other")
-        else:
-            with pytest.raises(AssertionError, match=message):
-                compare(head, tmp_path, torch.float32, case, backend="other")

@@ -137,24 +137,6 @@ def test_a_hook_on_any_module_gives_the_gradients_of_what_it_does(name, low):
             hook.remove()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.nightly] if "layer.1." in name else [])
-        for name in NAMES
-    ],
-)
-def test_with_a_hook_gradients_are_those_of_the_dense_definition(name, monkeypatch):
-    model, inputs = ldt_model("Model").double().train(), batch(20, "mixed", "some")
-    dense = ldt_model("Model", attention_backend="reference").double().train()
-    dense.load_state_dict(model.state_dict())
-    for change in (in_place, without_gradient, replaced):
-        hooks = [hook_output(m.get_submodule(name), change) for m in (model, dense)]
-        assert_same(run(model, inputs), kept(dense, inputs), close=1e-9)
-        for hook in hooks:
-            hook.remove()
-
-
 @pytest.mark.fast("checkpointing")
 @pytest.mark.parametrize("way", ["checkpointing", "saving elsewhere", "a retained graph"])
 def test_with_hooks_all_ways_to_train_give_the_same(way):
@@ -190,20 +172,6 @@ def test_parts_of_the_feed_forward_network_are_computed_again_as_they_were(lengt
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ldt.model.layers.cast_once", lambda x, *_: lambda: x)
         assert_same(found, kept(model, inputs, low))
-
-
-def test_parts_are_not_kept_and_their_whole_is_computed_again_once(monkeypatch):
-    model, calls = ldt_model("Model", chunk_size_feed_forward=7).train(), []
-    inputs = {name: x[:1] for name, x in batch(40).items()}
-    with torch.autocast("cpu", torch.bfloat16):
-        out = model(**inputs).last_hidden_state
-    real = torch.nn.functional.layer_norm
-    monkeypatch.setattr(
-        "ldt.model.recompute.F.layer_norm", lambda *args: calls.append(1) or real(*args)
-    )
-    out.sum().backward()
-    # Before each feed-forward network. The second layer's input is put together of parts.
-    assert len(calls) == 2
 
 
 def test_what_is_changed_after_it_was_saved_is_not_used_for_gradients():

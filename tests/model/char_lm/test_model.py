@@ -278,23 +278,6 @@ def test_gradient_checkpointing_changes_nothing():
     torch.testing.assert_close(run(), plain)
 
 
-def test_half_precision_computes_the_attention_in_float32(monkeypatch):
-    from ldt.model.char_lm import model as causal
-
-    seen = []
-
-    def spy(q, k, v, *args, **kwargs):
-        seen.extend(x.dtype for x in (q, k, v, *kwargs["relative"]))
-        return q
-
-    monkeypatch.setattr(causal, "sliding_window_attention", spy)
-    model, text = character_model(attention_window=6).bfloat16(), ids(1, 8)
-    model(text)
-    with torch.autocast("cpu", torch.bfloat16):
-        model.float()(text)
-    assert set(seen) == {torch.float32}
-
-
 def test_the_papers_sizes_have_the_papers_parameters():
     sizes = {}
     for layers in (12, 30):

@@ -122,15 +122,6 @@ def test_padding_changes_nothing_at_real_tokens(head):
         assert (found - expected).abs().max() < 1e-12, head
 
 
-def test_a_document_alone_equals_the_document_in_a_batch():
-    model = ldt_model("Model").double()
-    inputs = batch(21, "mixed", "some")
-    together = model(**inputs).last_hidden_state
-    for row in range(4):
-        one = {key: x[row : row + 1] for key, x in inputs.items()}
-        assert (model(**one).last_hidden_state - together[row]).abs().max() < 1e-12
-
-
 def test_outputs_at_padding_are_zero():
     inputs = batch(21, "mixed", "some")
     inputs["attention_mask"][1] = 0
@@ -339,15 +330,6 @@ def test_half_precision_weights_run_forward_and_backward(dtype):
         model = ldt_model(head).to(dtype).train()
         first_field(model(**inputs_of(head))).float().tanh().sum().backward()
         assert all(gradient.isfinite().all() for gradient in gradients(model).values()), head
-
-
-def test_feed_forward_chunks_change_nothing():
-    model = ldt_model("Model")
-    inputs = batch(21, "mixed", "some")
-    expected = model(**inputs).last_hidden_state
-    for layer in model.encoder.layer:
-        layer.chunk = 5
-    assert torch.allclose(model(**inputs).last_hidden_state, expected, atol=1e-6)
 
 
 def test_inference_on_a_cpu_feeds_parts_and_training_the_whole(monkeypatch):

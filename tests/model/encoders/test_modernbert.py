@@ -3,12 +3,10 @@ transformers' classes, loaded from the same file."""
 
 import pytest
 import torch
-from longformers import batch, checkpoint_layers
+from longformers import batch, checkpoint_layers, with_labels
 from modernberts import BIASES, exact, modernbert, ours, pair, readout
 from peers import assert_close, assert_gradients_equal
 from torch.nn import functional as F
-
-from ldt.attention import BACKENDS
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
 OLD = {  # names of files before transformers 5
@@ -93,35 +91,13 @@ def test_states_and_gradients_are_those_of_transformers(tmp_path, n, padding, ch
         assert_close(mine(**given)[0], found[0], TOLERANCE[dtype], "inference")
 
 
-def labelled(head, given):
-    """Inputs with labels for a head; multiple choice gets two rows of two choices."""
-    real = given["attention_mask"].bool()
-    b, n = real.shape
-    if head == "ForMaskedLM":
-        hidden = ~real | (torch.rand(b, n) < 0.5)
-        return given | {"labels": given["input_ids"].masked_fill(hidden, -100)}
-    if head == "ForTokenClassification":
-        return given | {"labels": torch.randint(0, 3, (b, n)).masked_fill(~real, -100)}
-    if head == "ForSequenceClassification":
-        return given | {"labels": torch.tensor([2, 0, 1, 1])}
-    if head == "ForMultipleChoice":
-        folded = {name: x.view(2, 2, n) for name, x in given.items()}
-        return folded | {"labels": torch.tensor([1, 0])}
-    if head == "ForQuestionAnswering":
-        return given | {
-            "start_positions": torch.tensor([0, 3, 5, 2]),
-            "end_positions": torch.tensor([4, 3, 6, 7]),
-        }
-    return given
-
-
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("head", HEADS[1:])
 def test_logits_losses_and_gradients_are_those_of_transformers(tmp_path, head, pooling, dtype):
     theirs, mine = pair(head, tmp_path, dtype, classifier_pooling=pooling, **BIASES)
     padding = "none" if head == "ForQuestionAnswering" else "right"  # there padding competes
-    given = labelled(head, inputs(17, padding))
+    given = with_labels(head, inputs(17, padding))
     found, expected = mine(**given), theirs(**given)
     if head == "ForMaskedLM":  # transformers takes the loss in float32
         expected.loss = F.cross_entropy(expected.logits.flatten(0, 1), given["labels"].flatten())
@@ -175,24 +151,12 @@ def test_positions_and_embeddings_may_be_given():
     assert_close(a, b, 1e-5, "states")
 
 
-@pytest.mark.parametrize("backend", [name for name in BACKENDS if name in ("reference", "loop")])
-def test_backends_agree(backend):
-    mine, other = ours().double(), ours(attention_backend=backend).double()
-    other.load_state_dict(mine.state_dict())
-    given = inputs(29, "mixed")
-    found, expected = other(**given), mine(**given)
-    assert_close(found[0], expected[0], 1e-10, "states")
-    readout(found[0]).backward()
-    readout(expected[0]).backward()
-    assert_gradients_equal(other, mine, 1e-10)
-
-
 def test_dropout_is_that_of_the_config_and_layers_are_computed_again_with_it():
     rates = dict.fromkeys(
         ("attention_dropout", "mlp_dropout", "embedding_dropout", "classifier_dropout"), 0.5
     )
     model = ours("ForTokenClassification", **rates).train()
-    given = labelled("ForTokenClassification", inputs(21, "right"))
+    given = with_labels("ForTokenClassification", inputs(21, "right"))
 
     def run():
         torch.manual_seed(3)
@@ -225,7 +189,7 @@ def test_bfloat16_is_as_near_to_float32_as_transformers():
 
 def test_training_under_autocast_is_near_to_float32():
     model = ours("ForMaskedLM")
-    given = labelled("ForMaskedLM", inputs(25, "right"))
+    given = with_labels("ForMaskedLM", inputs(25, "right"))
     loss = model(**given).loss
     with torch.autocast("cpu", torch.bfloat16):
         low = model(**given).loss

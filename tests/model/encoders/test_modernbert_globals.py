@@ -100,17 +100,6 @@ def test_a_window_that_covers_the_document_is_full_attention():
     assert (windows(**given)[0] - full(**given)[0]).abs().max() > 1e-6
 
 
-def test_a_two_in_the_attention_mask_is_a_global_token():
-    model = ours(global_layers="all").double()
-    given = inputs(30, "right", "one")
-    expected = model(**given)[0]
-    marks = given.pop("global_attention_mask")
-    given["attention_mask"] = given["attention_mask"] * (1 + marks)
-    assert torch.equal(model(**given)[0], expected)
-    given["attention_mask"] = given["attention_mask"].clamp(max=1)
-    assert not torch.equal(model(**given)[0], expected)
-
-
 HEADS = {
     "ForCandidateRanking": {
         "positions": torch.tensor([[1, 2], [3, -100], [2, 4], [1, 5]]),

@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from ldt.model.heads.losses import cross_entropy
 from ldt.model.heads.questions import evidence_loss, span_loss
-from ldt.model.packing import pack
 from ldt.training.language_model import LanguageModelTrainer
 
 TOKENS = 4096
@@ -82,18 +81,6 @@ def test_rows_of_a_question(head):
     assert output.loss.dtype == torch.float32
     wanted = F.cross_entropy(means, torch.tensor(1))
     assert output.loss.item() == pytest.approx(wanted.item(), rel=EXACT)
-
-
-def test_pooled_tokens(half):
-    """Rounded once: half a place of the result."""
-    x = half[0] + 1
-    mask = torch.ones(1, TOKENS, dtype=torch.long)
-    mask[:, 3000:] = 0
-    packing = pack((1, TOKENS), mask, device="cpu")
-    found = packing.reduce(packing.pack(x[None]), "mean")[0]
-    wanted = x[:3000].double().mean(0)
-    assert found.dtype == x.dtype
-    assert ((found.double() - wanted) / wanted).abs().max() <= torch.finfo(x.dtype).eps / 2
 
 
 def test_nats_of_a_language_model(half):
