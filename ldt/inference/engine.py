@@ -174,9 +174,7 @@ class Engine:
 
     def _employ(self, places: Sequence[Seat], record: Record | None) -> Encoder:
         """Processes with the model; what makes inputs for them is here."""
-        # A document whose passages are occluded may take an hour without a sign of life.
-        endless = self.options.passages_by == "occlusion"
-        workers = self._stack.enter_context(Workers([*map(self.maker, places)], places, endless))
+        workers = self._stack.enter_context(Workers([*map(self.maker, places)], places))
         workers.start()
         inputs = self.maker().inputs()
         proposed = workers.settings()

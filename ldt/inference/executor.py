@@ -38,11 +38,10 @@ from ldt.system import can_fork, end_with_parent, signals_blocked, use_threads
 
 log = logging.getLogger("ldt")
 
-PATIENCE = 600.0  # seconds without a sign of life after which a worker is taken for dead, or
-LONGEST = 10  # times the longest such while so far, if that is more
-BEAT = 1.0  # seconds between two signs of life
+PATIENCE = 600.0  # seconds in which a worker neither replies nor computes, and is taken for dead
+BEAT = 1.0  # seconds between two replies of one that works on
 THREADS = "number of threads a worker"  # a setting, which decides the last digits of answers
-_TICK = 1.0  # seconds between two looks at the workers
+_TICK = 1.0  # seconds between two looks at a worker
 
 Settings = dict[str, Any]
 Answers = Callable[..., Any]  # of a group, what comes with it and a `Tell`, such as `Answering`
@@ -82,39 +81,33 @@ class LostError(ResourceError):
 class Workers:
     """Processes that answer groups: `ldt.inference.stream.Executor`, and a context that ends them.
 
-    A group whose worker dies is answered by a fresh one, once. A worker that has not got on by a
-    batch or a document for `PATIENCE`, or `LONGEST` times the longest such while that came to an
-    end, is killed; time in which this process is stopped does not count.
+    A group whose worker dies is answered by a fresh one, once. A worker that neither replies nor
+    computes for `PATIENCE` is killed; time in which this process is stopped does not count.
 
     Args:
         makers: makers of the models, one a worker.
         seats: places of the workers.
-        endless: True if a document may take any time, so that only a worker is killed that has not
-            computed either.
 
     Attributes:
         memory: descriptor of an empty file in memory that all processes have under this number, for
-            `ldt.model.precision.lowered_in`; None where the system has none.
-        tell: callback of windows and tokens that have been run; with less than none where they have
-            to be run again.
+            `ldt.model.shared.lowered_in`; None where the system has none.
+        tell: callback of windows and tokens that have been run, called by the threads that speak
+            with the processes; with less than none where they have to be run again.
+        lock: held while processes start and end, and replies are told.
     """
 
-    def __init__(self, makers: Sequence[Maker], seats: Sequence[Seat], endless: bool = False):
-        self.endless = endless
+    def __init__(self, makers: Sequence[Maker], seats: Sequence[Seat]):
         self.memory: int | None = None
         if sys.platform == "linux":
             self.memory = os.memfd_create("ldt", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.tell: Tell = untold
-        self.lock = threading.Lock()  # held while processes start and end, and replies are told
+        self.lock = threading.Lock()
         self.ended = False
-        self.clock = self.longest = 0.0  # seconds in which a thread waited for workers; see LONGEST
         self.proposed: Future[Settings] = Future()
         self.settled: Future[Settings] = Future()
-        self.replies: SimpleQueue[tuple[_Worker, Reply]] = SimpleQueue()
         self._waiting: SimpleQueue[_Pending | None] = SimpleQueue()
         self._groups: deque[_Pending] = deque()  # put and not taken back, in order
         self._workers = [_Worker(self, *place) for place in zip(makers, seats, strict=True)]
-        self._looked = time.monotonic()
         self._logged: set[str] = set()
 
     def __enter__(self) -> "Workers":
@@ -166,7 +159,8 @@ class Workers:
             UserError: a device cannot be used.
             ResourceError: two processes have died in the same place.
         """
-        return self._first(self.proposed, *(worker.loaded for worker in self._workers))
+        futures: list[Future[Any]] = [self.proposed, *(worker.loaded for worker in self._workers)]
+        return wait(futures, return_when=FIRST_COMPLETED).done.pop().result()
 
     def load(self, settings: Settings) -> None:
         """Load the models, and wait for all of them.
@@ -177,7 +171,7 @@ class Workers:
         """
         self.settled.set_result(settings)
         for worker in self._workers:
-            self._first(worker.loaded)
+            worker.loaded.result()
 
     def ask(self, documents: Sequence[Document], *more: Any) -> Any:
         """Have the next free worker answer a group; several threads may ask.
@@ -189,7 +183,7 @@ class Workers:
             LostError: two processes have died with it, or the model cannot be loaded again.
             Exception: the worker's.
         """
-        return self._first(self._give(documents, *more).answers)
+        return self._give(documents, *more).answers.result()
 
     def busy(self) -> bool:
         """True while there are groups without an answer."""
@@ -204,7 +198,6 @@ class Workers:
 
     def ready(self) -> Iterator[Answered]:
         """Answers that are there by now, as far as all before them are."""
-        self._look()
         while self._groups and self._groups[0].answers.done():
             yield self._oldest()
 
@@ -214,7 +207,7 @@ class Workers:
             yield self._oldest()
 
     def _oldest(self) -> Answered:
-        answered = self._first(self._groups[0].answers)
+        answered = self._groups[0].answers.result()
         self._groups.popleft()
         return answered
 
@@ -223,38 +216,14 @@ class Workers:
         self._waiting.put(group)
         return group
 
-    def _first(self, *futures: "Future[Any]") -> Any:
-        """Wait for the first of some futures, and return its result."""
-        while True:
-            done, _ = wait(futures, _TICK, FIRST_COMPLETED)
-            self._look()
-            if done:
-                return done.pop().result()
-            self.require_open()
-
-    def _look(self) -> None:
-        """Tell what workers said, and kill those that have said nothing for too long."""
+    def hear(self, reply: "Reply", talks: bool) -> None:
+        """Tell what a worker has run and logged; of its log warnings alone, unless it ``talks``."""
         with self.lock:
-            now = time.monotonic()
-            # No more than that, so that a while in which this process was stopped does not count.
-            self.clock += min(now - self._looked, 2 * _TICK)
-            self._looked = now
-            while not self.replies.empty():
-                worker, reply = self.replies.get()
-                for level, line in reply.logged:
-                    if (worker.talks or level >= logging.WARNING) and line not in self._logged:
-                        self._logged.add(line)
-                        log.log(level, "%s", line)
-                self.tell(reply.windows, reply.tokens)
-            limit = max(PATIENCE, LONGEST * self.longest)
-            for worker in self._workers:
-                if not worker.asked or self.clock - worker.heard <= limit or worker.hung:
-                    continue
-                if self.endless and worker.has_computed():
-                    worker.heard = self.clock
-                else:
-                    worker.hung = f"did not get on for {limit:,.0f} s and was ended"
-                    worker.kill()
+            for level, line in reply.logged:
+                if (talks or level >= logging.WARNING) and line not in self._logged:
+                    self._logged.add(line)
+                    log.log(level, "%s", line)
+            self.tell(reply.windows, reply.tokens)
 
 
 class _Pending(NamedTuple):
@@ -291,16 +260,13 @@ class _Worker:
     Attributes:
         loaded: future of its model.
         talks: True if all lines of its log are told, rather than warnings alone.
-        asked: True while it works on a message.
-        heard: time of its last sign of life, by the clock of `Workers`.
-        hung: text for a process that had to be killed.
     """
 
     def __init__(self, workers: Workers, maker: Maker, seat: Seat):
         self.workers, self.maker, self.seat = workers, maker, seat
         self.loaded: Future[None] = Future()
-        self.talks = self.asked = self._has_model = False
-        self.heard, self.hung, self._spent = 0.0, "", 0.0
+        self.talks = self._has_model = False
+        self._hung = ""  # how long, of a process that had to be killed
         self._process: Any = None
         self._connection: Connection
 
@@ -385,25 +351,39 @@ class _Worker:
         """Send a message, and return the value of its last reply, or raise it; or `_DiedError`."""
         workers, windows, tokens = self.workers, 0, 0
         message = pickle.dumps((kind, *content))
-        self.heard, self.asked = workers.clock, True
+        reply = Reply(None, last=False)
         try:
             self._connection.send_bytes(message)
-            reply = Reply(None, last=False)
             while not reply.last:
+                self._await_reply()
                 reply = pickle.loads(self._connection.recv_bytes())
-                if kind == "answer":
-                    workers.longest = max(workers.longest, workers.clock - self.heard)
-                self.heard = workers.clock
                 windows, tokens = windows + reply.windows, tokens + reply.tokens
-                workers.replies.put((self, reply))
+                workers.hear(reply, self.talks)
         except (OSError, EOFError):
-            workers.replies.put((self, Reply(None, -windows, -tokens)))
+            workers.hear(Reply(None, -windows, -tokens), self.talks)
             raise _DiedError(self._end()) from None
-        finally:
-            self.asked = False
         if isinstance(reply.value, BaseException):
             raise reply.value
         return reply.value
+
+    def _await_reply(self) -> None:
+        """Wait for a reply, or the end of the process, which is killed where it hangs."""
+        quiet, spent = 0.0, self._spent()
+        while not self._connection.poll(_TICK):
+            quiet += _TICK  # rather than by a clock, which goes on while this process is stopped
+            if (now := self._spent()) > spent + 0.1:
+                quiet, spent = 0.0, now
+            if quiet >= PATIENCE:
+                self._hung = f"did not get on for {quiet:,.0f} s and was ended"
+                self.kill()
+                return
+
+    def _spent(self) -> float:
+        """Seconds that the process has computed."""
+        with suppress(psutil.Error):
+            times = psutil.Process(self._process.pid).cpu_times()
+            return times.user + times.system
+        return 0.0
 
     def kill(self, wait: bool = False) -> None:
         """End the process, where there is one."""
@@ -411,14 +391,6 @@ class _Worker:
             self._process.kill()
             if wait:
                 self._process.join()
-
-    def has_computed(self) -> bool:
-        """True if the process has computed for a tenth of a second since this was asked last."""
-        before = self._spent
-        with suppress(psutil.Error):
-            times = psutil.Process(self._process.pid).cpu_times()
-            self._spent = times.user + times.system
-        return self._spent > before + 0.1
 
     def _end(self) -> str:
         """End the process, and say how it ended."""
@@ -428,7 +400,7 @@ class _Worker:
             code, self._process = self._process.exitcode, None
             self._has_model = self.talks = False
         self._connection.close()
-        hung, self.hung = self.hung, ""
+        hung, self._hung = self._hung, ""
         with suppress(ValueError):
             return hung or f"was ended by {signal.Signals(-code).name}"
         return f"ended with exit code {code}" if code >= 0 else f"was ended by signal {-code}"

@@ -154,7 +154,7 @@ def new_config(recipe: Recipe, tokenizer) -> Any:
     values |= config_class.of_new_model(chosen, special["pad_token_id"], recipe.data.max_length)
     try:
         config = config_class(**values | chosen | changes)
-        encoder.check(config)
+        config.check()
     except Exception as error:  # the config classes have kinds of their own
         raise RecipeError(f"{where}: {_line(error)}") from error
     return config

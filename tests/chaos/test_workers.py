@@ -1,11 +1,13 @@
 """Kills at any moment of a run by several processes, which then goes on to the same bytes."""
 
+import fcntl
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import termios
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -37,8 +39,12 @@ def unbroken(made, tmp_path_factory):
     return folder, (folder / "a.jsonl").read_bytes(), time.monotonic() - begun
 
 
-def started(made, folder, *options):
-    """A run of two workers, all of whose processes are a group of their own."""
+def started(made, folder, *options, terminal=subprocess.DEVNULL, stderr=subprocess.PIPE):
+    """A run of two workers, all of whose processes are a group of their own.
+
+    Args:
+        terminal: descriptor of the one that it has.
+    """
     command = ["predict", str(folder / "docs.jsonl"), "--output", "a.jsonl", "--workers", "2"]
     command += ["--model", str(made / "runs" / "done"), "--device", "cpu", "--batch-tokens", "256"]
     return subprocess.Popen(
@@ -46,11 +52,18 @@ def started(made, folder, *options):
         cwd=folder,
         env=os.environ
         | {"PYTHONPATH": str(Path(__file__).parents[2]), "LDT_THREADS": "2", "LDT_ONEDNN": "0"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=stderr,
         text=True,
         start_new_session=True,
+        preexec_fn=None if terminal == subprocess.DEVNULL else _control,
     )
+
+
+def _control():
+    """Make standard input the terminal that controls this process, which leads a session."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def in_shared_memory():
@@ -93,3 +106,32 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(made, unbroken, tmp_pat
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"docs.jsonl", "a.jsonl", ".a.jsonl.run.json"}
     assert in_shared_memory() <= shared
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", sample(range(20), 4))
+def test_ctrl_c_at_a_terminal_ends_all_processes(made, unbroken, tmp_path, number):
+    source, answers, seconds = unbroken
+    (tmp_path / "docs.jsonl").symlink_to(source / "docs.jsonl")
+    ours, theirs = os.openpty()
+    with started(made, tmp_path, terminal=theirs, stderr=theirs) as run:
+        os.close(theirs)
+        time.sleep(random.Random(f"{SEED} {number}").uniform(0.2, 0.9) * seconds)
+        workers = psutil.Process(run.pid).children()
+        os.write(ours, b"\x03")
+        try:
+            run.wait(timeout=20)
+        finally:
+            run.kill()
+        alive = psutil.wait_procs(workers, timeout=20)[1]
+    said = b""
+    with suppress(OSError):  # Linux says so where nobody has the other end any more
+        while block := os.read(ours, 1 << 12):
+            said += block
+    os.close(ours)
+    assert not alive, said
+    assert (run.returncode, b"Traceback" in said) == (130, False), said
+    with started(made, tmp_path, "--resume") as run:
+        _, said = run.communicate(timeout=600)
+    assert run.returncode == 0, said
+    assert (tmp_path / "a.jsonl").read_bytes() == answers

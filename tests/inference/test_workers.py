@@ -1,6 +1,5 @@
 """Groups answered by several processes; most of them have a model that imports no torch."""
 
-import itertools
 import json
 import logging
 import os
@@ -79,8 +78,8 @@ def can_fork(request, monkeypatch):
 def answered(tmp_path, sink, can_fork):
     """Answers records by two processes; returns what they count."""
 
-    def answer(records, *, seats=TWO, begin="", endless=False, **options):
-        with Workers([Lengths(str(tmp_path), begin)] * len(seats), seats, endless) as workers:
+    def answer(records, *, seats=TWO, begin="", **options):
+        with Workers([Lengths(str(tmp_path), begin)] * len(seats), seats) as workers:
             workers.start()
             workers.load(workers.settings())
             return answer_all(
@@ -190,31 +189,14 @@ def test_documents_that_no_worker_survives_are_named_and_the_answers_before_them
 
 
 @pytest.mark.slow
-def test_a_worker_that_hangs_is_noticed(answered, sink, log, monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE", 5.5)  # in which a process begins on a busy machine too
-    monkeypatch.setattr(module, "LONGEST", 0)
-    answered(documents(100, n50="stop once"))
-    assert sink.groups == alone(documents(100))[0]
-    (said,) = [line for line in log.messages if "worker" in line]
-    assert "49: a worker process did not get on for 6 s and was ended; another" in said
-
-
-@pytest.mark.slow
 def test_one_that_computes_may_take_any_time_and_one_that_stands_still_may_not(
-    answered, log, monkeypatch
+    answered, sink, log, monkeypatch
 ):
-    monkeypatch.setattr(module, "PATIENCE", 1.5)
-    monkeypatch.setattr(module, "LONGEST", 0)
-    answered(documents(100, n10="count a while", n50="stop once"), endless=True)
+    monkeypatch.setattr(module, "PATIENCE", 2)
+    answered(documents(100, n10="count a while", n50="stop once"))
     (line,) = [line for line in log.messages if "worker" in line]
     assert "49: a worker process did not get on for 2 s and was ended; another" in line
-
-
-def test_time_in_which_this_process_was_stopped_makes_no_worker_hang(answered, log, monkeypatch):
-    hours, now = itertools.count(), time.monotonic
-    monkeypatch.setattr(time, "monotonic", lambda: now() + 3600 * next(hours))
-    answered(documents(100, n50="nap"))
-    assert not [line for line in log.messages if "worker" in line]
+    assert sink.ids() == list(range(1, 101))
 
 
 def test_workers_that_die_before_they_have_a_model_end_the_run(answered, sink):
@@ -414,7 +396,9 @@ def test_a_model_that_was_sent_answers_as_the_one_here(
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_to_the_bytes_of_one_process(fine_tuned, tmp_path, one_library):
+def test_a_killed_run_goes_on_to_the_bytes_of_one_process(
+    fine_tuned, tmp_path, one_library, monkeypatch
+):
     lines = lines_of(1500)
     for place in (3, 400, 1499):
         lines[place] = '{"name": 7'
@@ -440,7 +424,8 @@ def test_a_killed_run_goes_on_to_the_bytes_of_one_process(fine_tuned, tmp_path, 
     assert 0 < len(read(partial)) < 1497
     with pytest.raises(UserError, match="made with another number of threads a worker; use"):
         predict(source, output=str(target), resume=True, **options)
-    assert predict(source, output=str(target), resume=True, workers=TWO, **options) == 7
+    monkeypatch.setenv("LDT_THREADS", "2")
+    assert predict(source, output=str(target), resume=True, workers=2, **options) == 7
     assert target.read_bytes() == whole.read_bytes()
     rejects = [Path(f"{path}.rejects.jsonl") for path in (target, whole)]
     assert rejects[0].read_bytes() == rejects[1].read_bytes()
@@ -454,8 +439,8 @@ def test_a_model_that_no_worker_can_load_is_the_error_of_one_process(tmp_path, t
     (tmp_path / "run" / "model.safetensors").write_bytes(b"no weights")
     source = write(tmp_path / "docs.jsonl", lines_of(3))
     errors = []
-    for seats in ([], TWO[:1]):
+    for workers in (1, 2):
         with pytest.raises(UserError) as error:
-            predict(source, model=str(tmp_path / "run"), device="cpu", workers=seats)
+            predict(source, model=str(tmp_path / "run"), device="cpu", workers=workers)
         errors.append((type(error.value), str(error.value)))
     assert errors[0] == errors[1]
