@@ -93,7 +93,7 @@ def one(recipe, changes, dry):
 
     from ldt.recipe.recipe import load
     from ldt.training import train
-    from ldt.training.probe import Peak
+    from ldt.training.cost import Peak
 
     kind = "pretrain" if recipe.startswith(("pretrain", "charlm")) else "finetune"
     loaded = load(commands.RECIPES / f"{recipe}.yaml", changes, command=kind)
@@ -101,8 +101,9 @@ def one(recipe, changes, dry):
         cost = train(loaded, dry_run=True).cost
         return {"steps": cost.steps, "seconds": cost.seconds, "bytes": cost.memory}
     with Peak(torch.device("cpu")) as peak:
+        peak.begin()
         run = train(loaded, overwrite=True).run
-        most = peak.bytes
+        most = peak.end().peak
     found = json.loads((run / "metrics.json").read_text("utf-8"))
     return {"steps": found["steps"], "seconds": found["seconds"], "bytes": most}
 

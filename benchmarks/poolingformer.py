@@ -44,7 +44,7 @@ from setting import PASSES, Setting
 from ldt.inference.measure import machine
 from ldt.io.files import write_whole
 from ldt.model import LdtConfig, LdtForTokenClassification
-from ldt.training.from_scratch import begin_with_sines
+from ldt.training.masked_lm import begin_with_sines
 
 RESULT = Path(__file__).parent / "results" / "poolingformer.json"
 

@@ -17,7 +17,7 @@ matplotlib.rcParams |= {"svg.hashsalt": "ldt", "svg.fonttype": "none", "font.siz
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.colors import ListedColormap  # noqa: E402
 
-from ldt.training.pattern import GLOBAL, NOTHING, POOLED, WINDOW, cells  # noqa: E402
+from ldt.training.model_card import GLOBAL, NOTHING, POOLED, WINDOW, cells  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pictures"
@@ -36,7 +36,7 @@ def save(figure, name):
 
 
 def grid(axes, seen):
-    """Which token sees which, `cells` of ldt.training.pattern, in squares."""
+    """Which token sees which, `cells` of ldt.training.model_card, in squares."""
     kinds = {NOTHING: "#f2f2f2", WINDOW: "#9fa8da", POOLED: "#ffffff", GLOBAL: "#3949ab"}
     axes.imshow(seen, cmap=ListedColormap([kinds[kind] for kind in sorted(kinds)]), vmax=GLOBAL)
     place = np.arange(len(seen))

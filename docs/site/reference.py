@@ -118,8 +118,7 @@ def recipe_page():
     from ldt.data.options import OPTIONS
     from ldt.recipe.sections import MODELS, OWN_TRAINING_KEYS, REFUSED, training_section
     from ldt.tasks import TASKS
-    from ldt.training.arguments import DEFAULTS, FIXED
-    from ldt.training.idle import TOGETHER
+    from ldt.training.arguments import DEFAULTS, FIXED, TOGETHER
 
     lines = [
         "# Recipe reference",

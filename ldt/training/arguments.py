@@ -7,12 +7,13 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
+from transformers import SchedulerType, TrainingArguments, get_scheduler
 from transformers import Trainer as Plain
-from transformers import TrainingArguments, get_scheduler
-from transformers.training_args import ParallelMode
+from transformers.training_args import OptimizerNames, ParallelMode
 
 from ldt.attention.matmul import has_bfloat16
 from ldt.attention.triton.devices import precision as kernels
@@ -25,9 +26,9 @@ from ldt.recipe.recipe import Recipe, check_training
 from ldt.recipe.sections import NEW_NAMES, OWN_TRAINING_KEYS
 from ldt.tasks.deciding import Deciding
 from ldt.tasks.weighted import Weighted
-from ldt.training import idle, lora, processes
-from ldt.training.compiling import check_compile
-from ldt.training.reports import check_reports
+from ldt.tasks.writing_task import WritingTask
+from ldt.training import lora, processes
+from ldt.training.progress import check_reports
 
 DOCUMENTS_A_STEP = 8  # where the recipe does not say how many batches make a step
 LINES = 50  # of progress in a run, where the recipe does not say how often
@@ -60,12 +61,33 @@ FIXED = {
     "neftune_noise_alpha": None,  # for embeddings of padded rows, and ours are packed
 }
 
+# Each of them asks for compiled layers.
+_COMPILE = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
 # Keys that take an evaluation set.
 EVALUATION = (
     *("eval_strategy", "eval_steps", "eval_delay", "eval_on_start"),
     *("load_best_model_at_end", "metric_for_best_model", "greater_is_better"),
     *("early_stopping_patience", "early_stopping_threshold"),
 )
+
+# Key -> the other key and the value of that with which alone it acts; None: any but none.
+TOGETHER: dict[str, tuple[str, Any]] = {
+    "eval_steps": ("eval_strategy", "steps"),
+    "save_steps": ("save_strategy", "steps"),
+    "logging_steps": ("logging_strategy", "steps"),
+    "early_stopping_threshold": ("early_stopping_patience", None),
+    "gradient_checkpointing_kwargs": ("gradient_checkpointing", True),
+    "fsdp_config": ("fsdp", None),
+    "run_name": ("report_to", None),
+    **dict.fromkeys(
+        ("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
+        ("report_to", "trackio"),
+    ),
+    **dict.fromkeys(
+        ("dataloader_in_order", "dataloader_multiprocessing_context"),
+        ("dataloader_num_workers", None),
+    ),
+}
 
 
 def settings(recipe: Recipe) -> dict[str, Any]:
@@ -85,7 +107,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     check_smoothing(recipe)
     check_reports(recipe)
     _check_automatic(recipe)
-    check_compile(recipe)
+    _check_compile(recipe)
     _check_tokens(recipe)
     for key, value in _fixed(recipe).items():
         if recipe.training.get(key, value) != value:
@@ -126,7 +148,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
                 f"{recipe.where('training', 'save_strategy')}: best needs data.eval or "
                 "data.eval_fraction"
             )
-    idle.check_together(recipe, values, DEFAULTS)
+    _check_together(recipe, values, DEFAULTS)
     return values
 
 
@@ -291,7 +313,7 @@ def _check_parts(recipe: Recipe, made: TrainingArguments, steps: int) -> None:
     """Make what the Trainer makes of the arguments, some of it after hours, for one weight."""
     import torch
 
-    idle.check_schedule(recipe, made, DEFAULTS["warmup_steps"])
+    _check_schedule(recipe, made, DEFAULTS["warmup_steps"])
     if made.deepspeed:
         return  # made of the model's modules
     model = torch.nn.Sequential(torch.nn.Linear(1, 1))
@@ -317,7 +339,7 @@ def _check_parts(recipe: Recipe, made: TrainingArguments, steps: int) -> None:
     with _refused(recipe.where("training", "optim")):
         cls, options = Plain.get_optimizer_cls_and_kwargs(made, cast(Any, model))
         optimizer = cls(**{"params": model.parameters()} | options)
-        idle.check_optimizer(recipe, made, (cls, options), model)
+        _check_optimizer(recipe, made, (cls, options), model)
     with _refused(recipe.where("training", "lr_scheduler_type")):
         warmup = made.get_warmup_steps(steps)
         schedule = get_scheduler(
@@ -372,6 +394,28 @@ def _check_backend(recipe: Recipe) -> None:
         )
 
 
+def _check_compile(recipe: Recipe) -> None:
+    """Raise RecipeError where a training is to be compiled and its layers cannot be."""
+    key = next((key for key in _COMPILE if recipe.training.get(key)), None)
+    if key is None:
+        return
+    where = recipe.where("training", key)
+    if recipe.task.reads.kind == "characters":
+        raise RecipeError(
+            f"{where}: the relative positions of a character model are in no graph; leave it out"
+        )
+    if isinstance(recipe.task, WritingTask):
+        raise RecipeError(
+            f"{where}: the layers of an encoder-decoder are not compiled; leave it out"
+        )
+    for other in ("fsdp", "deepspeed"):
+        if recipe.training.get(other):
+            raise RecipeError(
+                f"{where}: a compiled layer does not wait for the weights that training.{other} "
+                "gathers; leave one of them out"
+            )
+
+
 def on_cuda(training: Mapping[str, Any]) -> bool:
     """True if a training runs on CUDA."""
     import torch
@@ -414,3 +458,83 @@ def precision(training: Mapping[str, Any], weight: Any) -> str:
 def _fixed(recipe: Recipe) -> dict[str, Any]:
     """`FIXED`, and the names under which the task's batches have their labels."""
     return FIXED | {"label_names": list(recipe.task.inputs.label_names)}
+
+
+# -- keys that do nothing beside others
+
+
+def _check_together(recipe: Recipe, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Raise RecipeError for a key that does nothing beside the others.
+
+    Args:
+        values: the training section, with what ldt fills in.
+        defaults: ldt's own, by key.
+    """
+    usual = {field.name: field.default for field in fields(TrainingArguments)} | dict(defaults)
+    for key, (other, needed) in TOGETHER.items():
+        value = values.get(other, getattr(usual.get(other), "value", usual.get(other)))
+        names = value if isinstance(value, list) else [value]
+        acts = needed in names if needed else any(n not in (None, 0, "", "none") for n in names)
+        acts = acts or value == "no"  # as a strategy, which says it plainly
+        if values.get(key) not in (None, usual.get(key)) and not acts:
+            what = f"{other}: {shown(needed)}" if needed else other
+            raise RecipeError(
+                f"{recipe.where('training', key)}: acts with {what} alone, and {other} is "
+                f"{shown(value)}; leave it out, or set that"
+            )
+    orders = [
+        ("task.sample", isinstance(recipe.task, Deciding) and recipe.task.balanced),
+        ("data.streaming", getattr(recipe.data, "streaming", False)),
+    ]
+    for key, random in (("train_sampling_strategy", "random"), ("data_seed", None)):
+        for other, is_set in orders:
+            if is_set and values.get(key) not in (None, random):
+                raise RecipeError(
+                    f"{recipe.where('training', key)}: {other} decides the order of the inputs; "
+                    "leave one of them out"
+                )
+
+
+def _check_schedule(recipe: Recipe, made: TrainingArguments, warmup: float) -> None:
+    """Raise RecipeError for a key that schedule and optimizer do not read.
+
+    Args:
+        warmup: ldt's default of warmup_steps.
+    """
+    optim = OptimizerNames(made.optim).value
+    if made.optim_target_modules is not None and not optim.startswith(("galore", "apollo")):
+        raise RecipeError(
+            f"{recipe.where('training', 'optim_target_modules')}: is for optimizers of GaLore and "
+            f"APOLLO, as optim: galore_adamw; {optim} trains all weights"
+        )
+    name = SchedulerType(made.lr_scheduler_type).value
+    idle = []
+    if name in ("constant", "reduce_lr_on_plateau", "greedy"):
+        idle += ["warmup_steps"] * (made.warmup_steps not in (0, warmup))
+    if name in ("constant", "constant_with_warmup"):
+        idle += ["lr_scheduler_kwargs"] * bool(made.lr_scheduler_kwargs)
+    for key in idle:
+        raise RecipeError(
+            f"{recipe.where('training', key)}: lr_scheduler_type: {name} has no use for it; leave "
+            "it out, or take another"
+        )
+
+
+def _check_optimizer(recipe: Recipe, made: TrainingArguments, found: tuple, model: Any) -> None:
+    """Raise RecipeError for a key that makes no difference to the optimizer.
+
+    Args:
+        found: its class and options.
+        model: what it is of.
+    """
+    for key in ("adam_beta1", "adam_beta2", "adam_epsilon", "optim_args"):
+        usual = TrainingArguments.__dataclass_fields__[key].default
+        if getattr(made, key) == usual:
+            continue
+        without = copy(made)
+        setattr(without, key, usual)
+        if Plain.get_optimizer_cls_and_kwargs(without, model) == found:
+            raise RecipeError(
+                f"{recipe.where('training', key)}: optim: {OptimizerNames(made.optim).value} has "
+                "no use for it; leave it out"
+            )

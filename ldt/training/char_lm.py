@@ -29,10 +29,10 @@ from ldt.tasks.char_lm import Phase, character_lm_metrics
 from ldt.training import processes
 from ldt.training.arguments import is_automatic
 from ldt.training.evaluation import BySum
-from ldt.training.from_scratch import check_keys
 from ldt.training.job import Inputs, Job, Prepared, config_changes, source_of
-from ldt.training.language_model import LanguageModelTrainer
+from ldt.training.masked_lm import check_keys
 from ldt.training.summary import Notice
+from ldt.training.trainer import LanguageModelTrainer
 
 LENGTH = 512  # of an input where data.max_length does not say
 WINDOW = 512  # where model.window does not say

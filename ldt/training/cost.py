@@ -1,23 +1,31 @@
-"""Forecast of a training's steps, time and memory, by measured steps."""
+"""Forecast of a training's steps, time and memory, and a batch that fits, by measured steps."""
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from transformers import TrainingArguments
+from torch.utils.data import SequentialSampler
+from transformers import TrainerCallback
 
 from ldt import system
 from ldt.errors import plural
 from ldt.training.arguments import all_steps, steps_an_epoch
 from ldt.training.job import Job, Prepared
-from ldt.training.probe import Step, measure
+from ldt.training.progress import ProgressReport, memory
+from ldt.training.steps import free_memory, random_state, set_random_state
 from ldt.training.summary import Notice, inputs_a_step
 from ldt.training.trainer import Trainer
 
@@ -29,6 +37,28 @@ SAMPLED = 64  # items by which lengths are judged where nobody knows them
 TYPICAL = 3  # batches by which time is judged
 MOST = 1024  # inputs of a batch
 MOST_SECONDS = 60  # that a measurement by whole batches may take; else single inputs are measured
+EVERY = 0.002  # seconds between two looks at the memory of this process
+
+_FORWARD = ("forward", "_original_forward")  # what mixed precision sets in a model
+# What the arguments of a training become for its steps to be measured: each batch is a step, no
+# weight is moved far, and nothing is evaluated, logged or saved.
+_MEASURED = {
+    "per_device_train_batch_size": 1,
+    "gradient_accumulation_steps": 1,
+    "learning_rate": 0.0,
+    "lr_scheduler_type": "constant",
+    "lr_scheduler_kwargs": {},
+    "warmup_steps": 0,
+    "eval_strategy": "no",
+    "eval_on_start": False,
+    "save_strategy": "no",
+    "logging_strategy": "no",
+    "logging_first_step": False,
+    "load_best_model_at_end": False,
+    "dataloader_num_workers": 0,
+    "dataloader_prefetch_factor": None,
+    "dataloader_persistent_workers": False,
+}
 
 
 @dataclass(frozen=True)
@@ -41,10 +71,10 @@ class Cost:
         memory: bytes of the process, or of the GPU, at the peak.
         limit: bytes that are there for it.
         batch: inputs that the recipe runs at a time.
-        fits: whether memory holds them, and some more.
+        fits: True if memory holds them, and some more.
         largest: most inputs that fit at a time, a power of two; 0 where one does not.
-        longest: tokens of the longest input.
-        unit: what these are.
+        longest: units of the longest input.
+        unit: ``token``, or what else the length of an input is counted in.
         device: cpu or cuda.
     """
 
@@ -66,19 +96,16 @@ class Cost:
         needed, there = (f"{value / 2**30:,.1f} GiB" for value in (self.memory, self.limit))
         took = _minutes(self.seconds)
         length = f"{took} a step" if self.steps is None else f"{plural(self.steps, 'step')}, {took}"
+        begin = f"about {length} on {self.device}"
         most = f"the largest batch that fits is {plural(self.largest, 'input')} of {size}"
         if self.fits:
-            return Notice(
-                f"about {length} on {self.device}, {needed} of memory at the peak; {most}"
-            )
-        what = f"{plural(self.batch, 'input')} of {size} at a time"
+            return Notice(f"{begin}, {needed} of memory at the peak; {most}")
+        advice = "training.gradient_checkpointing=true or a shorter data.max_length needs less"
         if self.largest:
             advice = f"{most}: training.per_device_train_batch_size=auto takes it"
-        else:
-            advice = "training.gradient_checkpointing=true or a shorter data.max_length needs less"
         return Notice(
-            f"about {length} on {self.device}; {what} take {needed} of memory at the peak, "
-            f"{there} are there: {advice}",
+            f"{begin}; {plural(self.batch, 'input')} of {size} at a time take {needed} of memory "
+            f"at the peak, {there} are there: {advice}",
             level=logging.WARNING,
         )
 
@@ -102,55 +129,73 @@ def estimate(job: Job, prepared: Prepared, trainer: Trainer) -> Cost | None:
         return None
     args, batch = trainer.args, trainer.args.train_batch_size
     limit = memory_limit(args.device)
-    items = _Lengths(prepared.train_items, prepared.every)
-    answered = _Lengths(prepared.eval_items, prepared.every) if prepared.measure else None
-    last = answered.longest(args.per_device_eval_batch_size) if answered else None
+    items = _Sample(prepared.train_items, prepared.every)
+    answered = _Sample(prepared.eval_items, prepared.every) if prepared.measure else None
+    last = answered.longest(args.per_device_eval_batch_size) if answered else []
 
     # One at a time first: where two do not fit, they must not be tried.
     short, long = items.typical(1, 1)[0], items.longest(1)
     (_, one), *_ = measure(trainer, [short, long])
-    line = _Memory(one.peak, tokens(long), (one.peak - one.base) / tokens(long))
-    surely, room = max(line.largest(limit, items.most), 1), round(ROOM * limit)
+    most, room = tokens(long), round(ROOM * limit)
+    a_token = (one.peak - one.base) / most
+
+    def peak_of(inputs: Sequence) -> int:
+        return round(one.peak + max(0, tokens(inputs) - most) * a_token)
+
+    def largest() -> int:
+        """The power of two of the longest inputs that memory holds."""
+        if (free := ROOM * limit - one.peak) < 0:
+            return 0
+        number = 1 + int(min(MOST - 1, free / max(a_token * most, 1)))
+        return 1 << (number.bit_length() - 1)
+
+    def seconds_of(batches: Sequence[Sequence]) -> float:
+        return one.seconds / most * sum(map(tokens, batches))
+
+    surely = max(largest(), 1)
     two, large, typical = items.longest(2), items.largest(batch), items.typical(TYPICAL, batch)
-    pair = [two] if line.of(two) <= room else []
-    whole = [large] if line.of(large) <= room else []
-    a_token = one.seconds / tokens(long)
-    seconds = a_token * (sum(map(tokens, [short, *pair, *whole, *typical])) + tokens(last or ()))
-    if seconds > MOST_SECONDS:
-        whole, typical = [], items.typical(TYPICAL, 1)
-        last = answered.longest(1) if answered else None
+    pair, whole = ([each] if peak_of(each) <= room else [] for each in (two, large))
+    if seconds_of([short, *pair, *whole, *typical, last]) > MOST_SECONDS:
+        whole, typical, last = [], items.typical(TYPICAL, 1), last[:1]
     batches = [short, *pair, *whole, *typical]
-    seconds = a_token * (sum(map(tokens, batches)) + tokens(last or ()))
-    if seconds > SAID:
+    if (seconds := seconds_of([*batches, last])) > SAID:
         log.info("measuring what the training will take, nothing is trained: %s", _minutes(seconds))
     steps, answer, micro = measure(trainer, batches, last, surely if surely < batch else None)
     if pair:
-        further = tokens(two) - tokens(long)
-        line = replace(line, a_token=max(steps[1].peak - one.peak, 0) / further)
+        a_token = max(steps[1].peak - one.peak, 0) / (tokens(two) - most)
     peak = max(step.peak for step in [one, *steps, *([answer] if answer else [])])
     if not whole:
-        peak = max(peak, line.of(large))
-    largest, fits = line.largest(limit, items.most), peak <= room
+        peak = max(peak, peak_of(large))
+    size, fits = largest(), peak <= room
     if micro is not None and micro < min(surely, batch):  # memory ended before that
-        largest, fits = min(largest, micro), False
+        size, fits = min(size, micro), False
 
-    count = None
-    if prepared.whole or args.max_steps > 0:
-        count = all_steps(vars(args), items.count)
-    seconds = _seconds(args, items, typical, steps[-TYPICAL:], count)
-    if count and answered and answer and last:
-        assert prepared.measure is not None  # or nothing was answered
-        times = _times(args.eval_strategy, args.eval_steps, args, items.count)
-        evaluations = times * prepared.measure.share + prepared.measure.rough
-        seconds += evaluations * answer.seconds * answered.mean * answered.count / tokens(last)
+    # Time grows with the tokens, but for the optimizer's part of a step.
+    timed = steps[-TYPICAL:]
+    optimizer = sum(step.optimizer for step in timed) / TYPICAL
+    rate = sum(step.seconds - step.optimizer for step in timed) / sum(map(tokens, typical))
+    count = all_steps(vars(args), items.count) if prepared.whole or args.max_steps > 0 else None
+    if count is None:
+        seconds = inputs_a_step(args) * items.mean * rate + optimizer
+    else:
+        epochs = count / steps_an_epoch(vars(args), items.count)
+        seconds = epochs * items.count * items.mean * rate + count * optimizer
+        if answered and answer and prepared.measure:
+            times = 0
+            if args.eval_strategy == "epoch":
+                times = math.ceil(epochs)
+            elif args.eval_strategy == "steps" and (every := args.eval_steps):
+                times = count // math.ceil(every * count if every < 1 else every)
+            evaluations = times * prepared.measure.share + prepared.measure.rough
+            seconds += evaluations * answer.seconds * answered.mean * answered.count / tokens(last)
     device = args.device.type
-    return Cost(count, seconds, peak, limit, batch, fits, largest, items.most, job.unit, device)
+    return Cost(count, seconds, peak, limit, batch, fits, size, items.most, job.unit, device)
 
 
 def fitting(prepared: Prepared, trainer: Trainer, cost: Cost) -> int | None:
     """The inputs that are run at a time with per_device_train_batch_size=auto; None: all of a
     batch. What the `estimate` says is tried with the longest ones."""
-    size, items = min(cost.largest or 1, cost.batch), _Lengths(prepared.train_items)
+    size, items = min(cost.largest or 1, cost.batch), _Sample(prepared.train_items)
     while size > 1:
         (_, step), _, fits = measure(trainer, [items.longest(1), items.longest(size)], None, size)
         if fits == size and step.peak <= ROOM * cost.limit:
@@ -173,7 +218,14 @@ def tokens(inputs: Sequence) -> int:
     return sum(len(part["input_ids"]) for part in parts)
 
 
-class _Lengths:
+def _minutes(seconds: float) -> str:
+    """``4.2 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 100:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+class _Sample:
     """Items by their tokens; of items whose lengths are not known, a sample.
 
     ``count``: of all items; a stream has as many as a batch may have.
@@ -183,32 +235,18 @@ class _Lengths:
     """
 
     def __init__(self, items: Any, every: int = 1):
-        if isinstance(items, Sequence):
-            self.count = len(items) * every
-            numbers = np.arange(len(items))
-            if not hasattr(items, "lengths"):
-                most = min(SAMPLED, len(items))
-                numbers = np.linspace(0, len(items) - 1, most).astype(int)
-        else:
-            self.count = MOST
-            items = list(islice(items, SAMPLED))
-            numbers = np.arange(len(items))
-        self._items, self._numbers = items, numbers
+        sized = isinstance(items, Sequence)
+        self.count = len(items) * every if sized else MOST
+        self._items = items if sized else list(islice(items, SAMPLED))
         lengths = getattr(items, "lengths", None)
-        self.tokens = np.array(
-            [tokens([items[n]]) for n in numbers] if lengths is None else lengths
-        )
-        self._order = np.argsort(self.tokens, kind="stable")
-
-    @property
-    def most(self) -> int:
-        """Tokens of the longest item."""
-        return int(self.tokens.max())
-
-    @property
-    def mean(self) -> float:
-        """Tokens of an item."""
-        return float(self.tokens.mean())
+        self._numbers = np.arange(len(self._items))
+        if lengths is None:
+            taken = min(SAMPLED, len(self._numbers))
+            self._numbers = np.linspace(0, len(self._numbers) - 1, taken).astype(int)
+            lengths = [tokens([self._items[n]]) for n in self._numbers]
+        self._tokens = np.array(lengths)
+        self._order = np.argsort(self._tokens, kind="stable")
+        self.most, self.mean = int(self._tokens.max()), float(self._tokens.mean())
 
     def _at(self, places: np.ndarray) -> list:
         return [self._items[int(self._numbers[place])] for place in places]
@@ -219,70 +257,174 @@ class _Lengths:
 
     def typical(self, batches: int, size: int) -> list[list]:
         """Batches of items that stand for all: as many of each length, dealt out in turn."""
-        total = batches * size
-        shares = (np.arange(total) + 0.5) / total
+        shares = (np.arange(batches * size) + 0.5) / (batches * size)
         places = self._order[(shares * len(self._order)).astype(int)]
         return [self._at(places[number::batches]) for number in range(batches)]
 
     def largest(self, size: int) -> list:
         """The batch with the most tokens of an epoch in a random order."""
-        order = np.random.default_rng(0).permutation(len(self.tokens))
+        order = np.random.default_rng(0).permutation(len(self._tokens))
         order = np.resize(order, max(size, len(order) // size * size)).reshape(-1, size)
-        return self._at(order[self.tokens[order].sum(1).argmax()])
+        return self._at(order[self._tokens[order].sum(1).argmax()])
 
 
-@dataclass(frozen=True)
-class _Memory:
-    """Bytes at the peak by the tokens of a batch: of one input, and for each further token."""
-
-    one: int
-    longest: int
-    a_token: float
-
-    def of(self, inputs: Sequence) -> int:
-        return round(self.one + max(0, tokens(inputs) - self.longest) * self.a_token)
-
-    def largest(self, limit: int, most: int) -> int:
-        """The power of two of inputs of ``most`` tokens that fits into ``limit`` bytes."""
-        room = ROOM * limit - self.one
-        if room < 0:
-            return 0
-        number = 1 + int(min(MOST - 1, room / max(self.a_token * most, 1)))
-        return 1 << (number.bit_length() - 1)
+# -- measured steps; model and random state stay as they are
 
 
-def _seconds(
-    args: TrainingArguments,
-    items: _Lengths,
-    typical: list[list],
-    steps: list[Step],
-    count: int | None,
-) -> float:
-    """Seconds of so many optimizer steps, without evaluation; of one where they are not known.
+class Step(NamedTuple):
+    """Cost of a batch: seconds with its collation, of them in the optimizer, and bytes of the
+    process, or of the GPU, at its beginning and at the peak."""
+
+    seconds: float
+    optimizer: float
+    base: int
+    peak: int
+
+
+def measure(
+    trainer: Trainer,
+    batches: Sequence[list],
+    evaluated: list | None = None,
+    micro_batch: int | None = None,
+) -> tuple[list[Step], Step | None, int | None]:
+    """Take an optimizer step for each batch, as the training would.
 
     Args:
-        typical, steps: batches, and what they took.
+        trainer: of the training, which has not begun.
+        batches: of training items. The first one makes the optimizer's state, and takes longer.
+        evaluated: items of an evaluation batch, which is answered last.
+        micro_batch: inputs that are run at a time.
+
+    Returns:
+        The steps, the evaluation batch, and the inputs that were run at a time in the end; None:
+        all of a batch.
+
+    Raises:
+        ResourceError: not even one input at a time fits.
+        TrainingDiverged: a loss is not finite.
     """
-    optimizer = sum(step.optimizer for step in steps) / len(steps)
-    a_token = sum(step.seconds - step.optimizer for step in steps) / sum(map(tokens, typical))
-    if count is None:
-        return inputs_a_step(args) * items.mean * a_token + optimizer
-    epochs = count / steps_an_epoch(vars(args), items.count)
-    return epochs * items.count * items.mean * a_token + count * optimizer
+    with _restored(trainer) as copied, Peak(trainer.args.device, copied) as peak:
+        twin = _twin(trainer, batches, peak)
+        twin.micro_batch = micro_batch
+        try:
+            twin.run()
+            answer = None
+            if evaluated:
+                peak.begin()
+                twin.prediction_step(twin.model, trainer.data_collator(evaluated), False)
+                answer = peak.end()
+        finally:
+            twin.accelerator.free_memory()
+        return peak.steps, answer, twin.micro_batch
 
 
-def _times(strategy: str, every: float | None, args: TrainingArguments, inputs: int) -> int:
-    """Number of times that a run does something by a strategy, such as evaluating."""
-    count = all_steps(vars(args), inputs)
-    if strategy == "epoch":
-        return math.ceil(count / steps_an_epoch(vars(args), inputs))
-    if strategy != "steps" or not every:
-        return 0
-    return count // math.ceil(every * count if every < 1 else every)
+def _twin(trainer: Trainer, batches: Sequence[list], peak: Peak) -> Trainer:
+    """A Trainer of the same model and kind, whose steps are these batches."""
+    args = copy.copy(trainer.args)
+    vars(args).update(_MEASURED | {"max_steps": len(batches)})
+    twin = type(trainer)(
+        model=trainer.model,
+        args=args,
+        train_dataset=list(batches),
+        data_collator=None,
+        callbacks=[peak],
+        tokenizer=None,
+        ids=trainer.ids,
+        progress=ProgressReport(None, None, "measuring what the training will take"),
+    )
+    twin.train_sampler = SequentialSampler(batches)
+    twin.data_collator = lambda batch: trainer.data_collator(batch[0])
+    if trainer.answer is not None:
+        twin.answer = partial(trainer.answer, every=True)
+    return twin
 
 
-def _minutes(seconds: float) -> str:
-    """``4.2 s``, ``12 min``, ``3.5 h``."""
-    if seconds < 100:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+@contextmanager
+def _restored(trainer: Trainer) -> Iterator[int]:
+    """Have weights, forward and random state at the end as they are now; yields the bytes of the
+    copy."""
+    device, attributes = trainer.args.device, vars(trainer.model)
+    wrapped = {name: attributes[name] for name in _FORWARD if name in attributes}
+    states = random_state(device), random.getstate(), np.random.get_state()  # noqa: NPY002
+    weights = [(p, p.detach().clone()) for p in trainer.model.parameters() if p.requires_grad]
+    try:
+        yield sum(copied.numel() * copied.element_size() for _, copied in weights)
+    finally:
+        trainer.model.zero_grad()
+        # accelerate's way back would take off what the class wraps its forward in as well.
+        for name in _FORWARD:
+            attributes.pop(name, None)
+        attributes.update(wrapped)
+        with torch.no_grad():
+            for weight, copied in weights:
+                weight.copy_(copied)
+        set_random_state(states[0], device)
+        random.setstate(states[1])
+        np.random.set_state(states[2])  # noqa: NPY002
+        free_memory(device)
+
+
+class Peak(TrainerCallback):
+    """Context that knows the most bytes in use since `begin`: allocated on a CUDA device, else
+    resident in this process, by looking every other millisecond. As a callback it measures each
+    step, from the end of the one before.
+
+    Args:
+        device: where the model runs.
+        copied: bytes that are there for the sake of the measurement alone.
+    """
+
+    def __init__(self, device: torch.device, copied: int = 0):
+        self.device, self.copied = device, copied
+        self.steps: list[Step] = []
+        self._base = self._most = 0
+        self._began = self._optimizer = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Peak:
+        if self.device.type != "cuda":
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(EVERY):
+            self._most = max(self._most, memory(self.device))
+
+    def _now(self) -> float:
+        """The time, once the device has done what it was asked to."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.monotonic()
+
+    def begin(self) -> None:
+        """Begin a measurement."""
+        self._began = self._now()
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        self._base = self._most = memory(self.device)
+
+    def end(self) -> Step:
+        """Cost of what was done since `begin`."""
+        seconds, optimizer = self._now() - self._began, self._optimizer
+        peak = max(self._most, memory(self.device)) - self.copied
+        self._optimizer = 0.0
+        return Step(seconds, optimizer, self._base - self.copied, peak)
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.begin()
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        self._optimizer = -self._now()
+
+    def on_optimizer_step(self, args, state, control, **kwargs):
+        self._optimizer += self._now()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.steps.append(self.end())
+        self.begin()

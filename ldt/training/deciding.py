@@ -29,9 +29,8 @@ from ldt.tasks.decisions.thresholds import DEFAULT
 from ldt.training.arguments import settings
 from ldt.training.evaluation import ByExample, Measured, MetricsByStep, no_better_than
 from ldt.training.finetune import Finetuning, settle
-from ldt.training.job import Prepared, longest_input
+from ldt.training.job import Prepared, longest_input, make_trainer
 from ldt.training.labelled import Golds, Ids, encode_all, held_out
-from ldt.training.making import make_trainer
 from ldt.training.model_card import card
 from ldt.training.progress import plain_numbers
 

@@ -36,8 +36,7 @@ from ldt.training.job import (
     source_of,
 )
 from ldt.training.kept import LabelledSets
-from ldt.training.labelled import Golds, Ids, documents, encode_sets, items
-from ldt.training.sampling import sampler
+from ldt.training.labelled import Golds, Ids, documents, encode_sets, items, sampler
 from ldt.training.summary import (
     Notice,
     encoded_input,

@@ -1,4 +1,4 @@
-"""A job: what one kind of training adds to `ldt.training.loop`."""
+"""A job, what one kind of training adds to `ldt.training.loop`, and its Trainer."""
 
 from __future__ import annotations
 
@@ -8,14 +8,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from rich.console import Console
+from torch import nn
 from torch.utils.data import Dataset, Sampler
-from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 from ldt.attention import BACKENDS
 from ldt.errors import RecipeError
 from ldt.metrics.baseline import Baselines
+from ldt.model.graphs import use_graphs
+from ldt.model.layers import Encoder
 from ldt.recipe.recipe import Recipe
-from ldt.training.evaluation import Measure, Measured
+from ldt.recipe.run import Run
+from ldt.tasks.writing_task import WritingTask
+from ldt.training import processes
+from ldt.training.arguments import arguments
+from ldt.training.evaluation import ByExample, Measure, Measured, MetricsByStep, check_metric
+from ldt.training.progress import ProgressReport, Reports
 from ldt.training.summary import Notice, inputs_a_step, training_plan
 from ldt.training.trainer import Trainer
 
@@ -144,6 +158,65 @@ class Job(ABC, Generic[OpenedT]):
     @abstractmethod
     def next_command(self, run: Path) -> str:
         """The command that is of use when the run is over."""
+
+
+def make_trainer(
+    job: Job, prepared: Prepared, training: dict[str, Any], run: Run, console: Console | None
+) -> Trainer:
+    """The Trainer of what is prepared.
+
+    Args:
+        training: the `settings`.
+        run: for checkpoints and log.
+        console: shows progress, in the process that writes.
+
+    Raises:
+        RecipeError: transformers refuses the settings, or there is no such metric.
+    """
+    if job.unit == "token":  # a character model reads any length
+        prepared.tokenizer.model_max_length = prepared.max_length
+    measure, items = prepared.measure, prepared.train_items
+    use_graphs(prepared.model)  # in evaluation
+    metrics = MetricsByStep(measure) if measure else None
+    callbacks = [*([metrics] if metrics else []), *prepared.callbacks]
+    if processes.is_first():
+        callbacks.append(Reports(training.get("report_to"), run))
+    if patience := training.get("early_stopping_patience"):
+        threshold = training.get("early_stopping_threshold", 0.0)
+        callbacks.append(EarlyStoppingCallback(patience, threshold))
+    count = len(items) if hasattr(items, "__len__") else 0  # a stream has no end
+    args = arguments(job.recipe, training, run.folder, count, prepared.metric if measure else None)
+    _compile_layers(prepared.model, args)
+    trainer = job.trainer(
+        model=prepared.model,
+        args=args,
+        train_dataset=items,
+        eval_dataset=prepared.eval_items if measure else None,
+        data_collator=prepared.collate,
+        compute_metrics=metrics,
+        callbacks=callbacks,
+        tokenizer=prepared.tokenizer,
+        ids=prepared.names,
+        progress=ProgressReport(console if processes.is_first() else None, run),
+    )
+    trainer.train_sampler = prepared.sampler
+    trainer.micro_batch_tokens = training.get("train_batch_tokens")
+    if isinstance(measure, ByExample) and isinstance(measure.task, WritingTask):
+        trainer.answer = measure.answer
+    if measure:
+        check_metric(job.recipe, trainer, measure)
+    return trainer
+
+
+def _compile_layers(model: nn.Module, args: TrainingArguments) -> None:
+    """Compile the layers of a model as ``args`` ask, which then ask accelerate for nothing:
+    its graph of the whole model could not know lengths, and would keep all padding in."""
+    if not args.torch_compile:
+        return
+    for module in model.modules():
+        if isinstance(module, Encoder):
+            module.compile_layers(backend=args.torch_compile_backend, mode=args.torch_compile_mode)
+    args.torch_compile, args.torch_compile_backend, args.torch_compile_mode = False, None, None
 
 
 def config_changes(recipe: Recipe) -> dict[str, Any]:

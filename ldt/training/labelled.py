@@ -1,15 +1,21 @@
 """Labelled documents, read, parted into a set to train on and one to evaluate on, and encoded."""
 
+import multiprocessing
+import os
 import random
+import signal
 from array import array
-from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch.utils.data import Sampler
 
 from ldt.data.corpus import fingerprint
 from ldt.data.features import (
@@ -23,15 +29,22 @@ from ldt.data.features import (
 from ldt.data.findings import KINDS
 from ldt.data.formats import read
 from ldt.data.options import DataSection
-from ldt.errors import DataError, RecipeError, UserError
+from ldt.errors import DataError, RecipeError, ResourceError, UserError
 from ldt.io.progress import reported
 from ldt.io.record_store import Examples
 from ldt.io.records import Example
 from ldt.io.sources import Names, named
 from ldt.recipe.recipe import Recipe
+from ldt.system import end_with_parent
 from ldt.tasks.base import Task, path_of, training_set
-from ldt.training.encoding import encoded
+from ldt.tasks.deciding import Deciding
+from ldt.tasks.weighted import classes_of
 from ldt.training.kept import LabelledSets
+
+AT_ONCE = 64  # documents that a process gets at a time
+Encode = Callable[[Example], list[Feature]]
+
+_given: tuple[Sequence[Example], Encode]  # of a process of the pool
 
 
 class Encoded(NamedTuple):
@@ -388,7 +401,7 @@ def encode_all(
     first = documents_there(at) if at else 0
 
     def features() -> Iterator[Feature]:
-        made = encoded(examples, first, encode, workers)
+        made = _encoded(examples, first, encode, workers)
         total = len(examples) if isinstance(examples, Sized) else None
         for number, parts in enumerate(reported(made, what, first=first, total=total), first):
             yield from (part | {"document": number} for part in parts)
@@ -402,3 +415,110 @@ def _inputs(example: Example, task: Task, tokenizer, all: bool, **options: Any) 
     if not all:
         parts = task.instances(parts)
     return list(parts)
+
+
+def _encoded(
+    examples: Iterable[Example], first: int, encode: Encode, workers: int
+) -> Iterator[list[Feature]]:
+    """The inputs of each document from number ``first`` on, in order.
+
+    Args:
+        encode: makes them; can be pickled where there are several ``workers``, and ``examples`` are
+            `Examples` there.
+
+    Raises:
+        DataError: as ``encode`` does.
+        ResourceError: a process died.
+    """
+    if not isinstance(examples, Examples):
+        return map(encode, islice(examples, first, None))
+    left = examples.only(range(first, len(examples)))
+    several = workers > 1 and len(left) > AT_ONCE
+    return _by_processes(left, encode, workers) if several else map(encode, left)
+
+
+def _by_processes(
+    examples: Sequence[Example], encode: Encode, workers: int
+) -> Iterator[list[Feature]]:
+    waiting: deque[Future[list[list[Feature]]]] = deque()
+    # Started anew, not forked: threads of a library that are not there in a copy may hold locks.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, context, _begin, (examples, encode))
+    try:
+        for start in range(0, len(examples), AT_ONCE):
+            waiting.append(pool.submit(_encode, start, min(start + AT_ONCE, len(examples))))
+            if len(waiting) > 4 * workers:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
+    except BrokenProcessPool:
+        raise ResourceError(
+            "a process that encodes documents died, often for want of memory; fewer data.workers "
+            "take less"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin(examples: Sequence[Example], encode: Encode) -> None:
+    """Make a process ready; it ends with the one that started it."""
+    global _given
+    end_with_parent(signal.SIGINT)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _given = examples, encode
+
+
+def _encode(start: int, end: int) -> list[list[Feature]]:
+    examples, encode = _given
+    return [encode(examples[number]) for number in range(start, end)]
+
+
+# -- the order of the inputs
+
+
+class Balanced(Sampler[int]):
+    """Sampler that draws each class equally often, in another order each epoch.
+
+    A class has its share, to within one, of inputs that are drawn without any coming again before
+    all have come. Inputs without a class share as a class would. Who has several classes comes for
+    each of them, so classes that go together come more often.
+
+    Args:
+        classes: numbers of the classes of each input.
+        seed: of the order; with the epoch it says all, in any process.
+    """
+
+    def __init__(self, classes: Sequence[Sequence[int]], seed: int):
+        self.seed, self.epoch, self.size = seed, 0, len(classes)
+        members: dict[int, list[int]] = {}
+        for number, own in enumerate(classes):
+            for name in own or [-1]:
+                members.setdefault(name, []).append(number)
+        self.members = [np.array(members[name]) for name in sorted(members)]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Have the order of an epoch, from 0 on."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[int]:
+        generator = np.random.default_rng([self.seed, self.epoch])
+        shares = np.full(len(self.members), self.size // len(self.members))
+        shares[generator.permutation(len(shares))[: self.size - shares.sum()]] += 1
+        drawn = [
+            np.concatenate([generator.permutation(own) for _ in range(-(-share // len(own)))])[
+                :share
+            ]
+            for own, share in zip(self.members, shares.tolist(), strict=True)
+            if share
+        ]
+        yield from generator.permutation(np.concatenate(drawn)).tolist()
+
+
+def sampler(task: Task, items: Sequence[Any], seed: int) -> Balanced | None:
+    """Sampler of a task's inputs as its ``sample`` says; None for a random order."""
+    if not (isinstance(task, Deciding) and task.balanced):
+        return None
+    return Balanced([classes_of(item["labels"]) for item in items], seed)

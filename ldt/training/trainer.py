@@ -9,11 +9,15 @@ import os
 import pickle
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]  # has no hints
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+from transformers import TrainerCallback
 from transformers.trainer_callback import (
     ExportableState,
     PrinterCallback,
@@ -22,6 +26,7 @@ from transformers.trainer_callback import (
 )
 from transformers.utils import logging as transformers_logging
 
+from ldt.data.lm_inputs import Stream
 from ldt.errors import (
     Interrupted,
     ModelError,
@@ -34,9 +39,8 @@ from ldt.io import files
 from ldt.recipe.run import FolderLost, Run
 from ldt.system import Signals
 from ldt.training import checkpoints, lora
-from ldt.training.flow import Flow, NamingDocuments
-from ldt.training.micro_batches import MicroBatches
 from ldt.training.progress import ProgressReport
+from ldt.training.steps import ItemTrainer
 
 log = logging.getLogger("ldt")
 
@@ -45,8 +49,8 @@ MOST_NAMED = 10  # documents in a message
 _SESSION_KEYS = ("train_runtime", "train_samples_per_second", "train_steps_per_second")
 
 
-class Trainer(MicroBatches):
-    """A Trainer that replaces six things of transformers' and no more:
+class Trainer(ItemTrainer):
+    """A Trainer that replaces five things of transformers' and no more:
 
     1. Checkpoints are atomic (`ldt.training.checkpoints`); a disk that is full costs one
        checkpoint, not the run; the newest ``save_total_limit`` are kept and the best one besides.
@@ -58,9 +62,8 @@ class Trainer(MicroBatches):
        A step whose gradient is not finite is skipped; more than 10 in a row end the run.
     4. SIGINT and SIGTERM finish the step, save a checkpoint and raise `Interrupted`; a second one
        raises it at once.
-    5. The loss of a step is the mean over its items, and an evaluation has each input once
-       (`ldt.training.whole_steps`).
-    6. Where memory ends, a step goes on with fewer inputs at a time (`MicroBatches`).
+    5. The loss of a step is the mean over its items, an evaluation has each input once, and where
+       memory ends a step goes on with fewer inputs at a time (`ItemTrainer`).
 
     Args:
         tokenizer: saved in every checkpoint, which makes it a model folder.
@@ -69,7 +72,9 @@ class Trainer(MicroBatches):
         kwargs: of transformers' Trainer.
     """
 
-    def __init__(self, *, tokenizer, ids: list, progress: ProgressReport, **kwargs):
+    def __init__(
+        self, *, tokenizer, ids: Sequence, progress: ProgressReport, callbacks=(), **kwargs
+    ):
         self.tokenizer, self.ids, self.progress = tokenizer, ids, progress
         self.skipped = self.skipped_in_a_row = 0
         self.signals = Signals(_note_signal, _interrupt, apart=0)
@@ -83,10 +88,8 @@ class Trainer(MicroBatches):
         self._began = time.monotonic()
         self._saved_best = (None, None, None)
         self.lost_best: LostBest | None = None
-        self._flow = Flow(self)
-        kwargs["data_collator"] = NamingDocuments(kwargs["data_collator"])
-        callbacks = [self._flow, progress, *kwargs.pop("callbacks", [])]
-        super().__init__(callbacks=callbacks, **kwargs)
+        self._between = _BetweenSteps(self)
+        super().__init__(callbacks=[self._between, progress, *callbacks], **kwargs)
         # Tied weights are saved under one name, also where they are in shards and so no longer one
         # tensor. Where a checkpoint is loaded, transformers takes only these for not missing.
         tied = list(getattr(self.model, "all_tied_weights_keys", ()))
@@ -106,15 +109,6 @@ class Trainer(MicroBatches):
         """Real tokens by the time spent in training steps, over all sessions of the run."""
         busy = self._busy + self.progress.busy
         return self.state.num_input_tokens_seen / busy if busy else 0.0
-
-    @property
-    def batch_size(self) -> int:
-        """Inputs of a process at a time."""
-        return self._train_batch_size
-
-    def on_device(self, inputs: dict) -> dict:
-        """A batch on the device of the model."""
-        return self._prepare_inputs(inputs)
 
     def run(self, resume: Path | None = None) -> None:
         """Train to the end; the model then holds the best weights, or the last ones without them.
@@ -221,7 +215,7 @@ class Trainer(MicroBatches):
     def _determine_best_metric(self, metrics, trial) -> bool:
         is_best = super()._determine_best_metric(metrics, trial)
         if is_best and self.args.load_best_model_at_end:
-            self._flow.save(self.state, self.control)  # also where evaluation is more frequent
+            self._between.save(self.state, self.control)  # also where evaluation is more frequent
         return is_best
 
     def _save_checkpoint(self, model, trial) -> None:
@@ -413,11 +407,12 @@ class Trainer(MicroBatches):
     def _diverged(self, what: str, documents: list[int]) -> None:
         steps = self.place.checkpoints()
         last = f"the last checkpoint is step {max(steps)}" if steps else "no checkpoint is there"
+        rate = self.optimizer.param_groups[0]["lr"] if self.optimizer else math.nan
         raise TrainingDiverged(
             f"training diverged at step {self.state.global_step + 1}: {what} (learning rate "
-            f"{self._get_learning_rate():.3g}, last finite gradient norm {self._last_norm:.3g}, "
-            f"documents {self._names(documents)}); {last}; "
-            "try a lower training.learning_rate or a longer training.warmup_steps"
+            f"{rate:.3g}, last finite gradient norm {self._last_norm:.3g}, documents "
+            f"{self._names(documents)}); {last}; try a lower training.learning_rate or a longer "
+            "training.warmup_steps"
         )
 
     def _names(self, documents: list[int]) -> str:
@@ -432,13 +427,75 @@ class Trainer(MicroBatches):
         mine = torch.tensor([self.signals.number], device=self.args.device)
         return int(self.accelerator.gather(mine).max())
 
-    def _get_eval_sampler(self, eval_dataset):
-        return None  # in order, also with group_by_length: rows are matched to documents by place
-
     def log(self, logs, start_time=None):
         for key in _SESSION_KEYS:  # they count the steps before a resume, but not their time
             logs.pop(key, None)
         super().log(logs)
+
+
+class _BetweenSteps(TrainerCallback):
+    """Restores, saves in the right place and heeds signals between the steps of a Trainer."""
+
+    def __init__(self, trainer: Trainer):
+        self.trainer = trainer
+        self.epoch_ended = False
+        self.save_at_epoch_end = False
+
+    def save(self, state, control) -> None:
+        """Have a checkpoint saved: now, or after the last step of an epoch at the epoch's end.
+
+        What an epoch's end brings, evaluation above all, belongs before the checkpoint, since a
+        run that resumes from it begins with the next epoch.
+        """
+        self.save_at_epoch_end = float(state.epoch).is_integer() and not self.epoch_ended
+        control.should_save = not self.save_at_epoch_end
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        trainer = self.trainer
+        if trainer.resumed:
+            saved = trainer._restore(trainer.resumed)
+            trainer._tr_loss += saved["tr_loss"].to(args.device)
+            trainer._total_loss_scalar = saved["total_loss"]
+            trainer._globalstep_last_logged = saved["last_logged"]
+            trainer._initial_global_step = 0
+            trainer.epoch_rng = saved["epoch_rng"]
+            state.compute_steps(args, state.max_steps)  # these may differ from the checkpoint's
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        trainer = self.trainer
+        self.epoch_ended = False
+        for part in (trainer.train_dataset, trainer.train_sampler):
+            if hasattr(part, "set_epoch"):  # with several processes nobody else does
+                part.set_epoch(int(state.epoch))
+        if trainer.resumed:
+            if float(state.epoch).is_integer():
+                trainer._load_rng_state(str(trainer.resumed))
+            else:  # the sampler has to give this epoch's order again
+                torch.set_rng_state(trainer.epoch_rng)
+            trainer.resumed = None
+        trainer.epoch_rng = torch.get_rng_state()
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.trainer._batch = []
+        self.trainer._stepping = True
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if control.should_save or self.trainer.asked_to_stop():
+            self.save(state, control)
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        if self.trainer.is_in_train and self.trainer.asked_to_stop():
+            self.save(state, control)
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        self.epoch_ended = True
+        if self.save_at_epoch_end or self.trainer.asked_to_stop():
+            self.save(state, control)
+
+    def on_save(self, args, state, control, **kwargs):
+        number = self.trainer.asked_to_stop()
+        if number:
+            raise Interrupted(128 + number)
 
 
 class LostBest(NamedTuple):
@@ -462,3 +519,60 @@ def _note_signal(number: int) -> None:
 
 def _interrupt(number: int) -> None:
     raise Interrupted(128 + number)
+
+
+# -- language models
+
+
+class InputNumbers:
+    """Names of inputs for messages: inputs of a language model have no ids of their own."""
+
+    def __getitem__(self, index: int) -> str:
+        return f"input {index}"
+
+
+class LanguageModelTrainer(Trainer):
+    """The Trainer of language models: logits at labels only, exact evaluation, streams."""
+
+    unit = "token"  # what is predicted
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        if self.is_fsdp_enabled and hasattr(self.model, "lm_head"):
+            # accelerate shards what this returns together with the embeddings, which share its
+            # weight; the head and its decoder share a bias, which must not lie in two shards.
+            self.model.get_output_embeddings = lambda: self.model.lm_head
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        return super().compute_loss(model, inputs | {"at_labels": True}, *args, **kwargs)
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        """Loss in nats and number of predicted tokens of each row, in place of logits and labels.
+
+        Their sums give the exact mean; the logits of an evaluation set would not fit into memory.
+        """
+        inputs = {k: v.to(self.args.device) for k, v in self.model_inputs(inputs).items()}
+        with torch.no_grad(), self.compute_loss_context_manager():
+            logits = model(**inputs, at_labels=True).logits
+        labels = inputs["labels"]
+        places = labels != -100
+        nats = F.cross_entropy(logits.float(), labels[places], reduction="none").double()
+        rows = places.nonzero()[:, 0]
+        sums = nats.new_zeros(len(labels)).index_add(0, rows, nats)
+        return None, sums, places.sum(1)
+
+    def get_train_dataloader(self):
+        if not isinstance(self.train_dataset, Stream):
+            return super().get_train_dataloader()
+        return DataLoader(  # each process reads its own part: accelerate must not split it again
+            self.train_dataset,
+            batch_size=self.args.train_batch_size,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+
+    def log(self, logs, start_time=None):
+        if "loss" in logs:
+            logs[f"bits_per_{self.unit}"] = logs["loss"] / math.log(2)
+        super().log(logs, start_time)

@@ -17,8 +17,7 @@ from ldt.data.features import Features, Items
 from ldt.errors import EXIT_RECIPE, RecipeError
 from ldt.training import cost
 from ldt.training.arguments import settings
-from ldt.training.cost import Cost
-from ldt.training.probe import Peak
+from ldt.training.cost import Cost, Peak
 
 GIB = 2**30
 NEW = {  # of a dry run of 12 documents

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from small_steps import (
     INPUTS,
     OF_ROWS,
@@ -19,9 +20,7 @@ from training_runs import rows, train, weights
 
 from ldt.data.features import Collator
 from ldt.errors import EXIT_RESOURCES, ResourceError
-from ldt.training.flow import NamingDocuments
-from ldt.training.micro_batches import micro_batches
-from ldt.training.whole_steps import WholeSteps
+from ldt.training.steps import DocumentIdCollator, ItemTrainer, micro_batches
 
 
 class Stop(Exception):
@@ -42,7 +41,7 @@ def room(monkeypatch):
     sizes = []
 
     def make(most, error, step=1, backward=True):
-        real = WholeSteps.training_step
+        real = transformers.Trainer.training_step
 
         def training_step(self, model, inputs, items=None):
             size = len(inputs["example_ids"].unique()) if "example_ids" in inputs else None
@@ -55,7 +54,7 @@ def room(monkeypatch):
                 raise error
             return loss
 
-        monkeypatch.setattr(WholeSteps, "training_step", training_step)
+        monkeypatch.setattr(transformers.Trainer, "training_step", training_step)
         return sizes
 
     return make
@@ -75,7 +74,7 @@ def test_a_step_that_is_repeated_with_less_at_a_time_has_its_gradient(tmp_path, 
 @pytest.mark.parametrize("error", NO_MEMORY.values(), ids=NO_MEMORY)
 def test_the_batches_before_in_the_same_step_are_run_again(tmp_path, monkeypatch, error):
     wanted, losses = gradients(tmp_path, "squad", 4, 2)
-    real, calls = WholeSteps.training_step, []
+    real, calls = transformers.Trainer.training_step, []
 
     def training_step(self, model, inputs, items=None):
         calls.append(len(inputs["input_ids"]))
@@ -84,7 +83,7 @@ def test_the_batches_before_in_the_same_step_are_run_again(tmp_path, monkeypatch
             raise error
         return loss
 
-    monkeypatch.setattr(WholeSteps, "training_step", training_step)
+    monkeypatch.setattr(transformers.Trainer, "training_step", training_step)
     found, other_losses = gradients(tmp_path, "squad", 4, 2)
     assert calls == [4, 4, 2, 2, 2, 2, 2, 2, 1]
     assert other_losses == pytest.approx(losses, abs=1e-6)
@@ -94,7 +93,7 @@ def test_the_batches_before_in_the_same_step_are_run_again(tmp_path, monkeypatch
 @pytest.mark.parametrize("task", OF_ROWS)
 def test_a_batch_is_cut_between_inputs(task):
     model, items = made_of(task)
-    whole = NamingDocuments(Collator(1, type(model)))(items[:5])
+    whole = DocumentIdCollator(Collator(1, type(model)))(items[:5])
     del whole["document"]
     count = whole.pop("rows")
     parts = list(micro_batches(whole, count, 2))
@@ -110,13 +109,13 @@ BY_LENGTH = ("classification", "token_classification", "passage_qa", "summarizat
 @pytest.mark.parametrize("task", [*BY_LENGTH, *OF_ROWS])
 def test_parts_by_length_have_the_gradient_of_the_step(tmp_path, monkeypatch, task):
     wanted, losses = gradients(tmp_path, task, 4, 2)
-    real, shapes = WholeSteps.training_step, []
+    real, shapes = transformers.Trainer.training_step, []
 
     def training_step(self, model, inputs, items=None):
         shapes.append(inputs["input_ids"].shape)
         return real(self, model, inputs, items)
 
-    monkeypatch.setattr(WholeSteps, "training_step", training_step)
+    monkeypatch.setattr(transformers.Trainer, "training_step", training_step)
     parted = Gradients()
     made = trainer(tmp_path, task, 4, 2, callbacks=[parted])
     made.micro_batch_tokens = 40
@@ -134,7 +133,7 @@ def test_parts_by_length_have_the_gradient_of_the_step(tmp_path, monkeypatch, ta
 @pytest.mark.parametrize("task", [*BY_LENGTH, *OF_ROWS])
 def test_parts_by_length_have_every_row_once_the_longest_first(task):
     model, items = made_of(task)
-    whole = NamingDocuments(Collator(1, type(model)))(items[:7])
+    whole = DocumentIdCollator(Collator(1, type(model)))(items[:7])
     del whole["document"]
     count = whole.pop("rows")
     parts = list(micro_batches(whole, count, None, 60))
@@ -247,8 +246,8 @@ def test_too_little_memory_in_an_evaluation_names_its_batch(of_four, monkeypatch
             raise NO_MEMORY["a GPU"]
         return real(self, model, *inputs, **options)
 
-    real = WholeSteps.prediction_step
-    monkeypatch.setattr(WholeSteps, "prediction_step", prediction_step)
+    real = ItemTrainer.prediction_step
+    monkeypatch.setattr(ItemTrainer, "prediction_step", prediction_step)
     with pytest.raises(
         ResourceError, match="in the evaluation at step 1: .*per_device_eval_batch_size"
     ):

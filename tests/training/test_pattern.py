@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from training_runs import documents, train
 
-from ldt.training.pattern import GLOBAL, NOTHING, POOLED, SIDE, WINDOW, cells, of_input, picture
+from ldt.training.model_card import (
+    GLOBAL,
+    NOTHING,
+    POOLED,
+    SIDE,
+    WINDOW,
+    cells,
+    draw_pattern,
+    picture,
+)
 
 
 def by_hand(is_global, window, pooled, count):
@@ -53,10 +62,10 @@ def test_the_picture_has_a_box_for_each_stretch_of_a_row():
 
 def test_a_model_without_windows_has_no_picture():
     feature = {"global_attention_mask": np.array([1, 0, 0])}
-    assert of_input(feature, SimpleNamespace()) is None
+    assert draw_pattern(feature, SimpleNamespace()) is None
     config = SimpleNamespace(attention_window=[2, 4], pooling_layers=[0], pooling_window=6)
-    rows, facts = of_input(feature, config)
-    assert rows == [[3, 3, 3], [3, 1, 1], [3, 1, 1]]
+    svg, facts = draw_pattern(feature, config)
+    assert svg.count("<rect") == 1 + 1 + 2 + 2
     assert facts == {"tokens": 3, "window": 4, "global": 1, "pooling_window": 6}
 
 

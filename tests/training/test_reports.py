@@ -15,7 +15,7 @@ from transformers.integrations import integration_utils
 from ldt.errors import RecipeError, UserError
 from ldt.recipe.recipe import load
 from ldt.recipe.run import Run
-from ldt.training.reports import Reports
+from ldt.training.progress import Reports
 
 PRETRAIN = """
 task: {name: TASK}

@@ -6,7 +6,7 @@ import pytest
 from training_runs import assert_same_run, train
 
 from ldt.errors import RecipeError
-from ldt.training.sampling import Balanced
+from ldt.training.labelled import Balanced
 
 CLASSES = [[0]] * 20 + [[1]] * 3 + [[2]] * 4
 

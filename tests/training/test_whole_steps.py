@@ -112,7 +112,7 @@ def test_the_input_of_a_process_that_has_no_other_counts_nothing(tmp_path, task)
     found = []
     for documents in ([], [0]):
         batch = made.data_collator(made.train_dataset[:1])
-        count = made._items_of([batch], torch.device("cpu"))
+        count = made.count_items([batch], torch.device("cpu"))
         batch["document"] = torch.tensor(documents)
         before = made.state.num_input_tokens_seen
         made.training_step(made.model, batch, count)

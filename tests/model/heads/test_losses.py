@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from ldt.model.heads.losses import cross_entropy
 from ldt.model.heads.questions import evidence_loss, span_loss
-from ldt.training.language_model import LanguageModelTrainer
+from ldt.model.packing import pack
+from ldt.training.trainer import LanguageModelTrainer
 
 TOKENS = 4096
 HALF = [torch.bfloat16, torch.float16]
@@ -87,7 +88,9 @@ def test_nats_of_a_language_model(half):
     logits, labels = half
     there = SimpleNamespace(logits=logits[labels != -100])
     trainer = SimpleNamespace(
-        _without_names=dict, on_device=dict, compute_loss_context_manager=nullcontext
+        model_inputs=dict,
+        args=SimpleNamespace(device="cpu"),
+        compute_loss_context_manager=nullcontext,
     )
     inputs = {"labels": labels[None]}
     _, nats, count = LanguageModelTrainer.prediction_step(

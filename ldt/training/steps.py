@@ -1,0 +1,357 @@
+"""Optimizer steps that learn the same however their inputs lie in batches, processes and memory."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sized
+from itertools import accumulate, islice
+from typing import Any, cast
+
+import torch
+import transformers
+from accelerate.utils import (  # type: ignore[import-untyped]  # has no hints
+    DistributedType,
+    recursively_apply,
+)
+from transformers import TrainerCallback
+
+from ldt.data.features import NO_POSITION, TOKEN_TYPES
+from ldt.errors import ResourceError, out_of_memory
+from ldt.model.layers import UNUSED_PASSES
+
+log = logging.getLogger("ldt")
+
+_TOKENS = {*TOKEN_TYPES, "attention_mask"}  # inputs with a number for each token
+
+
+class DocumentIdCollator:
+    """A collator whose batches have two more keys, which the model never sees.
+
+    ``document`` [inputs] int64: the number of each one's document; ``rows`` [inputs] int64: how
+    many rows of the batch each input is.
+    """
+
+    def __init__(self, collator):
+        self.collator = collator
+
+    def __call__(self, features):
+        parts = [item if isinstance(item, list) else [item] for item in features]
+        documents = torch.tensor([part[0]["document"] for part in parts])
+        rows = torch.tensor([len(part) for part in parts])
+        return {**self.collator(features), "document": documents, "rows": rows}
+
+
+class _DropUnusedGradients(TrainerCallback):
+    """Parameters that no process has used in a step have no gradient, as in one process.
+
+    DistributedDataParallel waits for one, so that the model gives zeros (`ldt.model.layers`); with
+    these an optimizer would decay them.
+    """
+
+    def __init__(self, trainer: ItemTrainer):
+        self._trainer = trainer
+
+    def on_pre_optimizer_step(self, args, state, control, *, model, **kwargs):
+        parameters = [p for p in model.parameters() if p.grad is not None]
+        passes = [vars(p).pop(UNUSED_PASSES, 0) for p in parameters]
+        unused = torch.tensor([n >= self._trainer.passes for n in passes], device=args.device)
+        everywhere = self._trainer.accelerator.reduce(unused.int()) == args.world_size
+        for parameter, is_unused in zip(parameters, everywhere.tolist(), strict=True):
+            if is_unused:
+                parameter.grad = None
+
+
+class ItemTrainer(transformers.Trainer):
+    """A Trainer whose loss is a mean over the items of a step (``loss_items`` of the model).
+
+    Items are counted over the accumulated batches and all processes, and each batch's loss is its
+    sum divided by that count. transformers' gives each batch the same weight, however few items it
+    has, and counts none but ``labels``. So a batch can be run in smaller ones: where memory ends,
+    what is run at a time is halved and the step repeated. Its inputs, loss and gradient stay, but
+    for rounding and for what dropout draws. Several processes would have to halve together, while
+    each waits for the gradients of the others: there memory that ends is an error, as it is with a
+    single input at a time.
+
+    Several processes take equally many inputs at a time; what accelerate repeats to that end in the
+    last batches of an epoch is left out. In evaluation too, where transformers' takes each row for
+    an input, and loses rows of inputs that have several.
+
+    ``micro_batch``: inputs of a batch that are run at a time; None: all of them.
+    ``micro_batch_tokens``: tokens, with padding, that are run at a time where an input has no more;
+    inputs of like length are run together then. None: any.
+    ``train_sampler``: order of the training items; None: random.
+    ``answer``: makes the outputs of an evaluation batch in place of those that came with its loss,
+    of the model, the batch and its documents' numbers (`ldt.training.evaluation.ByExample`).
+    """
+
+    model: torch.nn.Module  # never None, as transformers' may be before its training
+    train_sampler: Any = None
+    answer: Callable[..., Mapping[str, torch.Tensor]] | None = None
+    micro_batch: int | None = None
+    micro_batch_tokens: int | None = None
+
+    def __init__(self, *, data_collator, **kwargs):
+        super().__init__(data_collator=DocumentIdCollator(data_collator), **kwargs)
+        self.model_accepts_loss_kwargs = True
+        if self.args.world_size > 1 and not self.is_fsdp_enabled:  # where gradients are in parts
+            self.add_callback(_DropUnusedGradients(self))
+        self.passes = 0  # of the model in a step
+        self._batches: list[tuple[dict, torch.Tensor]] = []  # of this step, and their rows
+        self._loss = torch.zeros(())  # of this step, up to the batch before
+        self._random: list[torch.Tensor] = []  # state at the step's beginning
+        self._rows = torch.zeros(1)  # [1] int64, of this process in an evaluation batch
+        self._documents: list[int] = []  # of these
+        self._loss_comes = False  # before the outputs of the batch
+
+    @property
+    def parts_batches(self) -> bool:
+        """True if a batch can be run in smaller ones."""
+        return self.accelerator.distributed_type == DistributedType.NO
+
+    def _without_repeated(self, batch: dict, data: Any) -> dict:
+        """A batch of ``data``; if it is the last one, without what accelerate repeats in it.
+
+        The last batches go on with the first inputs until each process has as many. A process that
+        has no other keeps one, whose ``document`` is left out.
+        """
+        size = len(batch["document"])  # the same in all processes
+        together = size * self.args.world_size
+        if together == size or not self.accelerator.gradient_state.end_of_dataloader:
+            return batch
+        last = len(cast(Sized, data)) % together or together
+        kept = min(max(last - size * self.args.process_index, 0), size)
+        rows = int(batch["rows"][: max(kept, 1)].sum())
+        cut = {name: value[:rows] for name, value in batch.items()}
+        return cut | {name: batch[name][:kept] for name in ("document", "rows")}
+
+    # -- training
+
+    def _get_train_sampler(self, train_dataset=None):
+        if self.train_sampler is not None:
+            return self.train_sampler
+        return super()._get_train_sampler(train_dataset)
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        batches = list(islice(epoch_iterator, num_batches))
+        self.passes = len(batches)
+        self._batches, self._loss = [], torch.zeros((), device=device)
+        # Whole batches are left out, or are made by sizes of their own.
+        strategy = getattr(self.args, "train_sampling_strategy", "random")
+        if batches and not (self.args.dataloader_drop_last or strategy == "batch_rebalance"):
+            batches[-1] = self._without_repeated(batches[-1], self.train_dataset)
+        return batches, self.count_items(batches, device) if batches else None
+
+    def count_items(self, batches: list[dict], device) -> torch.Tensor:
+        """Number of items in the loss of a step, scalar or [parts], over all processes."""
+        counts = []
+        for batch in batches:
+            items = cast(Any, self.model).loss_items(**batch)
+            counts.append(items if len(batch["document"]) else torch.zeros_like(items))
+        count = torch.stack(counts).sum(0).to(device)
+        if self.args.world_size > 1:
+            count = self.accelerator.reduce(count)
+        if self.args.n_gpu > 1:  # DataParallel gives each device a part
+            count = count.expand(self.args.n_gpu, *count.shape)
+        return count
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        """The loss of a batch [], whose gradients are added to those of the batches before."""
+        if not self._batches:
+            self._random = random_state(self.args.device)
+        self._batches.append((inputs, inputs.pop("rows")))
+        loss = self._run(model, self._batches[-1:], num_items_in_batch)
+        while loss is None:
+            # The graph of the pass that failed is gone with its exception. Some gradients may have
+            # come before that, so the step begins anew.
+            model.zero_grad()
+            free_memory(self.args.device)
+            set_random_state(self._random, self.args.device)
+            whole = self._run(model, self._batches, num_items_in_batch)
+            loss = None if whole is None else whole - self._loss
+        self._loss = self._loss + loss
+        return loss
+
+    def _run(self, model, batches, items) -> torch.Tensor | None:
+        """Passes through batches, the sum of their losses; None, and less at a time, if memory
+        ends."""
+        total = torch.zeros((), device=self.args.device)
+        try:
+            for inputs, rows in batches:
+                parts = list(micro_batches(inputs, rows, self.micro_batch, self.micro_batch_tokens))
+                self.passes += len(parts) - 1
+                for part in parts[:-1]:  # other processes have other numbers of them
+                    with self.accelerator.no_sync(model):
+                        total = total + super().training_step(model, part, items)
+                total = total + super().training_step(model, parts[-1], items)
+        except Exception as error:
+            most = max(len(rows) for _, rows in batches)
+            size = min(self.micro_batch or most, most)
+            if size == 1 or not self.parts_batches or not out_of_memory(error):
+                raise
+        else:
+            return total
+        self.micro_batch = size // 2
+        log.warning(
+            "out of memory at step %d with %d inputs at a time: from here on it is %d at a time, "
+            "and a step has the same inputs as before",
+            self.state.global_step + 1,
+            size,
+            self.micro_batch,
+        )
+        return None
+
+    def too_little_memory(self) -> ResourceError:
+        """The error that ends a run where memory ended."""
+        step = self.state.global_step
+        if not self.model.training:
+            return ResourceError(
+                f"out of memory in the evaluation at step {step}: a smaller "
+                "training.per_device_eval_batch_size needs less; --resume goes on"
+            )
+        batch = self.micro_batch or self.args.train_batch_size
+        size = f"{batch} inputs" if batch > 1 else "one input"
+        smaller = ", a smaller training.per_device_train_batch_size" if batch > 1 else ""
+        return ResourceError(
+            f"out of memory at step {step + 1} with {size} at a time: "
+            f"training.gradient_checkpointing=true{smaller} or a shorter data.max_length needs "
+            "less; --resume goes on"
+        )
+
+    # -- evaluation
+
+    def get_eval_dataloader(self, eval_dataset=None):
+        """All items in order, whatever the arguments say of training: rows are matched to documents
+        by their place."""
+        args = self.args
+        training = {"dataloader_drop_last": False, "train_sampling_strategy": "random"}
+        before = {name: getattr(args, name) for name in training if hasattr(args, name)}
+        vars(args).update({name: training[name] for name in before})
+        try:
+            return super().get_eval_dataloader(eval_dataset)
+        finally:
+            vars(args).update(before)
+
+    def _get_num_items_in_batch(self, batch_samples, device):
+        return None  # in evaluation each batch has its own mean
+
+    def evaluation_loop(self, *args, **kwargs):
+        self.gather_function = self._gathered  # for this loop, then transformers' own again
+        return super().evaluation_loop(*args, **kwargs)
+
+    def model_inputs(self, batch: dict) -> dict:
+        """Inputs of the model of an evaluation batch; its rows are counted."""
+        batch = self._without_repeated(batch, self.eval_dataset)
+        self._rows, self._loss_comes = batch["rows"].sum()[None], False
+        self._documents = batch["document"].tolist()
+        return {name: batch[name] for name in batch if name not in ("document", "rows")}
+
+    def prediction_step(self, model, inputs, *args, **kwargs):
+        loss, logits, labels = super().prediction_step(
+            model, self.model_inputs(inputs), *args, **kwargs
+        )
+        self._loss_comes = loss is not None
+        return loss, logits, labels
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        shift = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
+        if self.label_smoother is not None and shift is not None:
+            # The loss is made here, of logits, and the model does not see the labels.
+            inputs = inputs | {"decoder_input_ids": shift(inputs["labels"])}
+        computed = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        if not return_outputs or self.answer is None:
+            return computed
+        loss, computed = computed[0], None  # its logits need no memory any more
+        whole = self.accelerator.unwrap_model(model)
+        return loss, {"loss": loss, **self.answer(whole, inputs, self._documents)}
+
+    def _gathered(self, values):
+        """Outputs or labels [rows, ...] of all processes, without the rows of repeated inputs."""
+        if self._loss_comes:  # once for each input, and first
+            self._loss_comes = False
+            return self.accelerator.gather_for_metrics(values)
+        counts = self.accelerator.gather(self._rows).tolist()
+
+        def joined(rows):
+            parts = zip(rows.chunk(len(counts)), counts, strict=True)
+            return torch.cat([part[:count] for part, count in parts])
+
+        padded = self.accelerator.pad_across_processes(values)
+        return recursively_apply(joined, self.accelerator.gather(padded))
+
+
+def micro_batches(
+    batch: dict, rows: torch.Tensor, size: int | None, tokens: int | None = None
+) -> Iterator[dict]:
+    """Cut a batch into smaller ones.
+
+    Args:
+        batch: tensors [rows, ...].
+        rows: [inputs] int64, how many rows of the batch each input is.
+        size: inputs of a smaller one; None: all.
+        tokens: of a smaller one, with padding, where an input alone has no more; the longest inputs
+            come first then, and rows are cut to the longest of a batch. None: any.
+    """
+    size = size or len(rows)
+    ends = list(accumulate(rows.tolist()))
+    inputs = [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    if tokens is not None:
+        yield from _by_length(batch, inputs, size, tokens)
+    elif size >= len(inputs):
+        yield dict(batch)
+    else:
+        for first in range(0, len(inputs), size):
+            part = slice(inputs[first].start, inputs[first : first + size][-1].stop)
+            yield {name: value[part] for name, value in batch.items()}
+
+
+def _by_length(batch: dict, inputs: list[range], size: int, tokens: int) -> Iterator[dict]:
+    mask = batch.get("attention_mask")
+    if mask is None:
+        mask = torch.ones_like(batch["input_ids"])
+    # A row ends with its last token; an input is as long as its longest row.
+    ends = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1).cpu()
+    lengths = {rows: int(ends[list(rows)].max()) for rows in inputs}
+    group: list[range] = []
+    for rows in sorted(inputs, key=lambda rows: -lengths[rows]):
+        count = sum(map(len, [*group, rows]))
+        if group and (len(group) == size or count * lengths[group[0]] > tokens):
+            yield _cut(batch, group, lengths[group[0]])
+            group = []
+        group.append(rows)
+    yield _cut(batch, group, lengths[group[0]])
+
+
+def _cut(batch: dict, inputs: list[range], longest: int) -> dict:
+    """Some inputs of a batch, without what only fills them up."""
+    rows = [row for each in inputs for row in each]
+    width = batch["input_ids"].shape[1]
+    part = {}
+    for name, value in batch.items():
+        value = value[rows]
+        wide = value.ndim > 1 and value.shape[1] == width
+        # What is no row of tokens may be as wide by chance.
+        if wide and (name in _TOKENS or bool((value[:, longest:] == NO_POSITION).all())):
+            value = value[:, :longest]
+        part[name] = value
+    return part
+
+
+def free_memory(device: torch.device) -> None:
+    """Give back what nothing refers to."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def random_state(device: torch.device) -> list[torch.Tensor]:
+    """The state of the generators that a model draws from on a device."""
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
+
+
+def set_random_state(states: list[torch.Tensor], device: torch.device) -> None:
+    """Bring the generators back to a `random_state`."""
+    torch.set_rng_state(states[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[1], device)
