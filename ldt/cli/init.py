@@ -16,7 +16,7 @@ from ldt.cli.recipes import conversion, new_file
 from ldt.errors import DataError, UserError, did_you_mean
 
 if TYPE_CHECKING:
-    from ldt.convert.candidate import Candidate
+    from ldt.convert.kinds import Candidate
 
 SMALL, LARGE = "sentence-transformers/all-MiniLM-L6-v2", "allenai/longformer-base-4096"
 WRITER = "facebook/bart-base"  # of a task whose answers are written
@@ -90,7 +90,7 @@ def _write(
     yes: bool,
 ) -> list[str]:
     """Ask for what is None, write the recipe, and return what to say of it and to run next."""
-    from ldt.convert.candidate import candidate
+    from ldt.convert.kinds import candidate
     from ldt.io import files
     from ldt.recipe import draft
     from ldt.recipe.survey import check_fields, survey

@@ -119,7 +119,7 @@ def _with_model(name: str, text: str, model: str, target: str) -> tuple[str, lis
     Args:
         target: file that it is written to, as a shell takes it.
     """
-    from ldt.convert.candidate import candidate
+    from ldt.convert.kinds import candidate
     from ldt.recipe import draft, yaml
     from ldt.tasks import TASKS
     from ldt.tasks.writing_task import WritingTask

@@ -2,26 +2,28 @@
 
 import json
 import os
+import shlex
 import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save_file
 
 from ldt.convert import rotary
-from ldt.convert.encoder import EncoderSource
 from ldt.convert.kinds import SEQ2SEQ, source_config
-from ldt.convert.lengthen import POSITION_TABLES, long_config, long_weights
-from ldt.convert.proof import prove
-from ldt.convert.report import ConversionReport, Proved, shown_path
 from ldt.convert.seq2seq import Seq2SeqSource
-from ldt.convert.source import find_source
+from ldt.convert.source import POSITION_TABLES, EncoderSource, long_config, long_weights, prove
 from ldt.errors import ModelError, ResourceError, UserError
-from ldt.inference.perplexity import MaskedText, score, scorer, texts
+from ldt.inference.agreement import TOLERANCE, OutputCheck
+from ldt.inference.perplexity import MaskedText, Score, score, scorer, texts
 from ldt.io.files import check_new_folder, new_folder, writing
 from ldt.model import LdtForMaskedLM, load, load_tokenizer, usable_length
 from ldt.model.config import upper_middle_layers
 from ldt.model.config_file import read_values
-from ldt.model.loading import quiet
+from ldt.model.loading import TOKENIZERS, find_folder, quiet
+from ldt.model.weights import WEIGHTS
 
 ARCHITECTURES = ("longformer", "poolingformer")
 
@@ -39,6 +41,72 @@ _NOT_TOKENIZER = (  # of tokenizer_config.json: where it came from, and how some
 _SAMPLE = "Nothing in this agreement (see § 4.2) limits liability for caffè or naïve résumés.\n"
 
 
+@dataclass
+class ConversionReport:
+    """Result of a conversion. `lines` or `str` make it text.
+
+    Attributes:
+        source: as it was given.
+        target: folder of the converted model.
+        facts: lines by their subject.
+        checks: the proof.
+        scores: of a text, before and after; empty without one.
+    """
+
+    source: str
+    target: Path
+    facts: dict[str, str]
+    checks: list[OutputCheck]
+    scores: list[tuple[str, Score]]
+
+    @property
+    def ok(self) -> bool:
+        """True if all checks of the proof hold."""
+        return all(check.ok for check in self.checks)
+
+    @property
+    def difference(self) -> float:
+        """Largest difference in any check."""
+        return max(check.difference for check in self.checks)
+
+    def lines(self) -> list[str]:
+        """The report as text, the proof and the next command last."""
+        name = _shown(self.target)
+        return [
+            f"{self.source} -> {name}",
+            *(f"  {what:<18}{fact}" for what, fact in self.facts.items()),
+            "proof: source and converted model on random tokens, largest difference",
+            *(f"  {check.name:<18}{check}" for check in self.checks),
+            *(f"{name}: {row.bits_per_token:.3f} bits per token" for name, row in self.scores),
+            f"next: ldt finetune recipe.yaml model.path={shlex.quote(name)}",
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+@dataclass
+class _Plan:
+    """A model that is to be written.
+
+    Attributes:
+        origin: the source, a `Source` or `RotarySource`.
+        target: folder to write.
+        config, weights, tokenizer: of the converted model.
+        facts: lines of the report by their subject.
+        prove: makes the checks of the model as it was written, so that the proof covers saving and
+            loading too.
+    """
+
+    origin: Any
+    target: Path
+    config: Any
+    weights: dict[str, Any]
+    tokenizer: Any
+    facts: dict[str, str]
+    prove: Callable[[Any], list[OutputCheck]]
+
+
 def convert(
     source,
     target=None,
@@ -52,13 +120,13 @@ def convert(
     overwrite=False,
     rope_theta=None,
     rope_scaling=None,
-) -> Proved:
+) -> ConversionReport:
     """Write a long-input model made from a short-input one, after a proof that it is the same.
 
-    `ldt.convert.lengthen` says how config and weights become long, `ldt.convert.proof` what is
-    compared; of encoders with rotary positions `ldt.convert.rotary` says both. Everything is in a
-    temporary folder beside the target until the proof holds. Weights are saved in float32. The same
-    source gives the same bytes.
+    `ldt.convert.source` says how config and weights become long, and what is compared; of encoders
+    with rotary positions `ldt.convert.rotary` does. Everything is in a temporary folder beside the
+    target until the proof holds. Weights are saved in float32. The same source gives the same
+    bytes.
 
     Args:
         source: folder or hub id of a BERT, RoBERTa, XLM-R, CamemBERT, BART, Longformer, LED or
@@ -71,7 +139,7 @@ def convert(
         window: tokens in reach on both sides together, in every layer; None: 512, of a BART 1,024,
             in a Poolingformer 128, and of a Longformer or LED those that its layers have. Of a
             ModernBERT it is that of the full layers; None: they stay full.
-        positions: a name in `ldt.convert.lengthen.POSITION_TABLES`.
+        positions: a name in `ldt.convert.source.POSITION_TABLES`.
         second_level: for a Poolingformer: keys of `LdtConfig` that begin with ``pooling`` and their
             values, where they are not the defaults.
         check: file, folder or pattern of text on which source and converted model are scored as
@@ -89,88 +157,125 @@ def convert(
     Source: Beltagy et al. 2020 (arXiv:2004.05150), section 5.
     """
     _check_options(architecture, window, positions, max_length)
-    folder = find_source(source)
+    folder = _source_folder(source)
     kind = read_values(folder).get("model_type")
+
+    def target_of(length: int) -> Path:
+        """The target, which can be written: refused before weights are read, which takes time."""
+        name = _default_name(source, folder, architecture, length)
+        path = Path(target or name).expanduser()
+        check_new_folder(path, folder, overwrite)
+        return path
+
     if kind in rotary.KINDS:
-        _check_rotary(kind, architecture, positions)
-        rotation = max_length, window, rope_theta, rope_scaling
-        return _convert_rotary(folder, kind, source, target, rotation, check, overwrite)
-    if rope_theta is not None or rope_scaling is not None:
+        if architecture != "longformer" or positions != "tile":
+            raise UserError(_not_of_rotary(kind.removeprefix("ldt_"), architecture, positions))
+        origin = rotary.read(folder, kind, source, max_length, window, rope_theta, rope_scaling)
+        plan = _Plan(
+            origin,
+            target_of(usable_length(origin.config)),
+            origin.config,
+            origin.weights(),
+            load_tokenizer(folder, origin.model.config),
+            origin.facts(),
+            lambda model: rotary.prove(origin, model),
+        )
+        _check_head(origin, source, check)
+    elif rope_theta is not None or rope_scaling is not None:
         raise UserError(
             f"--rope-theta and --rope-scaling are for rotary positions ({', '.join(rotary.KINDS)})"
         )
-    options = architecture, max_length, window, positions, second_level
-    return _convert_table(folder, source, target, options, check, overwrite)
+    else:
+        kind, config = source_config(folder)
+        family = Seq2SeqSource if kind in SEQ2SEQ else EncoderSource
+        max_length = family.longest if max_length is None else max_length
+        path = target_of(max_length)
+        origin = family.read(folder, kind, config)
+        _check_source(origin, source, max_length, check)
+        attention = _attention(origin, architecture, window, second_level)
+        plan = _long_plan(origin, path, max_length, *attention, positions)
+    return _written(plan, source, check)
 
 
-def _convert_table(folder, source, target, options, check, overwrite):
-    """`convert` of a model with a table of positions; options in the order of its arguments."""
-    architecture, max_length, window, positions, second_level = options
-    kind, config = source_config(folder)
-    family = Seq2SeqSource if kind in SEQ2SEQ else EncoderSource
-    max_length = family.longest if max_length is None else max_length
-    target = Path(target or _default_name(source, folder, architecture, max_length)).expanduser()
-    # Refused before the source is read, which takes time.
-    check_new_folder(target, folder, overwrite)
-    origin = family.read(folder, kind, config)
-    _check_source(origin, source, max_length, check)
-    tokenizer = load_tokenizer(folder, origin.config, adopt_padding=kind == "bert")
-    windows, pooling = _attention(origin, architecture, window, second_level)
+def _long_plan(origin, target, max_length, windows, pooling, positions) -> _Plan:
+    """The plan of a model with a table of positions.
+
+    Args:
+        windows, pooling: of `long_config`.
+    """
+    tokenizer = load_tokenizer(origin.folder, origin.config, adopt_padding=origin.kind == "bert")
     config = long_config(origin, tokenizer, max_length, windows, pooling)
     weights = long_weights(origin, config, positions)
+    parameters = sum(tensor.numel() for tensor in weights.values())
+    sizes = ", ".join(map(str, sorted(set(config.attention_window))))
+    before = ", ".join(map(str, sorted(set(origin.windows))))
+    table = _positions_in_words(positions, origin.length, usable_length(config))
+    copied = len(origin.base) + len(origin.head) - 1
+    second = _second_level(config)
+    facts = {
+        "model": f"{origin.kind}, {config.num_hidden_layers} layers of width "
+        f"{config.hidden_size}, {parameters:,} parameters",
+        "positions": f"{origin.length} -> {usable_length(config)} ({table})",
+        "window": f"{sizes} tokens, both sides together" + f" (source: {before})" * bool(before),
+        "global attention": ("the source's" if before else "copies of the local") + " projections",
+        **({"masked-LM head": origin.head_note} if origin.head_note else {}),
+        **origin.facts,
+        "weights": f"{copied} tensors copied, the position table made long, "
+        f"{len(weights) - copied - 1} created",
+        **({"second level": second} if second else {}),
+        **({"not converted": ", ".join(origin.left_out)} if origin.left_out else {}),
+    }
 
-    def report(model):
-        checks = prove(origin, model, max_length, min(windows), positions == "tile")
-        return _report(source, target, origin, config, weights, positions, checks)
+    def checks(model):
+        return prove(origin, model, max_length, min(windows), positions == "tile")
 
-    return _written(target, origin, config, weights, tokenizer, report, check, max_length)
-
-
-def _convert_rotary(folder, kind, source, target, options, check, overwrite):
-    """`convert` of an encoder with rotary positions; options as `ldt.convert.rotary.read` has."""
-    origin = rotary.read(folder, kind, source, *options)
-    longest = usable_length(origin.config)
-    target = Path(target or _default_name(source, folder, "longformer", longest)).expanduser()
-    check_new_folder(target, folder, overwrite)
-    if check and not origin.head:
-        raise UserError(f"--check needs a masked-LM head; {source} has none")
-    tokenizer = load_tokenizer(folder, origin.model.config)
-
-    def report(model):
-        return rotary.report(origin, source, target, rotary.prove(origin, model))
-
-    weights = origin.weights()
-    return _written(target, origin, origin.config, weights, tokenizer, report, check, longest)
+    return _Plan(origin, target, config, weights, tokenizer, facts, checks)
 
 
-def _written(target, origin, config, weights, tokenizer, report_of, check, longest):
+def _written(plan: _Plan, source, check) -> ConversionReport:
     """Write a converted model, and keep it if its proof holds.
 
     Args:
-        report_of: makes the `Proved` of the model as it was written, so that the proof covers
-            saving and loading too.
-        check, longest: text to score both models on, if there is any, and the longest input.
+        check: text to score both models on, if there is any.
     """
-    place = Path(os.path.abspath(target))
-    with writing(target), new_folder(place) as folder:
-        _write(folder, config, weights, tokenizer, origin.generation)
-        report = report_of(origin.load(folder))
-        _check_proof(report)
-        _check_tokenizer(tokenizer, folder, config)
+    with writing(plan.target), new_folder(Path(os.path.abspath(plan.target))) as folder:
+        _write(folder, plan.config, plan.weights, plan.tokenizer, plan.origin.generation)
+        checks = plan.prove(plan.origin.load(folder))
+        report = ConversionReport(str(source), plan.target, plan.facts, checks, [])
+        if not report.ok:
+            _refuse(report)
+        _check_tokenizer(plan.tokenizer, folder, plan.config)
         if check:
-            report.scores = _scores(origin, folder, tokenizer, check, longest)
+            length = usable_length(plan.config)
+            report.scores = _scores(plan.origin, folder, plan.tokenizer, check, length)
     return report
 
 
-def _check_rotary(kind, architecture, positions):
-    """Refuse options that are of tables of positions."""
-    kind = kind.removeprefix("ldt_")
+def _source_folder(name):
+    """The folder of a source; a hub id is looked up when there is no folder of that name.
+
+    Raises:
+        ModelError: there is no such model, or a file of it is missing.
+    """
+    try:
+        folder = find_folder(name)
+    except ModelError as error:  # its advice is to convert something, as is being done
+        raise ModelError(str(error).partition("; ldt convert")[0]) from error
+    needed = {"config": ("config.json",), "weights": WEIGHTS, "tokenizer": TOKENIZERS}
+    for what, names in needed.items():
+        if not any((folder / name).is_file() for name in names):
+            raise ModelError(
+                f"{folder}: no {what} ({' or '.join(names)}); a source has config, weights and "
+                "tokenizer in one folder"
+            )
+    return folder
+
+
+def _not_of_rotary(kind, architecture, positions):
+    """The refusal of options that are of tables of positions."""
     if architecture != "longformer":
-        raise UserError(f"--architecture {architecture}: a {kind} stays one; leave it out")
-    if positions != "tile":
-        raise UserError(
-            f"--positions {positions}: a {kind} has no table of positions; leave it out"
-        )
+        return f"--architecture {architecture}: a {kind} stays one; leave it out"
+    return f"--positions {positions}: a {kind} has no table of positions; leave it out"
 
 
 def _check_options(architecture, window, positions, max_length):
@@ -193,6 +298,12 @@ def _default_name(source, folder, architecture, max_length):
     return f"{name}{kind}-{max_length}"
 
 
+def _check_head(origin, source, check):
+    """Refuse to score a source without a masked-LM head."""
+    if check and not origin.head:
+        raise UserError(f"--check needs a masked-LM head; {source} has none")
+
+
 def _check_source(origin, source, max_length, check):
     """Refuse a source that cannot become so long or be checked."""
     if check and origin.kind in SEQ2SEQ:
@@ -204,8 +315,7 @@ def _check_source(origin, source, max_length, check):
             f"--max-length {max_length} would cut the {origin.length} positions of {source}; "
             f"{origin.length} is the least"
         )
-    if check and not origin.head:
-        raise UserError(f"--check needs a masked-LM head; {source} has none")
+    _check_head(origin, source, check)
 
 
 def _attention(origin, architecture, window, second_level):
@@ -220,27 +330,25 @@ def _attention(origin, architecture, window, second_level):
     return windows, {}
 
 
-def _report(source, target, origin, config, weights, positions, checks):
-    return ConversionReport(
-        source=str(source),
-        target=target,
-        kind=origin.kind,
-        layers=config.num_hidden_layers,
-        width=config.hidden_size,
-        parameters=sum(tensor.numel() for tensor in weights.values()),
-        source_length=origin.length,
-        max_length=usable_length(config),
-        windows=config.attention_window,
-        second_level=_second_level(config),
-        head=origin.head_note,
-        further=origin.facts,
-        source_windows=origin.windows,
-        left_out=origin.left_out,
-        positions=positions,
-        copied=len(origin.base) + len(origin.head) - 1,
-        created=len(weights) - len(origin.base) - len(origin.head),
-        checks=checks,
-        scores=[],
+def _positions_in_words(positions, length, max_length):
+    """The way the rows of a table of positions were used."""
+    if positions == "interpolate":
+        return "interpolated"
+    if positions == "random":
+        return f"the first {length} copied, the rest random"
+    copies, remainder = divmod(max_length, length)
+    tiled = "copied once" if copies == 1 else f"copied {copies} times"
+    return f"{tiled}, and the first {remainder} once more" if remainder else tiled
+
+
+def _second_level(config):
+    """The second level in words."""
+    if not config.pooling_layers:
+        return ""
+    layers = ", ".join(map(str, config.pooling_layers))
+    return (
+        f"layers {layers} (from 0 on): {config.pooling_window} tokens in cells of "
+        f"{config.pooling_size}, one every {config.pooling_stride} ({config.pooling})"
     )
 
 
@@ -272,29 +380,21 @@ def _plain(model):
     return logits
 
 
-def _second_level(config):
-    """The second level in words."""
-    if not config.pooling_layers:
-        return ""
-    layers = ", ".join(map(str, config.pooling_layers))
-    return (
-        f"layers {layers} (from 0 on): {config.pooling_window} tokens in cells of "
-        f"{config.pooling_size}, one every {config.pooling_stride} ({config.pooling})"
-    )
-
-
-def _check_proof(report):
+def _refuse(report):
     """Refuse a model that is not what its source is."""
-    if report.ok:
-        return
-    worst = max(report.checks, key=lambda check: (not check.ok, check.tolerance, check.difference))
-    by = f"{worst.difference:.1e} ({worst.name}), the tolerance is {worst.tolerance:.1e}"
-    if not worst.tolerance:
+    worst = max(report.checks, key=lambda check: (not check.ok, check.scale, check.difference))
+    by = f"{worst.difference:.1e} ({worst.name}), the tolerance is {TOLERANCE * worst.scale:.1e}"
+    if not worst.scale:
         by = f"{worst.difference} tokens ({worst.name})"
     raise ModelError(
         f"{report.source}: the converted model differs from its source by {by}; "
-        f"{shown_path(report.target)} is not written"
+        f"{_shown(report.target)} is not written"
     )
+
+
+def _shown(path):
+    """./name for a bare name, which could be read as a hub id."""
+    return f"./{path}" if len(path.parts) == 1 and not path.is_absolute() else str(path)
 
 
 def _write(folder, config, weights, tokenizer, generation):

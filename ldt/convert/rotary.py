@@ -12,13 +12,13 @@ from pathlib import Path
 import torch
 import transformers
 
-from ldt.convert.proof import OutputCheck, compared, padded, random_ids
-from ldt.convert.report import Proved, sizes
-from ldt.convert.source import PROVED_LENGTH
+from ldt.convert.source import PROVED_LENGTH, compared, random_rows
 from ldt.errors import ModelError, UserError
+from ldt.inference.agreement import OutputCheck
 from ldt.model import LdtForMaskedLM, LdtModernBertModel, load, usable_length
 from ldt.model.base import LdtPreTrainedModel
 from ldt.model.loading import quiet, read_config
+from ldt.model.weights import read_weights
 
 KINDS = {  # model_type -> how transformers' classes of it begin
     "modernbert": "ModernBert",
@@ -68,6 +68,29 @@ class RotarySource:
         """The converted model as it was written."""
         return load(folder, type(self.model))
 
+    def facts(self):
+        """Lines of the report by their subject."""
+        config, weights = self.config, self.weights()
+        parameters = sum(tensor.numel() for tensor in weights.values())
+        full = config.layer_types.count(_FULL)
+        window = "none, they see the whole document"
+        if config.full_attention_window:
+            window = f"{config.full_attention_window:,} tokens, both sides together"
+        local = config.local_attention // 2 * 2
+        angles = config.rope_parameters[_FULL]
+        theta, rope_type = angles["rope_theta"], angles["rope_type"]
+        scaled = "" if rope_type == "default" else f", {rope_type} scaling by {angles['factor']:g}"
+        return {
+            "model": f"{self.kind.removeprefix('ldt_')}, {config.num_hidden_layers} layers of "
+            f"width {config.hidden_size}, {parameters:,} parameters",
+            "longest input": f"{self.length:,} -> {config.max_position_embeddings:,} tokens",
+            "full layers": f"{full}, window: {window}",
+            "local layers": f"{len(config.layer_types) - full}, window: {local} tokens, as before",
+            "angles": f"theta {theta:,g}{scaled} in full layers; local ones as before",
+            "masked-LM head": "kept" if self.head else "none in the source",
+            "weights": f"{len(weights)} tensors copied",
+        }
+
 
 def read(folder, kind, source, max_length, window, rope_theta, rope_scaling):
     """The `RotarySource` in a folder.
@@ -92,7 +115,7 @@ def read(folder, kind, source, max_length, window, rope_theta, rope_scaling):
             f"--max-length {max_length} would cut the {length} tokens of {source}; "
             f"{length} is the least"
         )
-    head = "decoder.bias" in _names(folder)
+    head = "decoder.bias" in read_weights(folder, mapped=True)
     model = load(folder, LdtForMaskedLM if head else LdtModernBertModel)
     if head and model.new_weights:
         raise ModelError(f"{folder}: weights are missing: {', '.join(model.new_weights)}")
@@ -115,12 +138,6 @@ def read(folder, kind, source, max_length, window, rope_theta, rope_scaling):
     except ValueError as error:
         raise UserError(f"{source}: {error}") from error
     return RotarySource(folder, kind, model, config)
-
-
-def _names(folder):
-    from ldt.model.weights import read_weights
-
-    return read_weights(folder, mapped=True).keys()
 
 
 @quiet()
@@ -186,14 +203,8 @@ def _of_transformers(source):
 
 def _compare(name, source, theirs, model, length, offset, everywhere):
     """`OutputCheck` of rows of ``length`` tokens and fewer, at positions from ``offset`` on."""
-    generator = torch.Generator().manual_seed(0)
-    real = padded(length)
-    ids = random_ids(source, real.shape, generator)
-    inputs = {
-        "input_ids": ids.where(real, torch.tensor(source.config.pad_token_id)),
-        "attention_mask": real.long(),
-        "position_ids": offset + torch.arange(length)[None],
-    }
+    inputs, real, _ = random_rows(source, length)
+    inputs["position_ids"] = offset + torch.arange(length)[None]
     outputs = []
     for each in (theirs, model):
         ours = isinstance(each, LdtPreTrainedModel)
@@ -203,66 +214,6 @@ def _compare(name, source, theirs, model, length, offset, everywhere):
         if source.head:
             outputs[-1].append(each.decoder(each.head(states[:64])))
     return compared(name, length, *outputs, source.folder)
-
-
-@dataclass
-class RotaryReport(Proved):
-    """Result of a conversion. `lines` or `str` make it text.
-
-    Attributes:
-        kind: the source's model_type.
-        config: of the converted model.
-        parameters: how many there are.
-        source_length: longest input before, in tokens.
-        tensors: how many were copied.
-        head: whether there is a masked-LM head.
-    """
-
-    kind: str
-    config: transformers.PreTrainedConfig
-    parameters: int
-    source_length: int
-    tensors: int
-    head: bool
-
-    def facts(self):
-        """Lines of the report by their subject."""
-        config = self.config
-        full = config.layer_types.count(_FULL)
-        window = "none, they see the whole document"
-        if config.full_attention_window:
-            window = f"{config.full_attention_window:,} tokens, both sides together"
-        local = sizes([config.local_attention // 2 * 2])
-        angles = dict(config.rope_parameters[_FULL])
-        theta, rope_type = angles["rope_theta"], angles["rope_type"]
-        scaled = "" if rope_type == "default" else f", {rope_type} scaling by {angles['factor']:g}"
-        return {
-            "model": f"{self.kind.removeprefix('ldt_')}, {config.num_hidden_layers} layers of "
-            f"width {config.hidden_size}, {self.parameters:,} parameters",
-            "longest input": f"{self.source_length:,} -> {config.max_position_embeddings:,} tokens",
-            "full layers": f"{full}, window: {window}",
-            "local layers": f"{len(config.layer_types) - full}, window: {local} tokens, as before",
-            "angles": f"theta {theta:,g}{scaled} in full layers; local ones as before",
-            "masked-LM head": "kept" if self.head else "none in the source",
-            "weights": f"{self.tensors} tensors copied",
-        }
-
-
-def report(source, name, target, checks):
-    """The `RotaryReport` of a conversion."""
-    weights = source.weights()
-    return RotaryReport(
-        source=str(name),
-        target=target,
-        checks=checks,
-        scores=[],
-        kind=source.kind,
-        config=source.config,
-        parameters=sum(tensor.numel() for tensor in weights.values()),
-        source_length=source.length,
-        tensors=len(weights),
-        head=source.head,
-    )
 
 
 def _scaling(text):

@@ -12,10 +12,17 @@ from torch.nn import functional as F
 from transformers import GenerationConfig, LEDConfig
 
 from ldt.convert.kinds import KINDS, SEQ2SEQ_FIELDS
-from ldt.convert.proof import OutputCheck, compared, random_ids
-from ldt.convert.source import Source, float_weights, seeing_all, source_model
+from ldt.convert.source import (
+    Source,
+    compared,
+    float_weights,
+    random_ids,
+    seeing_all,
+    source_model,
+)
 from ldt.data.tokenization import vocabulary_size
 from ldt.errors import ModelError
+from ldt.inference.agreement import OutputCheck
 from ldt.model import LdtForConditionalGeneration, LdtSeq2SeqConfig, usable_length
 from ldt.model.loading import quiet, read_generation_config, read_tokenizer
 from ldt.model.seq2seq.layers import fit_weights
@@ -120,10 +127,6 @@ class Seq2SeqSource(Source):
             "max_encoder_position_embeddings": max_length,
             "max_decoder_position_embeddings": self.config.max_decoder_position_embeddings,
         }
-
-    def load(self, folder):
-        """The model with the head that writes."""
-        return self.target_class.from_pretrained(folder, dtype=torch.float32).eval()
 
     def inputs(self, shape, generator):
         """The first tokens of the decoder."""

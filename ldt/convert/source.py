@@ -1,21 +1,54 @@
-"""The source of a conversion: what is known of it, whatever its kind."""
+"""Models with a table of positions made long: what is read of them, becomes of them, is proved.
+
+A ``longformer`` is a plain one, so transformers' LongformerModel loads it too. Its position table
+repeats the source's own in blocks of the source's own length; its global projections start as
+copies of the local ones. Sources that are long already are lengthened in the same way and keep
+their global projections.
+
+A ``poolingformer`` has a second level besides (`ldt.model.pooling.SecondLevel`) in the quarter of
+the layers that the paper recommends. Its projections start as copies of the first level's, which
+gives them the scale of trained ones and makes them, before training, what the ablation "weight
+sharing" is; its cells start as means. Its gate starts at zero, so that the converted model equals
+its source, and training decides how much of the second level is added.
+"""
 
 import copy
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+import transformers
+from torch.nn import functional as F
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
+from ldt.convert.kinds import FIELDS, KINDS
 from ldt.errors import ModelError, first_line, listed
+from ldt.inference.agreement import OutputCheck, largest_gap
+from ldt.model import LdtConfig, LdtForMaskedLM, LdtModel, usable_length
 from ldt.model.config import layer_windows
-from ldt.model.loading import TOKENIZERS, find_folder
-from ldt.model.weights import WEIGHTS, check_finite, read_weights, skeleton
+from ldt.model.loading import quiet
+from ldt.model.pooling import SecondLevel
+from ldt.model.weights import check_finite, read_weights, skeleton
 
-_LISTED = 4  # names in a message
 PROVED_LENGTH = 512  # tokens; the source's memory grows with their square
+_LOCAL = ("query", "key", "value")
+_SPECIAL = ("bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id")
+_LISTED = 4  # names in a message
+_WORDS = "embeddings.word_embeddings.weight"
+_BERT_HEAD = "cls.predictions."
+_HEAD_PARTS = {  # Longformer's name in the MLM head -> BERT's
+    "dense.weight": "transform.dense.weight",
+    "dense.bias": "transform.dense.bias",
+    "layer_norm.weight": "transform.LayerNorm.weight",
+    "layer_norm.bias": "transform.LayerNorm.bias",
+    "bias": "bias",
+}
+_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # in old files, not weights
+_TIED = (".decoder.weight", ".decoder.bias")  # of the head, to the words and to its own bias
+_DECODED = 64  # tokens whose logits are compared: vocabularies are large
 
 
 @dataclass
@@ -107,9 +140,9 @@ class Source(ABC):
     def target_class(self):
         """The class of ldt that the converted model is saved as."""
 
-    @abstractmethod
     def load(self, folder):
         """The converted model as it was written, in float32 and evaluation mode."""
+        return self.target_class.from_pretrained(folder, dtype=torch.float32).eval()
 
     @abstractmethod
     def lengths(self, max_length):
@@ -133,7 +166,7 @@ class Source(ABC):
         """
 
     def further_checks(self, model, length):
-        """`ldt.convert.proof.OutputCheck` of what only this family has.
+        """`OutputCheck` of what only this family has.
 
         Args:
             model: the converted one.
@@ -142,27 +175,127 @@ class Source(ABC):
         return []
 
 
-def find_source(name):
-    """The folder of a source; a hub id is looked up when there is no folder of that name.
+class EncoderSource(Source):
+    """A BERT, RoBERTa or Longformer, with or without its masked-LM head or pooler."""
 
-    Raises:
-        ModelError: there is no such model, or a file of it is missing.
-    """
-    try:
-        folder = find_folder(name)
-    except ModelError as error:  # its advice is to convert something, as is being done
-        raise ModelError(str(error).partition("; ldt convert")[0]) from error
-    for what, names in (
-        ("config", ("config.json",)),
-        ("weights", WEIGHTS),
-        ("tokenizer", TOKENIZERS),
-    ):
-        if not any((folder / name).is_file() for name in names):
-            raise ModelError(
-                f"{folder}: no {what} ({' or '.join(names)}); a source has config, weights and "
-                "tokenizer in one folder"
-            )
-    return folder
+    target_config = LdtConfig
+    fields = FIELDS
+    prefix = "longformer."
+    positions = "embeddings.position_embeddings.weight"
+    attention = "encoder.layer.{}.attention.self."
+    longest = 4096
+    default_windows = {"longformer": 512, "poolingformer": 128}
+
+    @classmethod
+    def read(cls, folder, kind, config):
+        """Read the source; see `Source.read`."""
+        windows = []
+        if KINDS[kind] == "Longformer":
+            windows, config = seeing_all(folder, config, usable_length(config))
+        weights = {}
+        for name, tensor in float_weights(folder).items():
+            name = name.removeprefix("bert.")
+            name = name.replace("LayerNorm.gamma", "LayerNorm.weight")  # before 2019's end
+            name = name.replace("LayerNorm.beta", "LayerNorm.bias")
+            if name not in _BUFFERS:
+                weights[name] = tensor
+        base = {n: w for n, w in weights.items() if n.startswith(("embeddings.", "encoder."))}
+        pooler = {n: w for n, w in weights.items() if n.startswith("pooler.")}
+        head, head_note = _mlm_head(kind, config, weights)
+        own_head = {n: w for n, w in weights.items() if n.startswith(("lm_head.", _BERT_HEAD))}
+        if head:
+            model_class, options = getattr(transformers, KINDS[kind] + "ForMaskedLM"), {}
+            prefix = model_class.base_model_prefix + "."
+            state = {prefix + n: w for n, w in base.items()} | own_head
+        else:
+            base |= pooler
+            model_class = getattr(transformers, KINDS[kind] + "Model")
+            options = {"add_pooling_layer": bool(pooler)}
+            prefix, state = "", base
+        inside = (prefix + "embeddings.", prefix + "encoder.")
+        return cls(
+            folder=folder,
+            kind=kind,
+            config=config,
+            model=source_model(folder, model_class, config, state, inside, _TIED, **options),
+            base=base,
+            head=head,
+            head_note=head_note,
+            first=0 if kind == "bert" else config.pad_token_id + 1,
+            left_out=sorted({_part(n) for n in weights.keys() - base.keys() - own_head.keys()}),
+            windows=windows,
+        )
+
+    @property
+    def leading(self):
+        """Position embeddings in front of the first token's: RoBERTa's, up to the padding id."""
+        return self.config.pad_token_id + 1
+
+    @property
+    def target_class(self):
+        """The masked LM, or the encoder alone."""
+        return LdtForMaskedLM if self.head else LdtModel
+
+    def load(self, folder):
+        """The masked LM, or the encoder with a pooler only where the source has one."""
+        options = {} if self.head else {"add_pooling_layer": self.model.pooler is not None}
+        return self.target_class.from_pretrained(folder, dtype=torch.float32, **options).eval()
+
+    def lengths(self, max_length):
+        """The rows of the position table."""
+        return {"max_position_embeddings": self.leading + max_length}
+
+    def inputs(self, shape, generator):
+        """Random token types."""
+        types = self.config.type_vocab_size
+        return {"token_type_ids": torch.randint(types, shape, generator=generator)}
+
+    def outputs(self, model, inputs, real):
+        """Hidden states [kept, width] of the real tokens, the pooled ones, and some logits."""
+        base = model.base_model
+        states = base(**inputs)
+        hidden = states.last_hidden_state[real]
+        outputs = [hidden]
+        if getattr(base, "pooler", None) is not None:
+            outputs.append(states.pooler_output)
+        head = getattr(model, "lm_head", getattr(model, "cls", None))
+        if head is not None:
+            outputs.append(head(hidden[:_DECODED]))
+        return outputs
+
+
+def _mlm_head(kind, config, weights):
+    """The head under Longformer's names, or {}; and a note on it for the report."""
+    prefix, parts = "lm_head.", {part: part for part in _HEAD_PARTS}
+    if kind == "bert":
+        prefix, parts = _BERT_HEAD, _HEAD_PARTS
+    if not any(name.startswith(prefix) for name in weights):
+        return {}, "none in the source"
+    missing = [prefix + part for part in parts.values() if prefix + part not in weights]
+    if missing:
+        return {}, f"left out, {missing[0]} is missing"
+    if kind == "bert" and config.hidden_act != "gelu":
+        return {}, f"left out, its activation is {config.hidden_act} and not gelu"
+    decoder = weights.get(prefix + "decoder.weight")
+    words = weights.get(_WORDS)
+    untied = decoder is None and not config.tie_word_embeddings
+    if decoder is not None:
+        untied = words is None or not torch.equal(decoder, words)
+    if untied:
+        return {}, "left out, its decoder is not tied to the word embeddings"
+    bias = weights.get(prefix + "decoder.bias")
+    if bias is not None and not torch.equal(bias, weights[prefix + "bias"]):
+        return {}, "left out, it has two different biases"
+    return {f"lm_head.{part}": weights[prefix + theirs] for part, theirs in parts.items()}, "kept"
+
+
+def _part(name):
+    """cls.seq_relationship.bias -> cls.seq_relationship, pooler.dense.bias -> pooler."""
+    words = name.split(".")
+    return ".".join(words[: 2 if words[0] == "cls" else 1])
+
+
+# -- reading
 
 
 def float_weights(folder):
@@ -229,3 +362,165 @@ def source_model(folder, cls, config, state, inside, tied=(), **options):
     model.tie_weights()
     check_finite(folder, model)
     return model.eval()
+
+
+# -- config and weights of the long model
+
+
+def long_config(source, tokenizer, max_length, windows, pooling):
+    """The config of the converted model; special ids that the source lacks are the tokenizer's.
+
+    Args:
+        source: `Source`.
+        windows: of the layers.
+        pooling: keys of the second level that are not the defaults.
+    """
+    special = {}
+    for name in _SPECIAL:
+        value = getattr(source.config, name, None)
+        special[name] = getattr(tokenizer, name, None) if value is None else value
+    config = source.target_config(
+        **{field: getattr(source.config, field) for field in source.fields},
+        **special,
+        **pooling,
+        **source.lengths(max_length),
+        attention_window=windows,
+        architectures=[source.target_class.__name__],
+        dtype="float32",
+    )
+    config.check()
+    return config
+
+
+def long_weights(source, config, positions="tile"):
+    """{name: tensor} of the converted model, under the names of the class that it is saved as.
+
+    Args:
+        source: `Source`.
+        config: of the converted model.
+        positions: a name in `POSITION_TABLES`.
+    """
+    prefix = source.prefix if source.head else ""
+    weights = dict(source.head) | {prefix + name: tensor for name, tensor in source.base.items()}
+    table = source.base[source.positions]
+    start = table.new_zeros(source.leading, table.shape[1])
+    start[: source.first] = table[: min(source.first, source.leading)]
+    rows = POSITION_TABLES[positions](table[source.first :], usable_length(config))
+    weights[prefix + source.positions] = torch.cat([start, rows])
+    for layer in range(config.num_hidden_layers):
+        stem = source.attention.format(layer)
+        for part in (f"{name}{{}}.{kind}" for name in _LOCAL for kind in ("weight", "bias")):
+            twin = prefix + stem + part.format("_global")
+            weights.setdefault(twin, source.base[stem + part.format("")].clone())
+        if layer not in config.pooling_layers:
+            continue
+        for name, initial in SecondLevel(config).state_dict().items():
+            weights[f"{prefix}{stem}pooled.{name}"] = source.base.get(stem + name, initial).clone()
+    return weights
+
+
+def repeated(rows, length):
+    """Repeat rows [n, width] of positions up to a length."""
+    return rows[torch.arange(length) % len(rows)]
+
+
+def interpolated(rows, length):
+    """Stretch rows of positions over a length, linearly: the first and the last one stay."""
+    return F.interpolate(rows.T[None], size=length, mode="linear", align_corners=True)[0].T
+
+
+def random_behind(rows, length):
+    """Rows of positions, and behind them random ones of the same mean and deviation, always the
+    same: what the paper compares with (table 5)."""
+    generator = torch.Generator().manual_seed(0)
+    new = torch.randn(length - len(rows), rows.shape[1], generator=generator)
+    return torch.cat([rows, rows.mean() + rows.std() * new])
+
+
+POSITION_TABLES = {"tile": repeated, "interpolate": interpolated, "random": random_behind}
+
+
+# -- the proof
+
+
+@quiet()
+@torch.no_grad()
+def prove(source, model, max_length, window, tiled=True) -> list[OutputCheck]:
+    """Compare a converted model with its source on random tokens.
+
+    The source runs by transformers, the written folder by ldt: on short inputs, which the window
+    covers, on inputs where all attention is global, and at the last positions.
+
+    Args:
+        source: `Source`.
+        model: the converted one, of ldt's class with the source's head or pooler.
+        max_length: its longest input.
+        window: tokens in reach on both sides together, in the layer where it is smallest.
+        tiled: True if the position table repeats the source's; if not, the source is run with the
+            rows of the converted model, and the proof says nothing of them.
+
+    Raises:
+        ModelError: the source's outputs are not finite.
+    """
+    short = min(window // 2 + 1, source.proved)
+    cases = [
+        ("window", short, 0, False),
+        ("global attention", source.proved, 0, True),
+        ("last positions", short, max_length - short, False),
+    ]
+    checks = []
+    for name, length, offset, everywhere in cases:
+        with _positions(source, model, length, offset, tiled):
+            checks.append(_compare(name, source, model, length, everywhere))
+    with _positions(source, model, short, 0, tiled):
+        return checks + source.further_checks(model, short)
+
+
+def compared(name, tokens, expected, outputs, folder):
+    """`OutputCheck` of two lists of tensors; ModelError where the source's are not finite."""
+    gap = largest_gap(expected, outputs, folder)
+    return OutputCheck(name, tokens, gap, max(x.abs().max().item() for x in expected))
+
+
+def random_rows(source, length):
+    """Random words and mask [rows, length], of rows of ``length`` tokens and fewer; where tokens
+    are real, and the generator."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.tensor(sorted({length, -(-length // 2), -(-length // 3), 1}, reverse=True))
+    real = torch.arange(length) < lengths[:, None]
+    ids = random_ids(source, tuple(real.shape), generator)
+    ids = ids.where(real, torch.tensor(source.config.pad_token_id))
+    return {"input_ids": ids, "attention_mask": real.long()}, real, generator
+
+
+def random_ids(source, shape, generator):
+    """Ids [shape] of the source's words, any but padding."""
+    ids = torch.randint(source.model.config.vocab_size - 1, shape, generator=generator)
+    return ids + (ids >= source.config.pad_token_id)
+
+
+@contextmanager
+def _positions(source, model, length, offset, tiled):
+    """Have both models read the rows of ``length`` tokens from ``offset`` on at the beginning of
+    their position tables; in the source its own, unless the converted model has others."""
+    theirs, ours = (x.base_model.get_parameter(source.positions) for x in (source.model, model))
+    rows = ours[source.leading + offset :][:length].clone()
+    tile = theirs[source.first + torch.arange(offset, offset + length) % source.length]
+    places = theirs[source.first :][:length], ours[source.leading :][:length]
+    originals = [place.clone() for place in places]
+    places[0].copy_(tile if tiled else rows)
+    places[1].copy_(rows)
+    try:
+        yield
+    finally:
+        for place, before in zip(places, originals, strict=True):
+            place.copy_(before)
+
+
+def _compare(name, source, model, length, everywhere):
+    """`OutputCheck` of rows of ``length`` tokens and fewer."""
+    inputs, real, generator = random_rows(source, length)
+    inputs |= source.inputs(tuple(real.shape), generator)
+    ours = inputs | {"global_attention_mask": real.long() * everywhere}
+    expected = source.outputs(source.model, ours if source.windows else inputs, real)
+    return compared(name, length, expected, source.outputs(model, ours, real), source.folder)

@@ -11,7 +11,7 @@ from ldt.errors import ModelError, ResourceError, UserError
 from ldt.export import folder as beside
 from ldt.export import graph
 from ldt.export.int8 import Int8Comparison, documents_of, quantise
-from ldt.export.proof import ExportCheck, batch, prove
+from ldt.inference.agreement import TOLERANCE, OutputCheck
 from ldt.inference.engine import read_recipe
 from ldt.inference.runtimes import FORMATS, Exported, session
 from ldt.io.files import check_new_folder, existing, new_folder, writing
@@ -46,7 +46,7 @@ class ExportReport:
     opset: int | None
     size: int
     seconds: float
-    checks: list[ExportCheck]
+    checks: list[OutputCheck]
     comparison: Int8Comparison | None = None
 
     def lines(self) -> list[str]:
@@ -62,8 +62,7 @@ class ExportReport:
         return [
             f"{self.source} -> {self.target}",
             *(f"  {what:<18}{fact}" for what, fact in facts.items()),
-            "proof: model and file on random tokens, largest difference by the spread of the "
-            "outputs",
+            "proof: model and file on random tokens, largest difference",
             *(f"  {check.name:<18}{check}" for check in self.checks),
             *([f"int8: {self.comparison}"] if self.comparison else []),
             f"next: ldt predict FILE --runtime {self.format.runtime} --model {self.target}",
@@ -148,14 +147,14 @@ def _written(
     interface: graph.GraphInterface,
     format: Exported,
     opset: int,
-) -> list[ExportCheck]:
+) -> list[OutputCheck]:
     """Write the graph of a model; the proof runs what was written, so that it covers saving and
     reading too."""
-    sample = batch(model.config, interface, *_traced(recipe, model.config), "right")
+    sample = graph.batch(model.config, interface, *_traced(recipe, model.config), "right")
     sample = {name: sample[name] for name in interface.inputs}
     file = folder / format.file
     graph.write(graph.graph(model, interface), interface, sample, file, format.name, opset)
-    return prove(model, interface, session(format, file), _longest(recipe, model.config))
+    return graph.prove(model, interface, session(format, file), _longest(recipe, model.config))
 
 
 def _check_options(format: str, precision: str, opset: int | None) -> Exported:
@@ -212,13 +211,13 @@ def _traced(recipe: Recipe, config: Any) -> tuple[int, int]:
     return 3, min(40, _longest(recipe, config))
 
 
-def _check_proof(folder: Path, target: Path, checks: list[ExportCheck]) -> None:
+def _check_proof(folder: Path, target: Path, checks: list[OutputCheck]) -> None:
     """Refuse a file that does not compute what its model does."""
     if all(check.ok for check in checks):
         return
     worst = max(checks, key=lambda check: (not check.ok, check.relative))
     raise ModelError(
         f"{folder}: the exported file differs from the model by {worst.relative:.1e} of the spread "
-        f"of its outputs ({worst.name}), the tolerance is {worst.tolerance:.0e}; {target} is not "
+        f"of its outputs ({worst.name}), the tolerance is {TOLERANCE:.0e}; {target} is not "
         "written"
     )

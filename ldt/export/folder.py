@@ -15,7 +15,7 @@ from tokenizers.processors import TemplateProcessing
 from ldt import __version__
 from ldt.data.tokenization import special_id
 from ldt.export.graph import GraphInterface
-from ldt.export.proof import ExportCheck
+from ldt.inference.agreement import TOLERANCE, OutputCheck
 from ldt.inference.runtimes import Exported
 from ldt.model.config import layer_windows
 from ldt.recipe.recipe import RECIPE, Recipe
@@ -39,7 +39,7 @@ def write(
     tokenizer: Any,
     interface: GraphInterface,
     format: Exported,
-    checks: Sequence[ExportCheck],
+    checks: Sequence[OutputCheck],
 ) -> None:
     """Write the files beside the graph.
 
@@ -108,7 +108,7 @@ def _readme(
     tokenizer: Any,
     interface: GraphInterface,
     format: Exported,
-    checks: Sequence[ExportCheck],
+    checks: Sequence[OutputCheck],
     longest: int,
 ) -> str:
     task = recipe.task
@@ -132,6 +132,7 @@ def _readme(
         format=format,
         globals=GLOBALS[interface.globals_],
         worst=max(checks, key=lambda check: check.relative),
+        tolerance=TOLERANCE,
         policy=policy,
         # What makes probabilities of logits, where it is one factor and one summand a label.
         temperature=calibrator.temperature if isinstance(calibrator, Temperature) else None,

@@ -1,19 +1,18 @@
-"""Number of answers that int8 changes: the first documents are answered in fp32 as well.
-
-Until that is known no answer is let out, so that a refusal leaves nothing behind.
-"""
+"""Agreement of two models: of their outputs on the same inputs, of their answers to documents."""
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from math import isclose
 from typing import Any, TypeVar
 
-from ldt.errors import PrecisionError, plural
+from ldt.errors import ModelError, PrecisionError, plural
 from ldt.inference.options import named
 
 log = logging.getLogger("ldt")
 
+TOLERANCE = 1e-4  # of the largest value; float32 sums in another order stay below 1e-5
 DOCUMENTS = 200  # at most, that are answered in both
 NUMBERS = 0.01  # of a number, the share by which another one is still the same answer
 # Keys that only say how sure an answer is, what else it could be and what it rests on.
@@ -28,8 +27,61 @@ _Answer = dict[str, Any]
 _Document = TypeVar("_Document")
 
 
+@dataclass(frozen=True)
+class OutputCheck:
+    """Outputs of two models for the same inputs.
+
+    Args:
+        name: what was compared.
+        tokens: length of the longest input.
+        difference: largest absolute difference of two values; of tokens, how many are different.
+        scale: size of the values, of which `TOLERANCE` passes; 0 of tokens, which are to be equal.
+    """
+
+    name: str
+    tokens: int
+    difference: float
+    scale: float
+
+    @property
+    def relative(self) -> float:
+        """The difference as a share of the scale; inf where there is no scale."""
+        if not self.difference:
+            return 0.0
+        return self.difference / self.scale if self.scale else float("inf")
+
+    @property
+    def ok(self) -> bool:
+        """True if the outputs are equal as far as float32 goes; False for nan."""
+        return self.relative <= TOLERANCE
+
+    def __str__(self) -> str:
+        result = f"{self.difference:.1e}, tolerance {TOLERANCE * self.scale:.1e}"
+        if not self.scale:
+            result = f"{self.difference} different" if self.difference else "equal"
+        return f"{result}, up to {self.tokens} tokens{'' if self.ok else '  TOO LARGE'}"
+
+
+def largest_gap(expected: Sequence[Any], outputs: Sequence[Any], what: str = "the model") -> float:
+    """The largest difference of two tensors at the same place of two lists.
+
+    Args:
+        expected: outputs of the first model, ``what`` in messages.
+
+    Raises:
+        ModelError: they are not finite.
+    """
+    if not all(x.isfinite().all() for x in expected):
+        raise ModelError(f"{what}: its outputs are not finite, there is nothing to prove")
+    gaps = [(x - y).abs().max().item() for x, y in zip(expected, outputs, strict=True)]
+    return next((gap for gap in gaps if gap != gap), max(gaps))  # nan is the largest
+
+
 class Agreement:
     """The comparison of a run's first answers with those in fp32, and the answers it holds back.
+
+    Until it is known how many int8 changes no answer is let out, so that a refusal leaves nothing
+    behind.
 
     Args:
         exact: the `ldt.inference.stream.Predictor` in fp32; it is let go of once it is decided.

@@ -3,7 +3,7 @@ import json
 import pytest
 from writers import random_writer
 
-from ldt.convert.candidate import candidate
+from ldt.convert.kinds import candidate
 from ldt.errors import ModelError
 
 

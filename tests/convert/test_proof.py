@@ -5,7 +5,7 @@ import torch
 from convertible import SMALL
 
 from ldt import convert as module
-from ldt.convert import convert, lengthen
+from ldt.convert import convert
 from ldt.errors import ModelError
 
 POSITIONS = "embeddings.position_embeddings.weight"
@@ -43,7 +43,7 @@ def _late(weights):
     ],
 )
 def test_the_proof_catches_a_wrong_conversion(kind, cls, fault, make, tmp_path, monkeypatch):
-    right = lengthen.long_weights
+    right = module.long_weights
 
     def wrong(*args):
         weights = {name: tensor.clone() for name, tensor in right(*args).items()}
@@ -67,7 +67,7 @@ def test_the_proof_catches_a_wrong_conversion(kind, cls, fault, make, tmp_path, 
 
 
 def test_a_wrong_layer_norm_epsilon_is_caught(make, tmp_path, monkeypatch):
-    right = lengthen.long_config
+    right = module.long_config
 
     def wrong(*args):
         config = right(*args)

@@ -144,8 +144,8 @@ def test_global_projections_are_copies_and_all_else_stays(make_writer, tmp_path)
             assert torch.equal(new[f"{ATTENTION}{mine}_global.{part}"], expected)
     same = "model.decoder.layers.2.encoder_attn.out_proj.weight"
     assert torch.equal(new[same.replace("model.", "led.")], old[same])
-    assert report.created == 2 * 6
-    assert report.copied == len(old) - 1
+    assert report.facts["weights"].startswith(f"{len(old) - 1} tensors copied, ")
+    assert report.facts["weights"].endswith(", 12 created")
     assert len(new) == len(old) + 12
 
 
@@ -212,7 +212,7 @@ def test_the_bias_of_the_words_stays_and_parts_without_a_place_are_named(make_wr
     folder = make_writer()
     rewritten(folder, lambda w: w | {"classification_head.dense.weight": torch.ones(2, 2)})
     report = convert(folder, tmp_path / "long", **SMALL)
-    assert report.left_out == ["classification_head"]
+    assert report.facts["not converted"] == "classification_head"
     bias = weights_of(tmp_path / "long")["final_logits_bias"]
     assert bias.abs().max() > 0.5
     assert torch.equal(bias, weights_of(folder)["final_logits_bias"])
@@ -273,7 +273,7 @@ def test_a_poolingformer_equals_its_source_until_its_gates_open(make_writer, tmp
     folder, target = make_writer(encoder_layers=4), tmp_path / "pooled"
     report = convert(folder, target, **SMALL, architecture="poolingformer")
     assert report.ok
-    assert report.second_level.startswith("layers 2 (from 0 on): 512 tokens")
+    assert report.facts["second level"].startswith("layers 2 (from 0 on): 512 tokens")
     config = LdtSeq2SeqConfig.from_pretrained(target)
     assert (config.pooling_layers, config.pooling_gate) == ([2], True)
     model = load(target, LdtForConditionalGeneration)
@@ -297,7 +297,7 @@ def test_a_led_becomes_longer_and_keeps_windows_and_global_projections(make_writ
     folder = make_writer("led")
     report = convert(folder, tmp_path / "long", max_length=60)
     assert report.difference < 1e-5
-    assert report.windows == [8, 4]
+    assert LdtSeq2SeqConfig.from_pretrained(tmp_path / "long").attention_window == [8, 4]
     assert "the source's projections" in str(report)
     old, new = weights_of(folder), weights_of(tmp_path / "long")
     assert torch.equal(new[POSITIONS], old[POSITIONS].repeat(3, 1)[:60])
@@ -334,6 +334,8 @@ def test_the_authors_files_are_a_source(make_writer, tmp_path):
         max_position_embeddings=ROWS,
     )
     report = convert(folder, tmp_path / "authors", max_length=60)
-    assert (report.kind, report.windows, report.source_length) == ("led", [8, 4], 24)
+    assert report.facts["model"].startswith("led, ")
+    assert report.facts["positions"].startswith("24 -> 60 ")
+    assert report.facts["window"].startswith("4, 8 tokens")
     old, new = weights_of(tmp_path / "long"), weights_of(tmp_path / "authors")
     assert all(torch.equal(old[name], new[name]) for name in old)

@@ -6,7 +6,7 @@ from convertible import edit
 from writers import SMALL, rewritten
 
 from ldt import convert as module
-from ldt.convert import convert, lengthen
+from ldt.convert import convert
 from ldt.errors import ModelError, UserError
 from ldt.model import LdtForConditionalGeneration
 
@@ -30,7 +30,7 @@ FAULTS = {
 @pytest.mark.fast("led.shared.weight", "final_logits_bias")
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_proof_catches_a_wrong_conversion(name, make_writer, tmp_path, monkeypatch):
-    right = lengthen.long_weights
+    right = module.long_weights
 
     def wrong(*args):
         weights = right(*args)
@@ -46,7 +46,7 @@ def test_the_proof_catches_a_wrong_conversion(name, make_writer, tmp_path, monke
 
 
 def test_a_late_row_of_the_positions_is_caught(make_writer, tmp_path, monkeypatch):
-    right = lengthen.long_weights
+    right = module.long_weights
 
     def wrong(*args):
         weights = right(*args)

@@ -29,17 +29,17 @@ def test_the_authors_files_are_a_source(make, tmp_path):
         autoregressive=False,
     )
     report = convert(folder, tmp_path / "long", **SMALL)
-    assert report.kind == "longformer"
-    assert report.source_windows == [8, 4]
+    assert report.facts["model"].startswith("longformer, ")
+    assert report.facts["window"].endswith("(source: 4, 8)")
     assert report.difference < 1e-5
 
 
 def test_parts_without_a_place_are_named(make, tmp_path):
     report = convert(make("bert", "ForPreTraining"), tmp_path / "long", **SMALL)
-    assert report.head == "kept"
-    assert report.left_out == ["cls.seq_relationship", "pooler"]
+    assert report.facts["masked-LM head"] == "kept"
+    assert report.facts["not converted"] == "cls.seq_relationship, pooler"
     report = convert(make("roberta", "ForTokenClassification"), tmp_path / "other", **SMALL)
-    assert report.left_out == ["classifier"]
+    assert report.facts["not converted"] == "classifier"
     assert LdtConfig.from_pretrained(tmp_path / "other").architectures == ["LdtModel"]
     assert not any(n.startswith("pooler") for n in load_file(tmp_path / "other/model.safetensors"))
 
@@ -48,17 +48,21 @@ def test_parts_without_a_place_are_named(make, tmp_path):
 def test_a_head_with_a_decoder_of_its_own_is_left_out(kind, make, tmp_path):
     folder = make(kind, "ForMaskedLM", tie_word_embeddings=False)
     report = convert(folder, tmp_path / "long", **SMALL)
-    assert report.head == "left out, its decoder is not tied to the word embeddings"
-    assert report.left_out == []
+    assert (
+        report.facts["masked-LM head"] == "left out, its decoder is not tied to the word embeddings"
+    )
+    assert "not converted" not in report.facts
     assert LdtConfig.from_pretrained(tmp_path / "long").architectures == ["LdtModel"]
 
 
 def test_a_head_with_another_activation_is_left_out(make, tmp_path):
     report = convert(make("bert", "ForMaskedLM", hidden_act="relu"), tmp_path / "long", **SMALL)
-    assert report.head == "left out, its activation is relu and not gelu"
+    assert report.facts["masked-LM head"] == "left out, its activation is relu and not gelu"
     assert LdtConfig.from_pretrained(tmp_path / "long").hidden_act == "relu"
     report = convert(make("roberta", "ForMaskedLM", hidden_act="relu"), tmp_path / "2", **SMALL)
-    assert report.head == "kept"  # RoBERTa's head is exact gelu whatever the layers are
+    assert (
+        report.facts["masked-LM head"] == "kept"
+    )  # RoBERTa's head is exact gelu whatever the layers are
 
 
 def _rename(folder, change):
@@ -229,7 +233,7 @@ def test_a_model_without_a_model_type_is_told_by_its_names(
         values.pop("architectures")
     (folder / "config.json").write_text(json.dumps(values))
     report = convert(folder, tmp_path / "long", **SMALL)
-    assert (report.kind, report.head) == (kind, "kept")
+    assert report.facts["model"].startswith(f"{kind}, ")
     assert f"config.json: no model_type; read as {kind}, by the name " in caplog.text
 
 

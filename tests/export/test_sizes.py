@@ -24,8 +24,8 @@ from ldt.model import (
 for package in ("onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason="pip install 'ldt-toolkit[export]' has what exports")
 
-from ldt.export.graph import GraphInterface, graph, write  # noqa: E402
-from ldt.export.proof import TOLERANCE, batch  # noqa: E402
+from ldt.export.graph import GraphInterface, batch, graph, write  # noqa: E402
+from ldt.inference.agreement import TOLERANCE  # noqa: E402
 from ldt.inference.runtimes import OnnxSession  # noqa: E402
 
 pytestmark = pytest.mark.nightly  # minutes

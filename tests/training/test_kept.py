@@ -12,7 +12,7 @@ from training_runs import train, weights
 from ldt.data.features import Features
 from ldt.errors import DataError
 from ldt.io.record_store import Examples
-from ldt.training import encoding, kept, labelled
+from ldt.training import kept, labelled
 from ldt.training.arguments import settings
 from ldt.training.finetune import Finetuning
 
@@ -198,7 +198,7 @@ def test_a_fault_of_the_data_is_told_again_by_the_next_run(prepared):
 
 @pytest.mark.slow
 def test_several_processes_encode_the_same(prepared, monkeypatch):
-    monkeypatch.setattr(encoding, "AT_ONCE", 2)
+    monkeypatch.setattr(labelled, "AT_ONCE", 2)
     wanted = prepared("data.cache=other")
     assert_alike(prepared("data.workers=2"), wanted)
     one, other = (next(Path(name).glob("c*")) for name in (".ldt/examples", "other"))
@@ -208,7 +208,7 @@ def test_several_processes_encode_the_same(prepared, monkeypatch):
 
 @pytest.mark.slow
 def test_a_fault_that_another_process_finds_is_told_as_by_one(prepared, monkeypatch):
-    monkeypatch.setattr(encoding, "AT_ONCE", 2)
+    monkeypatch.setattr(labelled, "AT_ONCE", 2)
     with Path("train.jsonl").open("a") as file:
         file.write('{"id": "long", "text": "' + "word " * 500 + '", "label": "a"}\n')
     with pytest.raises(DataError, match=r"train.jsonl:13: .*tokens"):
