@@ -14,7 +14,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
 import ldt
-from ldt.errors import ModelError, ResourceError, UserError
+from ldt.errors import ModelError, UserError
 from ldt.model import LdtModernBertConfig
 from ldt.recipe.recipe import of_keys
 
@@ -188,14 +188,6 @@ def test_what_an_exported_model_cannot_is_refused(options, line, exported, tmp_p
         predicted(folder, [], tmp_path, runtime="onnx", **options)
 
 
-def test_each_runtime_names_the_other(exported, tmp_path):
-    run, folder = exported("classification")
-    with pytest.raises(ModelError, match="an exported model; runtime=onnx runs it"):
-        predicted(folder, [], tmp_path)
-    with pytest.raises(ModelError, match=r"no model\.onnx; ldt export \S+ TARGET --format onnx"):
-        predicted(run, [], tmp_path, runtime="onnx")
-
-
 def test_a_damaged_file_is_an_error_of_the_model(exported, tmp_path):
     _, folder = exported("classification")
     copy = shutil.copytree(folder, tmp_path / "copy")
@@ -255,35 +247,6 @@ def test_weights_that_onnx_does_not_hold_are_refused_in_a_line(
         export(run, tmp_path / "onnx")
     assert log.level == level != logging.ERROR
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
-def test_a_full_disk_and_a_killed_export_leave_nothing(instantly, tmp_path, monkeypatch):
-    whole = export(instantly, tmp_path / "onnx")
-    assert whole.lines()
-    (tmp_path / "onnx.tmp-999999999").mkdir()  # of a process that was killed
-
-    def full(*args):
-        args[3].write_bytes(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(graph, "write", full)
-    before = (tmp_path / "onnx/model.onnx").read_bytes()
-    with pytest.raises(ResourceError, match="onnx: cannot be written: the disk is full"):
-        export(instantly, tmp_path / "onnx", overwrite=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["onnx"]
-    assert (tmp_path / "onnx/model.onnx").read_bytes() == before
-
-
-def test_a_target_that_is_there_or_is_the_source_is_refused(instantly, tmp_path):
-    run = shutil.copytree(instantly, tmp_path / "run")
-    with pytest.raises(UserError, match="is or holds the source"):
-        export(run, run)
-    with pytest.raises(UserError, match="is or holds the source"):
-        export(run, tmp_path)
-    export(run, run / "onnx")  # inside of it there is room
-    with pytest.raises(UserError, match="exists already; --overwrite replaces it"):
-        export(run, run / "onnx")
-    assert export(run, run / "onnx", overwrite=True).checks
 
 
 @pytest.mark.parametrize(
@@ -364,10 +327,3 @@ def test_without_onnx_runtime_a_line_says_what_to_install(exported, tmp_path, mo
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UserError, match=r"pip install 'ldt-toolkit\[export\]' has it"):
         predicted(folder, [DOCUMENTS["classification"]], tmp_path, runtime="onnx")
-
-
-def test_a_disk_that_is_too_small_is_said_before_the_export(instantly, tmp_path, monkeypatch):
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(ResourceError, match="MiB are needed, 0 MiB are free"):
-        export(instantly, tmp_path / "onnx")

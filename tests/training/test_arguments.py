@@ -204,16 +204,6 @@ def test_labels_are_smoothed_where_each_is_a_class(recipe, name):
     assert settings(replace(made, training={"label_smoothing_factor": 0.0}))
 
 
-@pytest.mark.parametrize("problem", ["single_label", "multi_label", "regression"])
-def test_of_the_problems_of_classification_one_has_smoothed_labels(recipe, problem):
-    made = recipe(SMOOTH, f"task.problem={problem}")
-    if problem == "single_label":
-        assert settings(made)
-        return
-    with pytest.raises(RecipeError, match=NOT_ONE.format("classification")):
-        settings(made)
-
-
 @pytest.mark.parametrize("label", LABELS)
 def test_what_labels_are_may_show_in_the_data(recipe, label):
     for name, count in (("train", 12), ("dev", 7)):

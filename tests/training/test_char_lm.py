@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ from ldt.cli import train as training
 from ldt.data.characters import Alphabet
 from ldt.errors import DataError, RecipeError, UserError
 from ldt.inference.answer_file import AnswerStream
-from ldt.inference.generate import CharacterPredictor, choose, next_logits
+from ldt.inference.generate import CharacterPredictor, choose
 from ldt.inference.perplexity import is_character_model, perplexity
 from ldt.io.records import Example
 from ldt.model import LdtForCausalLM
@@ -113,11 +112,6 @@ def test_numbers_that_do_not_go_together_are_told_before_anything_is_trained(
         phases(recipe(*overrides))
 
 
-def test_keys_of_other_tasks_are_unknown(recipe):
-    with pytest.raises(RecipeError, match=r"data\.packing=document: unknown key"):
-        recipe("data.packing=document")
-
-
 # -- runs
 
 
@@ -201,14 +195,6 @@ def test_an_overwritten_training_that_is_killed_does_not_pass_for_finished(recip
             train(recipe(), overwrite=True)
     assert not Path("runs/r/model.safetensors").exists()
     assert Run("runs/r").record() is None
-
-
-def test_a_dry_run_writes_nothing(recipe, capsys):
-    assert train(recipe(), dry_run=True) == {}
-    assert not Path("runs").exists()
-    said = capsys.readouterr().err
-    assert "train: " in said
-    assert "the first input begins" in said
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -349,22 +335,6 @@ def test_prompts_go_on_alike_for_one_seed_alone_or_together(sampler):
     assert together == continued(made, *lines, batch_tokens=1)
     assert together[0] != together[2]  # other draws for another line
     assert together != continued(made, *(line | {"seed": 1} for line in lines))
-
-
-def test_a_prompt_has_the_logits_that_it_has_alone(sampler):
-    made = sampler()
-    prompts = [made.alphabet.encode(text.encode(), "p") for text in ("the p", "party of first")]
-
-    def three(prompts):
-        added = [[] for _ in prompts]
-        for logits in islice(next_logits(made.model, prompts, added), 3):
-            for own, row in zip(added, logits, strict=True):
-                own.append(int(row.argmin()))
-            yield logits
-
-    alone = zip(*(three([prompt]) for prompt in prompts), strict=True)
-    for together, single in zip(three(prompts), alone, strict=True):
-        torch.testing.assert_close(together, torch.cat(single), rtol=1e-5, atol=1e-6)
 
 
 def test_without_temperature_the_most_probable_character_follows(sampler):

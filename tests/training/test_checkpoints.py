@@ -1,4 +1,3 @@
-import errno
 import json
 import logging
 import os
@@ -63,18 +62,6 @@ DAMAGES = {
         lambda folder: (folder / "scheduler.pt").unlink(),
         "scheduler.pt is missing",
     ),
-    "no manifest": (
-        lambda folder: (folder / "manifest.json").unlink(),
-        "manifest.json is missing",
-    ),
-    "broken manifest": (
-        lambda folder: (folder / "manifest.json").write_text('{"files": {"a'),
-        "manifest.json cannot be read",
-    ),
-    "odd manifest": (
-        lambda folder: (folder / "manifest.json").write_text('{"files": [1]}'),
-        "manifest.json cannot be read",
-    ),
 }
 
 
@@ -128,24 +115,6 @@ def test_half_written_checkpoints_are_not_seen_and_are_removed(tmp_path):
     assert list(Run(tmp_path).checkpoints()) == [5]
     files_.remove_leftovers(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-5", "notes.tmp"}
-
-
-def test_saving_a_step_again_replaces_the_damaged_one(tmp_path):
-    flip(saved(tmp_path, 5) / "optimizer.pt")
-    target = saved(tmp_path, 5)
-    assert checkpoints.problem(target) is None
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-5"]
-
-
-def test_a_disk_that_fails_while_sealing_leaves_the_older_checkpoint(tmp_path, monkeypatch):
-    def full(handle):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    saved(tmp_path, 5)
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        saved(tmp_path, 10)
-    assert list(Run(tmp_path).checkpoints()) == [5]
 
 
 def test_pruning_keeps_the_newest_and_the_best(tmp_path):

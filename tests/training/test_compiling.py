@@ -9,7 +9,6 @@ from longformers import batch, ldt_model
 from torch._dynamo.utils import counters
 from training_runs import rows, train, weights
 
-from ldt.attention import blocked
 from ldt.errors import RecipeError
 from ldt.model.layers import Encoder
 from ldt.recipe import recipe as recipes
@@ -144,15 +143,6 @@ def test_layers_of_more_patterns_than_torch_allows_graphs_have_one_each():
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     assert counters["stats"]["unique_graphs"] == 2
     assert not counters["graph_break"]
-
-
-def test_compiled_layers_share_what_they_make_of_a_layout(monkeypatch):
-    made, real = [], blocked._band_blocks
-    monkeypatch.setattr(blocked, "_band_blocks", lambda *a: made.append(1) or real(*a))
-    model = ldt_model("Model", attention_window=8).double()
-    model.encoder.compile_layers(backend="eager")
-    model(**batch(21, "right", "one"))
-    assert len(made) == 1  # in two layers
 
 
 def test_a_count_of_globals_makes_no_graph_of_its_own():

@@ -3,17 +3,14 @@
 import json
 import logging
 import re
-from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from groups import tree
 from training_runs import assert_same_run, rows, train
 
-from ldt import system, training
-from ldt.data.features import Features, Items
+from ldt import training
 from ldt.errors import EXIT_RECIPE, RecipeError
 from ldt.training import cost
 from ldt.training.arguments import settings
@@ -105,6 +102,10 @@ def test_measuring_changes_nothing_of_the_training(recipe):
     assert_same_run("runs/found", "runs/given")
 
 
+class Stop(Exception):
+    """What a test interrupts a run with."""
+
+
 @pytest.mark.slow
 def test_an_automatic_batch_takes_what_memory_holds_and_resuming_repeats_it(
     recipe, monkeypatch, at_step, capsys
@@ -112,56 +113,28 @@ def test_an_automatic_batch_takes_what_memory_holds_and_resuming_repeats_it(
     tried = []
 
     def measured(trainer, batches, evaluated=None, micro_batch=None):
-        tried.append([len(batch) for batch in batches])
-        return real(trainer, batches, evaluated, micro_batch)
+        """Memory ends with more than 4 inputs at a time."""
+        tried.append([*map(len, batches), micro_batch])
+        steps = [cost.Step(1.0, 0.5, 2 * GIB, 3 * GIB) for _ in batches]
+        return steps, evaluated and steps[0], micro_batch and min(micro_batch, 4)
 
-    def known(*arguments):
-        return Cost(**NEW | {"batch": 8, "largest": 4})
+    def stop(model):
+        raise Stop
 
-    real = cost.measure
     monkeypatch.setattr(cost, "measure", measured)
-    monkeypatch.setattr("ldt.training.loop.estimate", known)
-    made = recipe(
-        "training.per_device_train_batch_size=auto",
-        "training.gradient_accumulation_steps=8",
-        "training.save_steps=1",
-        "training.eval_steps=1",
-    )
-    at_step(3, stopped)
+    monkeypatch.setattr(cost, "memory_limit", lambda device: 99 * GIB)
+    sizes = ["per_device_train_batch_size=auto", "gradient_accumulation_steps=8"]
+    made = recipe(*(f"training.{key}" for key in (*sizes, "save_steps=1", "eval_steps=1")))
+    at_step(3, stop)
     with pytest.raises(Stop):
         train(made)
     at_step(0, None)
-    assert tried == [[1, 4]]
+    assert tried[2:] == [[1, 8, 8], [1, 4, 4]]
     assert "auto: 4 inputs at a time" in " ".join(capsys.readouterr().err.split())
     train(made, resume=True)
-    assert tried == [[1, 4]]  # what the checkpoint says
+    assert len(tried) == 4  # what the checkpoint says
     assert json.loads(Path("runs/r/metrics.json").read_text())["inputs_at_a_time"] == 4
     assert len([row for row in rows("runs/r") if "loss" in row]) == 4
-
-
-class Stop(Exception):
-    """What a test interrupts a run with."""
-
-
-def stopped(model):
-    raise Stop
-
-
-def test_an_automatic_batch_is_halved_where_it_does_not_fit(recipe, monkeypatch):
-    taken = []
-
-    def measured(trainer, batches, evaluated, size):
-        taken.append(size)
-        step = cost.Step(1.0, 0.1, 0, 7 * GIB * size // 4)
-        return [step, step], None, size
-
-    monkeypatch.setattr(cost, "measure", measured)
-    prepared = namedtuple("Prepared", "train_items")([feature(3), feature(4)])
-    found = Cost(**NEW | {"batch": 16, "largest": 8})
-    assert cost.fitting(prepared, None, found) == 4
-    assert taken == [8, 4]
-    assert cost.fitting(prepared, None, Cost(**NEW | {"batch": 4})) is None  # all of it fits
-    assert cost.fitting(prepared, None, Cost(**NEW | {"largest": 0})) == 1
 
 
 @pytest.mark.parametrize(
@@ -237,52 +210,16 @@ def feature(size, number=0):
     return {"input_ids": ids, "global_attention_mask": ids * 0, "document": number}
 
 
-def test_batches_of_known_lengths_stand_for_all():
-    lengths = [5, 90, 20, 10, 30, 40, 15, 25]
-    features = Features(feature(size, number) for number, size in enumerate(lengths))
-    found = cost._Lengths(features)
-    assert found.count == 8
-    assert found.most == 90
-    assert found.mean == np.mean(lengths)
-    assert [len(one["input_ids"]) for one in found.longest(3)] == [90, 40, 30]
-    assert cost.tokens(found.longest(10)) > cost.tokens(found.longest(8)) == sum(lengths)
-    typical = found.typical(2, 4)
-    assert sorted(len(one["input_ids"]) for part in typical for one in part) == sorted(lengths)
-    assert 90 < cost.tokens(found.largest(2)) <= 130
-
-
-def test_groups_and_what_is_made_on_access_have_lengths_too():
-    features = Features(feature(size, number // 2) for number, size in enumerate([5, 9, 2, 1]))
-    assert cost._Lengths(Items(features)).tokens.tolist() == [14, 3]
-    unknown = [[feature(size), feature(1)] for size in range(1, 201)]
-    found = cost._Lengths(unknown)
-    assert found.count == 200
-    assert found.most == 201
-    assert len(found.tokens) == cost.SAMPLED
-
-
-def test_memory_grows_by_the_token_up_to_the_room():
-    line = cost._Memory(one=2 * GIB, longest=4096, a_token=GIB / 4096)
-    assert line.of([feature(4096)] * 3) == 4 * GIB
-    assert line.largest(8 * GIB, 4096) == 4  # 7.2 GiB: six
-    assert line.largest(GIB, 4096) == 0
-    assert line.largest(round(2.3 * GIB), 4096) == 1
-
-
-def test_the_limit_is_that_of_a_group_around_the_own_one(monkeypatch, tmp_path):
-    files = {"memory/jobs/memory.limit_in_bytes": "100000"}
-    monkeypatch.setattr(system, "ROOT", tree(tmp_path, "5:memory:/jobs/7", files))
-    assert cost.memory_limit(torch.device("cpu")) == 100_000
-
-
 def test_the_peak_is_seen_between_two_looks():
     with Peak(torch.device("cpu")) as peak:
-        peak.reset()
+        peak.begin()
         for _ in range(5):
             torch.ones(1 << 25).sum()  # 128 MiB
-        assert peak.bytes > peak.base + (100 << 20)
-        peak.reset()
-        assert peak.bytes < peak.base + (100 << 20)
+        step = peak.end()
+        assert step.peak > step.base + (100 << 20)
+        peak.begin()
+        step = peak.end()
+        assert step.peak < step.base + (100 << 20)
 
 
 def test_a_measurement_says_that_it_is_one_and_ends_soon(recipe, caplog, monkeypatch):

@@ -135,13 +135,6 @@ def test_other_documents_and_targets(several, capsys):
     assert read_config(Path("runs/r")).decisions["measured"]["threshold_target"] == "recall>=0.9"
 
 
-@pytest.mark.slow
-def test_training_anew_from_a_run_forgets_what_it_decided_by(several):
-    train(several(*ALL))
-    train(several("model.path=runs/r", "training.output_dir=runs/next"))
-    assert read_config(Path("runs/next")).decisions == {}
-
-
 def test_one_label_a_document(recipe):
     labelled("train.jsonl", 24, 0, several=False)
     labelled("dev.jsonl", 30, 1, several=False)
@@ -174,12 +167,6 @@ def test_a_key_that_the_task_does_not_have_is_one_line(several):
     wikihop = replace(several(), task=WikiHop())
     with pytest.raises(UserError, match="^task.threshold_target: wikihop has no such key; nothing"):
         decide_anew(Path("runs/r"), wikihop, threshold_target="f1")
-
-
-def test_a_run_is_not_gone_on_with_under_another_calibration(several):
-    train(several())
-    with pytest.raises(UserError, match='task.calibration: "none" there, "platt" here'):
-        train(several("task.calibration=platt"), resume=True)
 
 
 @pytest.mark.parametrize("kind", ["single", "several"])

@@ -1,7 +1,6 @@
 import gc
 import json
 import os
-import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,30 +12,22 @@ from training_runs import documents, rows, train, weights
 
 from ldt.data.features import Features
 from ldt.errors import (
-    EXIT_DIVERGED,
     EXIT_RECIPE,
     EXIT_RESOURCES,
     DataError,
-    Interrupted,
     RecipeError,
     ResourceError,
     TrainingDiverged,
     UserError,
 )
 from ldt.io import files
-from ldt.io.record_store import Examples
 from ldt.io.records import Example, read
 from ldt.model import LdtForSequenceClassification, load, load_tokenizer
 from ldt.recipe import recipe as recipes
-from ldt.recipe.recipe import DataSection
-from ldt.recipe.run import Run
-from ldt.tasks import Squad
 from ldt.tasks.base import TaskAnswers, TaskReads
-from ldt.training import checkpoints, labelled
 from ldt.training.arguments import settings
 from ldt.training.evaluation import ByExample, MetricsByStep
 from ldt.training.finetune import Finetuning
-from ldt.training.labelled import split
 
 
 def test_a_run_folder_describes_itself(recipe, capsys):
@@ -145,44 +136,6 @@ def test_several_labels_are_scored_by_exact_match_and_accuracy_names_it(recipe, 
     assert "eval_accuracy" not in metrics
     with pytest.raises(RecipeError, match="no metric 'accuracy', there are exact_match, loss"):
         train(recipe("training.metric_for_best_model=accuracy", "training.output_dir=runs/two"))
-
-
-def test_a_loss_that_is_not_finite_ends_with_8_and_keeps_the_checkpoint(recipe, at_step):
-    def spoil(model):
-        model.classifier.out_proj.bias.data.fill_(torch.nan)
-
-    at_step(6, spoil)
-    with pytest.raises(TrainingDiverged) as raised:
-        train(recipe("training.eval_strategy=no", "training.save_steps=4"))
-    assert raised.value.exit_code == EXIT_DIVERGED
-    assert "at step 7: the loss is nan" in str(raised.value)
-    assert "documents doc-" in str(raised.value)
-    assert "the last checkpoint is step 4" in str(raised.value)
-    assert checkpoints.newest_valid(Run("runs/r")).name == "checkpoint-4"
-
-
-def test_the_seed_decides_everything(recipe):
-    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
-        short = ("training.max_steps=2", "training.save_strategy=no", "training.eval_strategy=no")
-        train(recipe(f"training.output_dir=runs/{name}", f"training.seed={seed}", *short))
-    one, same, other = weights("runs/one"), weights("runs/same"), weights("runs/other")
-    assert all(torch.equal(one[name], same[name]) for name in one)
-    assert not torch.equal(one["classifier.dense.weight"], other["classifier.dense.weight"])
-
-
-def test_early_stopping_ends_a_run_that_gets_no_better_also_over_a_resume(recipe, at_step):
-    patient = recipe(
-        "training.learning_rate=0.0",
-        "training.num_train_epochs=9",
-        "training.early_stopping_patience=2",
-    )
-    at_step(5, lambda model: os.kill(os.getpid(), signal.SIGTERM))
-    with pytest.raises(Interrupted):
-        train(patient)
-    at_step(0, None)
-    train(patient, resume=True)
-    results = json.loads(Path("runs/r/metrics.json").read_text())
-    assert (results["steps"], results["step_of_weights"]) == (6, 2)
 
 
 def test_evaluation_merges_the_windows_of_each_document(recipe):
@@ -305,13 +258,6 @@ def test_without_an_evaluation_set_the_last_weights_are_kept(recipe):
     assert "There was no evaluation set." in Path("runs/r/README.md").read_text()
 
 
-def test_a_part_of_the_training_set_can_be_held_out(recipe):
-    train(recipe("data.eval=null", "data.eval_fraction=0.34", "training.max_steps=2"))
-    data = json.loads(Path("runs/r/metrics.json").read_text())["data"]
-    assert (data["train"]["documents"], data["eval"]["documents"]) == (8, 4)
-    assert data["eval"]["source"] == "0.34 of train.jsonl"
-
-
 @pytest.mark.parametrize("kind", ["files", "split"])
 def test_no_document_stays_in_memory(recipe, kind):
     split = ["data.eval=null", "data.eval_fraction=0.34"] if kind == "split" else []
@@ -328,18 +274,6 @@ def test_no_document_stays_in_memory(recipe, kind):
     assert len(prepared.measure.examples) == (4 if kind == "split" else 7)
 
 
-def test_a_split_does_not_keep_the_texts(monkeypatch):
-    texts = [f"text {number} " * 200 for number in range(20)]
-    asked = {"question": "?", "answers": []}
-    whole = Examples(Example({"context": text} | asked, n, "") for n, text in enumerate(texts))
-    compared = []
-    monkeypatch.setattr(
-        labelled, "fingerprint", lambda text: compared.append(text) or len(compared)
-    )
-    split(whole, Squad(), DataSection(eval_fraction=0.2), seed=0)
-    assert compared == texts
-
-
 def test_a_position_table_that_is_too_short_names_the_command_that_helps(recipe, tiny_longformer):
     with pytest.raises(RecipeError) as raised:
         train(recipe("data.max_length=512"))
@@ -347,12 +281,6 @@ def test_a_position_table_that_is_too_short_names_the_command_that_helps(recipe,
     path = tiny_longformer
     assert f"ldt convert {path} {path}-512 --max-length 512" in str(raised.value)
     assert str(raised.value).startswith("data.max_length=512: ")
-
-
-def test_a_metric_that_is_not_there_is_found_before_the_first_step(recipe):
-    with pytest.raises(RecipeError, match="no metric 'f1', there are accuracy, loss, macro_f1"):
-        train(recipe("training.metric_for_best_model=f1"))
-    assert not Path("runs/r").exists()
 
 
 def test_values_that_transformers_refuses_are_errors_of_the_recipe(recipe):

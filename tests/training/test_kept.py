@@ -2,12 +2,10 @@
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from training_runs import train, weights
 
 from ldt.data.features import Features
 from ldt.errors import DataError
@@ -213,26 +211,6 @@ def test_a_fault_that_another_process_finds_is_told_as_by_one(prepared, monkeypa
         file.write('{"id": "long", "text": "' + "word " * 500 + '", "label": "a"}\n')
     with pytest.raises(DataError, match=r"train.jsonl:13: .*tokens"):
         prepared("data.workers=2", "data.overflow=error")
-
-
-@pytest.mark.slow
-def test_a_run_with_kept_sets_trains_as_one_without(recipe, monkeypatch):
-    train(recipe("training.output_dir=runs/kept"))
-    train(recipe("training.output_dir=runs/again"))
-    monkeypatch.setattr(kept, "LARGE", 1 << 20)
-    train(recipe("training.output_dir=runs/new"))
-    found = [weights(f"runs/{name}") for name in ("kept", "again", "new")]
-    for name, tensor in found[0].items():
-        assert all(np.array_equal(tensor, other[name]) for other in found[1:])
-    shutil.rmtree(".ldt")
-
-
-def test_evidence_in_files_of_their_own_is_looked_at(tmp_path):
-    (tmp_path / "a.txt").write_text("one")
-    first = kept._listing(tmp_path)
-    assert kept._listing(tmp_path) == first
-    (tmp_path / "a.txt").write_text("three")
-    assert kept._listing(tmp_path) != first
 
 
 def test_an_empty_set_is_kept_too(prepared):

@@ -14,14 +14,13 @@ import recipe_data
 import torch
 from longformers import ldt_config, reconfigured
 from safetensors.torch import load_file
-from training_runs import assert_same_run, documents, train
+from training_runs import assert_same_run, train
 
 from ldt.errors import ModelError, RecipeError
 from ldt.inference.predict import predict
 from ldt.model import LdtForSequenceClassification, load
 from ldt.model.adapters import PROJECTIONS
 from ldt.recipe import recipe as recipes
-from ldt.recipe.run import Run
 from ldt.tasks import TASKS
 from ldt.tasks.writing_task import WritingTask
 from ldt.training.arguments import settings
@@ -167,15 +166,6 @@ def test_a_run_that_died_resumes_bit_by_bit(recipe, at_step, more):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.slow
-def test_gradient_checkpointing_trains_the_same(recipe):
-    train(recipe(*LORA))
-    train(recipe(*LORA, "training.gradient_checkpointing=true", "training.output_dir=runs/again"))
-    one, other = adapter_of("r"), adapter_of("again")
-    for name in one:
-        torch.testing.assert_close(one[name], other[name], rtol=1e-3, atol=1e-5)
-
-
 @pytest.mark.fast("runs/r/adapter")
 @pytest.mark.parametrize("folder", ["runs/r", "runs/r/adapter"])
 def test_a_run_and_its_adapter_are_the_base_of_another_run(recipe, folder):
@@ -187,14 +177,6 @@ def test_a_run_and_its_adapter_are_the_base_of_another_run(recipe, folder):
     train(recipe(*LORA, f"model.path={folder}", further, "training.max_steps=2"))
     expected = answers("runs/adapted", "a.jsonl")
     same_answers(answers("runs/adapted/adapter", "b.jsonl"), expected)
-
-
-def test_all_linear_layers_of_the_encoder_but_not_of_the_head(recipe):
-    train(recipe(*LORA, "training.lora.targets=all-linear", "training.max_steps=2"))
-    adapter = adapter_of("r")
-    layers = {key.partition(".lora_")[0] for key in adapter if "lora_" in key}
-    assert len(layers) == 2 * 9
-    assert all(".encoder.layer." in name for name in layers)
 
 
 @pytest.mark.parametrize("targets", ["all-linear", ["query", "dense"]], ids=str)
@@ -248,15 +230,6 @@ def plain(place, tiny_longformer):
     )
     optim = "training.optim=sgd", "training.learning_rate=0.1", "training.warmup_steps=0"
     return "training.lora={r: 4}", f"model.path={base}", *optim
-
-
-def test_a_step_of_one_batch_and_of_two_train_the_same_adapter(recipe, plain):
-    documents("train.jsonl", 13, 0)  # in the last step batches of 4 and 1
-    for size, batches in ((8, 1), (4, 2)):
-        layout = [f"training.per_device_train_batch_size={size}"]
-        layout += [f"training.gradient_accumulation_steps={batches}"]
-        train(recipe(*plain, *layout, f"training.output_dir=runs/{size}"))
-    assert_same_adapter(adapter_of(8), adapter_of(4))
 
 
 @pytest.mark.slow
@@ -315,15 +288,3 @@ def test_an_adapter_without_its_base_says_so(recipe, tiny_longformer, tmp_path):
     with pytest.raises(ModelError, match=r"adapter_config.json: the adapter's base is not there: "):
         predict("dev.jsonl", model="runs/r/adapter", output="x.jsonl")
     assert answers("runs/r", "y.jsonl")
-
-
-def test_a_folder_takes_the_place_of_the_one_of_before(tmp_path, recipe):
-    run = Run(tmp_path)
-    run.begin({}, recipe(), {})
-    for text in ("one", "two"):
-        folder = tmp_path / "new"
-        (folder / "adapter").mkdir(parents=True)
-        (folder / "adapter" / "file").write_text(text)
-        run.finish(folder, ())
-        assert (tmp_path / "adapter" / "file").read_text() == text
-        folder.rmdir()

@@ -78,21 +78,6 @@ SCRATCH = (
 )
 
 
-def test_a_step_is_the_same_in_one_batch_and_in_several(recipe):
-    """The loss of a step is the mean over all its masked tokens, however they lie in batches."""
-    for name, batch, times in (("one", 4, 1), ("four", 1, 4)):
-        run = (f"training.output_dir=runs/{name}", "data.packing=document", "training.optim=sgd")
-        size = f"training.per_device_train_batch_size={batch}"
-        steps = f"training.gradient_accumulation_steps={times}"
-        train(recipe(*SHORT, SCRATCH, "data.tokens_per_step=null", *run, size, steps))
-    one, four = weights("runs/one"), weights("runs/four")
-    assert max((one[name] - four[name]).abs().max().item() for name in one) < 1e-6
-    logs = [[row for row in rows(f"runs/{name}") if "loss" in row] for name in ("one", "four")]
-    for first, second in zip(*logs, strict=True):
-        for figure in ("loss", "grad_norm", "bits_per_token", "num_input_tokens_seen"):
-            assert first[figure] == pytest.approx(second[figure], rel=1e-5)
-
-
 def test_a_stopped_run_resumes_bit_by_bit_over_epochs(recipe, monkeypatch):
     options = ("training.max_steps=12",)
     train(recipe(*options, "training.output_dir=runs/whole"))

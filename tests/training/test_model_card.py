@@ -211,14 +211,6 @@ def test_the_card_says_what_this_run_did(facts, said, unsaid):
     assert unsaid not in text
 
 
-def test_a_model_that_reads_for_nothing_is_called_so():
-    better = card(TASK, RESULTS, CONFIG, TRAINING, "r")
-    baseline = {"macro_f1": {"answer": "always 'a'", "value": 90.0}}
-    worse = card(TASK, RESULTS | {"baseline": baseline}, CONFIG, TRAINING, "r")
-    assert "no better than" not in better
-    assert "**The model is no better than always 'a': macro_f1 90.00.**" in worse.splitlines()
-
-
 def test_the_last_weights_are_not_called_the_best_ones():
     training = TRAINING | {"load_best_model_at_end": False}
     text = card(TASK, RESULTS, CONFIG, training, "r")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from ldt.recipe.run import Run, is_metric
+from ldt.recipe.run import Run
 from ldt.training.progress import ProgressReport
 
 ARGS = SimpleNamespace(device=torch.device("cpu"))
@@ -158,8 +158,3 @@ def test_a_step_is_a_line_where_half_a_minute_had_none(tmp_path, monkeypatch, ca
         made.on_evaluate(ARGS, state, None)
     lines = ["evaluating: 4 of 7 batches, ETA 0:22", "evaluating: 7 of 7 batches, ETA 0:00"]
     assert caplog.messages == lines * 2
-
-
-def test_the_speed_of_an_evaluation_is_no_metric():
-    names = ["eval_f1", "eval_runtime", "eval_steps_per_second", "train_loss"]
-    assert [name for name in names if is_metric(name)] == ["eval_f1"]

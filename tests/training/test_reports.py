@@ -57,11 +57,6 @@ def logged(seen, key):
     return [(entry[1], entry[2][key]) for entry in seen if entry[0] == "log" and key in entry[2]]
 
 
-def test_by_default_nothing_is_reported(recipe, seen):
-    train(recipe("training.max_steps=1"))
-    assert seen == []
-
-
 def test_a_tracker_is_told_what_the_log_has_and_prints_nothing(recipe, seen, capfd):
     train(recipe("training.report_to=stand_in"))
     assert [entry[:2] for entry in (seen[0], seen[-1])] == [("begin", "r"), ("end", 8)]
@@ -87,22 +82,12 @@ def test_pretraining_reports_too(task, place, seen, tiny_longformer):
     assert logged(seen, "eval_loss")
 
 
-def test_a_dry_run_reports_nothing(recipe, seen):
-    train(recipe("training.report_to=stand_in"), dry_run=True)
-    assert seen == []
-
-
 def test_what_comes_before_and_after_the_training_is_no_step_of_it(seen, tmp_path):
     made, state = Reports("stand_in", Run(tmp_path)), SimpleNamespace(global_step=1)
     args = SimpleNamespace(run_name="r")
     for event in ("on_log", "on_train_begin", "on_log", "on_train_end", "on_log"):
         getattr(made, event)(args, state, None, logs={})
     assert [entry[0] for entry in seen] == ["begin", "log", "end"]
-
-
-def test_a_name_of_the_run_is_kept(recipe, seen):
-    train(recipe("training.report_to=stand_in", "training.run_name=mine", "training.max_steps=1"))
-    assert seen[0][1] == "mine"
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from training_runs import assert_same_run, rows, train
 
-from ldt.errors import EXIT_MODEL, EXIT_RESOURCES, Interrupted, ModelError, ResourceError, UserError
+from ldt.errors import EXIT_MODEL, Interrupted, ModelError, UserError
 from ldt.recipe import recipe as recipes
 from ldt.recipe.run import Run
 from ldt.training.arguments import settings
@@ -97,20 +97,3 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(recipe, at_step, 
     train(recipe(), resume=True)
     assert "resuming from the beginning, nothing was saved yet" in capsys.readouterr().err
     assert "loss" in rows("runs/r")[0]
-
-
-def test_a_disk_that_is_full_at_the_end_exits_with_6_and_resume_finishes(recipe, monkeypatch):
-    train(recipe("training.output_dir=runs/whole"))
-
-    def full(run, folder, *rest, **more):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "finish", full)
-        with pytest.raises(ResourceError) as raised:
-            train(recipe())
-    assert raised.value.exit_code == EXIT_RESOURCES
-    assert not Path("runs/r/model.safetensors").exists()
-    assert not list(Path("runs/r").glob("*.tmp-*"))
-    train(recipe(), resume=True)
-    assert_same_run("runs/whole", "runs/r")

@@ -14,7 +14,6 @@ from ldt.io import files
 from ldt.recipe.recipe import load
 from ldt.recipe.run import Run
 from ldt.report.runs import listed
-from ldt.training import checkpoints
 
 LM = """
 task: {name: mlm}
@@ -146,15 +145,6 @@ def test_checkpoints_are_kept_until_the_run_is_finished_or_where_that_is_asked(k
     assert steps()[-1] == 8
     train(recipe(), resume=True)
     assert steps()[-1] == 8
-
-
-def test_a_checkpoint_that_is_held_on_to_is_a_warning(recipe, monkeypatch, caplog):
-    def busy(path):
-        raise OSError(16, "Device or resource busy")
-
-    monkeypatch.setattr(checkpoints, "_remove", busy)
-    train(recipe("training.save_total_limit=9"))
-    assert "checkpoint-8: not removed: Device or resource busy" in caplog.text
 
 
 def test_checkpoints_of_the_model_alone_are_kept_pruned_and_hold_the_best(recipe):

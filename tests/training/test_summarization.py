@@ -20,12 +20,11 @@ from ldt.errors import ModelError, RecipeError, UserError
 from ldt.inference.predict import predict
 from ldt.io.records import Example
 from ldt.metrics import evaluate
-from ldt.metrics.summarization import ROUGE, published, read_predictions, scorer
+from ldt.metrics.summarization import ROUGE, scorer
 from ldt.model import LdtForConditionalGeneration, load
 from ldt.model.adapters import PROJECTIONS
 from ldt.recipe import recipe as recipes
 from ldt.recipe.run import Run
-from ldt.report.subject import subject
 from ldt.tasks import QasperGeneration, Summarization
 from ldt.tasks.base import score_all
 from ldt.training import cost
@@ -185,18 +184,6 @@ def test_without_rouge_score_a_training_is_refused_before_its_data_are_read(reci
     settings(recipe("data.eval=null", "training.eval_strategy=no", "training.eval_steps=null"))
 
 
-def test_without_rouge_score_the_model_of_a_run_answers_for_no_report(
-    recipe, generated, monkeypatch
-):
-    train(recipe("training.max_steps=1"))
-    generated.clear()
-    monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
-    scorer.cache_clear()
-    with pytest.raises(UserError, match="needs rouge-score"):
-        subject("runs/r")
-    assert generated == []
-
-
 def test_documents_to_summarize_are_blocks_spread_over_the_set():
     sampled = Summarization(evaluated=16).sampled
     assert sampled(16) == set(range(16))
@@ -320,13 +307,6 @@ def test_what_has_no_meaning_for_summaries_is_refused(recipe, tiny_led):
     settings = Path("runs/r/generation_config.json")
     settings.write_text(settings.read_text().replace('"num_beams": 3', '"num_beams": 2'))
     assert Run("runs/r").fingerprint(recipe()) != before
-
-
-def test_a_text_of_summaries_is_read_as_it_was_written(tmp_path):
-    written = published([{"summary": "One.\nTwo."}, {"summary": ""}])
-    assert written == "One.<n>Two.\n\n"
-    (tmp_path / "a.txt").write_text(written)
-    assert read_predictions(str(tmp_path / "a.txt")).value == ["One.\nTwo.", ""]
 
 
 def test_an_encoder_alone_cannot_be_trained_to_write(recipe, tiny_longformer):

@@ -95,17 +95,6 @@ def test_what_is_logged_is_the_mean_over_the_items(tmp_path):
     assert losses != [pytest.approx(total / count)] * 2  # the steps are not alike
 
 
-def updates(folder, task, size, batches, **changes):
-    """How the weights change in an epoch, in float32."""
-    made = trainer(folder, task, size, batches, torch.float32, **changes)
-    before = [weight.detach().clone() for weight in made.model.parameters()]
-    made.run()
-    return [
-        (weight.detach() - old).double()
-        for weight, old in zip(made.model.parameters(), before, strict=True)
-    ]
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_the_input_of_a_process_that_has_no_other_counts_nothing(tmp_path, task):
     made = trainer(tmp_path, task, 8, 1, include_num_input_tokens_seen="non_padding")
@@ -121,25 +110,6 @@ def test_the_input_of_a_process_that_has_no_other_counts_nothing(tmp_path, task)
         found.append((made.state.num_input_tokens_seen - before, largest > 0))
     assert found[0] == (0, False)
     assert found[1][0] > 0
-
-
-@pytest.mark.covering(1)
-@pytest.mark.parametrize("layout", [(1, 8), pytest.param((4, 2), marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("task", TASKS)
-def test_an_epoch_of_sgd_changes_the_weights_alike(tmp_path, task, layout):
-    how = {"optim": "sgd", "learning_rate": 0.01, "lr_scheduler_type": "constant"}
-    wanted = updates(tmp_path, task, 8, 1, **how)
-    assert_same([updates(tmp_path, task, *layout, **how)], [wanted], 1e-4)
-
-
-def test_an_epoch_of_adam_changes_the_weights_as_far(tmp_path):
-    def length(*layout):
-        found = updates(tmp_path, "squad", *layout, learning_rate=1e-3)
-        return torch.stack([change.norm() for change in found]).norm().item()
-
-    # Where a gradient is rounding alone, as of key.bias, its sign is all that Adam goes by.
-    wanted = length(8, 1)
-    assert [length(4, 2), length(1, 8)] == pytest.approx([wanted] * 2, rel=1e-2)
 
 
 # -- evaluation
@@ -213,7 +183,6 @@ def test_an_evaluation_drops_no_batch(tmp_path):
 
 # What each takes at a time, of which the last step has 5 inputs: 4 and 1; 2 and 2, 1 and none.
 OF_TWO = [(2, 2, torch.float64), (4, 1, torch.float32)]
-OF_TWO_NIGHTLY = [(4, 1, torch.float64), (2, 2, torch.float32)]
 
 
 @pytest.fixture(scope="module")
@@ -222,27 +191,13 @@ def of_two(tmp_path_factory):
     return made_by_two(tmp_path_factory.mktemp("two"))
 
 
-@pytest.fixture(scope="module")
-def of_two_nightly(tmp_path_factory):
-    """Folder of the gradients in the other layouts."""
-    return made_by_two(tmp_path_factory.mktemp("two"), "nightly")
-
-
-def made_by_two(folder, *nightly):
+def made_by_two(folder):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     where = ["--nproc-per-node", "2", "--master-port", port, __file__, str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        *where,
-        __file__,
-        str(folder),
-        *nightly,
-    ]
+    command = [sys.executable, "-m", "torch.distributed.run", *where]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=500, check=False
     )
@@ -250,24 +205,14 @@ def made_by_two(folder, *nightly):
     return folder
 
 
-def assert_as_of_one(at_once, folder, task, layouts):
-    for layout in layouts:
-        wanted, losses = at_once(task, layout[2])
-        found, other_losses = torch.load(folder / f"{task} {layout}.pt")
-        assert other_losses == pytest.approx(losses, rel=1e-5)
-        assert_same(found, wanted, BOUNDS[layout[2]])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_two_processes_have_the_gradients_of_one(at_once, of_two, task):
-    assert_as_of_one(at_once, of_two, task, OF_TWO)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("task", TASKS)
-def test_so_they_have_in_other_layouts(at_once, of_two_nightly, task):
-    assert_as_of_one(at_once, of_two_nightly, task, OF_TWO_NIGHTLY)
+    for layout in OF_TWO:
+        wanted, losses = at_once(task, layout[2])
+        found, other_losses = torch.load(of_two / f"{task} {layout}.pt")
+        assert other_losses == pytest.approx(losses, rel=1e-5)
+        assert_same(found, wanted, BOUNDS[layout[2]])
 
 
 @pytest.mark.slow
@@ -298,13 +243,11 @@ def save(found, name):
         torch.save(found, Path(sys.argv[1]) / f"{name}.pt")
 
 
-def as_one_of_two(folder, nightly):
+def as_one_of_two(folder):
     """All that the tests of two processes compare."""
     for task in TASKS:
-        for layout in OF_TWO_NIGHTLY if nightly else OF_TWO:
+        for layout in OF_TWO:
             save(gradients(folder, task, *layout), f"{task} {layout}")
-    if nightly:
-        return
     for task in OF_ROWS:
         for size in (2, 4):
             save(evaluated(folder, task, size), f"evaluated {task} {size}")
@@ -320,7 +263,7 @@ def as_one_of_two(folder, nightly):
 
 if __name__ == "__main__":
     gc.freeze()  # each training searches for garbage
-    as_one_of_two(Path(sys.argv[1]), nightly="nightly" in sys.argv)
+    as_one_of_two(Path(sys.argv[1]))
     leave_group()
     names = {name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")}
     assert "pt_gloo_runloop" not in names  # it may abort the interpreter at its end
