@@ -454,8 +454,7 @@ def new_config(recipe: Recipe, tokenizer) -> Any:
             together.
     """
     chosen, where = dict(recipe.model.config), recipe.where("model", "config")
-    encoder = encoder_class(chosen.pop("model_type", LdtConfig.model_type))
-    config_class = encoder.config_class
+    config_class = encoder_class(chosen.pop("model_type", LdtConfig.model_type)).config_class
     check_keys(recipe, chosen, config_class, _ELSEWHERE)
     changes = config_changes(recipe)
     for key in changes.keys() & config_class.lacks.keys():
@@ -467,7 +466,7 @@ def new_config(recipe: Recipe, tokenizer) -> Any:
     values |= config_class.of_new_model(chosen, special["pad_token_id"], recipe.data.max_length)
     try:
         config = config_class(**values | chosen | changes)
-        encoder.check(config)
+        config.check()
     except Exception as error:  # the config classes have kinds of their own
         raise RecipeError(f"{where}: {_line(error)}") from error
     return config
