@@ -368,7 +368,7 @@ def picture(rows: Sequence[Sequence[int]], says: str) -> str:
 
 
 def pattern_in_words(facts: dict[str, int]) -> str:
-    """The picture of an input's attention (`ldt.training.pattern`) in a sentence.
+    """The picture of an input's attention in a sentence.
 
     Args:
         facts: of it, in metrics.json.

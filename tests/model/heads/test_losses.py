@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from ldt.model.heads.losses import cross_entropy
 from ldt.model.heads.questions import evidence_loss, span_loss
-from ldt.model.packing import pack
 from ldt.training.trainer import LanguageModelTrainer
 
 TOKENS = 4096
