@@ -192,8 +192,8 @@ def convert(
         path = target_of(max_length)
         origin = family.read(folder, kind, config)
         _check_source(origin, source, max_length, check)
-        attention = _attention(origin, architecture, window, second_level)
-        plan = _long_plan(origin, path, max_length, *attention, positions)
+        windows, pooling = _attention(origin, architecture, window, second_level)
+        plan = _long_plan(origin, path, max_length, windows, pooling, positions)
     return _written(plan, source, check)
 
 
