@@ -33,7 +33,7 @@ from ldt.recipe.run import recipe_file
 from ldt.tasks.base import Task, named_labels, not_empty, path_of, score_all, settings_of
 from ldt.tasks.classification import Classification
 from ldt.tasks.multiple_choice import MultipleChoice
-from ldt.tasks.text.words import sentences
+from ldt.tasks.text import sentences
 from ldt.tasks.token_classification import TokenClassification, by_sentence
 
 # Of each format (`ldt.metrics.OWN`) the keys of the task whose answers they are.

@@ -15,9 +15,8 @@ from ldt.metrics import passage_qa
 from ldt.metrics.classification import several
 from ldt.report.model import ANSWER, GOLD, PASSAGE, Mark
 from ldt.tasks.base import path_of
-from ldt.tasks.span_task import context_of
-from ldt.tasks.text.mentions import mentions
-from ldt.tasks.text.words import sentences
+from ldt.tasks.questions import context_of
+from ldt.tasks.text import mentions, sentences
 
 TEXTS = ("text", "context")  # fields of a text where the task's own is not there
 NO_ANSWER, NO_CLASS, NO_ENTITY = "no answer", "no class", "no entity"

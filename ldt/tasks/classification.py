@@ -48,7 +48,7 @@ from ldt.tasks.base import (
 )
 from ldt.tasks.deciding import Deciding, names_of
 from ldt.tasks.explained import MERGES, ByLogits, Reading, Target
-from ldt.tasks.text.joined import Joined, joined
+from ldt.tasks.text import Joined, joined
 from ldt.tasks.weighted import Weighted
 
 if TYPE_CHECKING:

@@ -12,16 +12,14 @@ from ldt.data.features import Feature
 from ldt.data.formats.contractnli import LABELS
 from ldt.data.labels import SINGLE, LabelReader
 from ldt.data.options import Names
-from ldt.data.tokenization import marker_ids
-from ldt.errors import DataError, kind, listed, shown
+from ldt.data.sentences import Span
+from ldt.errors import DataError, listed
 from ldt.io.records import Example, field, text
 from ldt.metrics import baseline, classification, contractnli
 from ldt.metrics.baseline import Baselines
-from ldt.tasks import passages
 from ldt.tasks.base import (
     Outputs,
     PublishedLayout,
-    SplitGroups,
     TaskAnswers,
     TaskInputs,
     TaskReads,
@@ -30,14 +28,20 @@ from ldt.tasks.base import (
     path_of,
     question_of,
     score_all,
-    strata_of,
     training_set,
 )
 from ldt.tasks.deciding import names_of
 from ldt.tasks.explained import ByPlaces
-from ldt.tasks.passages import Weight
-from ldt.tasks.question_task import QuestionTask
-from ldt.tasks.text.alignment import Span
+from ldt.tasks.questions import (
+    QuestionTask,
+    RightAnswer,
+    Weight,
+    class_with_evidence,
+    numbers_of,
+    probabilities,
+    spans_of,
+    with_evidence,
+)
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -55,7 +59,7 @@ class EvidenceClassification(QuestionTask, ByPlaces):
     Manning 2021, arXiv:2110.01799, section 4), but for the global attention of the hypothesis and
     the markers. A span is evidence by its marker alone, the class is read at the first token; spans
     of hypotheses that have no evidence are learnt as none. A long document is read in chunks that
-    cut no span which fits one; `ldt.tasks.passages` says what chunks learn and how they are merged.
+    cut no span which fits one (`ldt.tasks.questions`).
 
     Args:
         labels: the classes in the order of the model's outputs; none takes those of ContractNLI
@@ -105,12 +109,6 @@ class EvidenceClassification(QuestionTask, ByPlaces):
 
         return LdtForEvidenceClassification
 
-    def groups(self, example: Example, data: "DataSection") -> SplitGroups:
-        """The document: hypotheses on one are not parted."""
-        return SplitGroups(
-            text(example, path_of(self, "text", data)), strata_of(self, example, data)
-        )
-
     def classes(self, example: Example, data: "DataSection") -> str | list[str] | None:
         """Return the class."""
         reader = self._reader(data)
@@ -143,47 +141,30 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         names = listed(names_of(config), 5)
         return f"labels: one class a hypothesis, in the order {names} (task.labels names another)"
 
-    def encode(
-        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
-    ) -> list[Feature]:
-        """Return a feature per chunk (`QuestionTask.chunks`), with ``spans`` [spans, 2].
-
-        Raises:
-            DataError: a field is missing, a span is not in the text, the hypothesis is empty or
-                leaves no room.
-        """
-        context = text(example, path_of(self, "text", data))
-        spans = self._spans(example, data)
-        features = self.chunks(example, context, tokenizer, data=data, max_length=max_length)
-        about = {"hypothesis": question_of(self, example, data, "hypothesis")}
-        about |= self._named(example, data)
-        places = np.array(spans, np.int32).reshape(-1, 2)
-        for feature in features:
-            feature |= {"context": context, "spans": places, "about": about}
-        if config is not None:
-            gold = self.gold(example, data, config)
-            number = names_of(config).index(gold["label"])
-            passages.label(features, number, gold["evidence"])
-        return features
-
-    def marks(
-        self, example: Example, tokenizer, data: "DataSection"
-    ) -> tuple[Sequence[Span], Sequence[int]]:
+    def marks(self, example: Example, data: "DataSection") -> list[tuple[Span, str]]:
         """Return the spans, with one marker for all."""
-        spans = self._spans(example, data)
-        return spans, marker_ids(tokenizer, self.inputs.markers) * len(spans)
+        return [(span, self.inputs.markers[0]) for span in self._spans(example, data)]
+
+    def right(self, example: Example, data: "DataSection", config, context: str) -> RightAnswer:
+        """The class and the evidence."""
+        gold = self.gold(example, data, config)
+        number, evidence = names_of(config).index(gold["label"]), gold["evidence"]
+        return RightAnswer(passages=evidence, label=class_with_evidence(number, evidence))
+
+    def about(self, example: Example, data: "DataSection") -> dict[str, Any]:
+        """Return the ``spans`` [spans, 2], and what the answer is to name of the example."""
+        named = {"hypothesis": question_of(self, example, data, "hypothesis")}
+        places = np.array(self._spans(example, data), np.int32).reshape(-1, 2)
+        return {"spans": places, "about": named | self._named(example, data)}
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Number of inputs with evidence, and of those whose class is not learnt."""
-        labelled = [
-            (any(feature["passage_labels"]), feature["labels"] >= 0) for feature in features
-        ]
-        found, known = (sum(each) for each in zip(*labelled, strict=True)) if labelled else (0, 0)
-        lines = [f"{found:,} of {len(labelled):,} inputs have evidence"]
-        if known < len(labelled):
+        features = list(features)
+        lines, unknown = [with_evidence(features)], sum(each["labels"] < 0 for each in features)
+        if unknown:
             lines.append(
-                f"inputs without the evidence of their document: {len(labelled) - known:,}; their "
-                "class is not learnt"
+                f"inputs without the evidence of their document: {unknown:,}; their class is not "
+                "learnt"
             )
         return lines
 
@@ -205,7 +186,7 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         where it is not read; hypothesis, and key and document where the example has them.
         """
         context, spans = features[0]["context"], features[0]["spans"].tolist()
-        scores, probs = passages.probabilities(outputs, features, len(spans))
+        scores, probs = probabilities(outputs, features, len(spans))
         names = names_of(config)
         evidence = [
             {"span": n, "start": start, "end": end, "text": context[start:end], "score": share}
@@ -276,13 +257,8 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         if names and label not in names:
             raise DataError(f"{example.where}: label {label!r}, expected one of {listed(names)}")
         spans, path = len(self._spans(example, data)), path_of(self, "evidence", data)
-        numbers = field(example, path)
-        for number in numbers if isinstance(numbers, list) else [numbers]:
-            if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < spans:
-                raise DataError(
-                    f"{example.where}: field {path!r}: {shown(number)}, expected numbers of spans, "
-                    f"of which there are {spans:,}, from 0"
-                )
+        where = f"{example.where}: field {path!r}"
+        numbers = numbers_of(field(example, path), spans, where, "spans")
         named = {"key": None, "document": None} | self._named(example, data)
         return {"label": label, "evidence": numbers, "spans": spans} | named
 
@@ -294,27 +270,6 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         }
 
     def _spans(self, example: Example, data: "DataSection") -> list[Span]:
-        """The characters of each span.
-
-        Raises:
-            DataError: no list, or one that is not within the text.
-        """
-        path = path_of(self, "spans", data)
-        listed_spans = field(example, path)
-        length = len(text(example, path_of(self, "text", data)))
-        if not isinstance(listed_spans, list):
-            raise DataError(
-                f"{example.where}: field {path!r} is {kind(listed_spans)}, expected [start, end] "
-                "of each span"
-            )
-        spans = []
-        for number, span in enumerate(listed_spans):
-            match span:
-                case [int(start), int(end)] if 0 <= start <= end <= length:
-                    spans.append((start, end))
-                case _:
-                    raise DataError(
-                        f"{example.where}: field {path!r}: span {number:,} is {span!r:.60}, "
-                        f"expected [start, end] within the {length:,} characters of the text"
-                    )
-        return spans
+        """The characters of each span."""
+        path, length = path_of(self, "spans", data), len(text(example, path_of(self, "text", data)))
+        return spans_of(field(example, path), length, f"{example.where}: field {path!r}")

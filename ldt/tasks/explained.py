@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from ldt.data.features import Feature
-from ldt.data.sentences import Unit
+from ldt.data.sentences import Span, Unit
 from ldt.io.records import Example
 from ldt.metrics.numbers import logsumexp, softmax
 from ldt.tasks.base import Task
-from ldt.tasks.text.alignment import Span
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection

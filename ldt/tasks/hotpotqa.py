@@ -5,17 +5,17 @@ Input: <s> [question] question [/question]
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, field_validator
 
-from ldt.data.features import Feature, Segment, ends, join
+from ldt.data.features import Feature, Segment, cut_off, ends, join
 from ldt.data.options import Length
-from ldt.data.tokenization import marker_ids, tokenize
+from ldt.data.tokenization import marker_ids, tokenize, tokenize_inside
 from ldt.errors import DataError
-from ldt.io.records import Example, field, text
+from ldt.io.records import Example, field, kind, text
 from ldt.metrics import baseline, hotpotqa
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.numbers import logistic, logsumexp, softmax
@@ -34,10 +34,7 @@ from ldt.tasks.base import (
     path_of,
     question_of,
 )
-from ldt.tasks.text import paragraphs
-from ldt.tasks.text.alignment import aligned, real_tokens
-from ldt.tasks.text.mentions import mentions
-from ldt.tasks.text.paragraphs import Paragraph
+from ldt.tasks.text import aligned, mentions, real_tokens
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -46,6 +43,42 @@ TYPES = ("span", "yes", "no")  # of answers, in the order of the head
 WEIGHTS = ("span", "class", "passages", "sentences")
 OPTIONS = " yes no null"  # behind the last paragraph, as the authors have it
 PARAGRAPHS = 2  # that an answer's evidence is from, in this data set always
+
+
+MARKS = 3  # tokens of a paragraph beside its title and sentences: <t>, </t>, [/par]
+LEAST = 8  # tokens that hold some of any paragraph
+
+
+@dataclass
+class Paragraph:
+    """A paragraph as tokens.
+
+    Args:
+        number: its place in the context.
+        title: ids.
+        sentences: of each its place in the paragraph, its ids, and their offsets in it.
+    """
+
+    number: int
+    title: list[int]
+    sentences: list[tuple[int, list[int], np.ndarray]]
+
+    @property
+    def size(self) -> int:
+        """Tokens with the special ones, one behind each sentence among them."""
+        return MARKS + len(self.title) + sum(len(ids) + 1 for _, ids, _ in self.sentences)
+
+    def cut(self, room: int) -> None:
+        """Drop the end of a paragraph that is larger than ``room``."""
+        if self.size <= room:
+            return
+        self.title = self.title[: (room - MARKS - 1) // 2]
+        sentences, self.sentences = self.sentences, []
+        for place, ids, offsets in sentences:
+            left = room - self.size - 1
+            if left < min(len(ids), 1):
+                break
+            self.sentences.append((place, ids[:left], offsets[:left]))
 
 
 class HotpotQA(Task):
@@ -139,7 +172,7 @@ class HotpotQA(Task):
     def faults(self, example: Example, data: "DataSection") -> Iterator[Fault]:
         """Yield an answer that no sentence mentions, and evidence that is not there."""
         answer, facts = self.gold(example, data, None).values()
-        context = paragraphs.read(example, path_of(self, "context", data))
+        context = read_context(example, path_of(self, "context", data))
         there = {(title, place) for title, sentences in context for place in range(len(sentences))}
         told = "\n".join(sentence for _, sentences in context for sentence in sentences)
         if answer not in TYPES[1:] and not mentions(told, [answer]):
@@ -162,7 +195,7 @@ class HotpotQA(Task):
             DataError: an empty question, one that leaves no room, or no sentences.
         """
         question = question_of(self, example, data)
-        context = paragraphs.read(example, path_of(self, "context", data))
+        context = read_context(example, path_of(self, "context", data))
         asks, asked, *marks = marker_ids(tokenizer, self.inputs.markers)
         cls, sep = ends(tokenizer)
         question_ids = [asks, *tokenize(tokenizer, f" {question.strip()}"), asked]
@@ -170,15 +203,15 @@ class HotpotQA(Task):
         tail = [Segment("options", tokenize(tokenizer, OPTIONS)), sep]
         around = sum(len(segment.ids) for segment in head + tail)
         room = max_length - around
-        if room < paragraphs.LEAST:
+        if room < LEAST:
             raise DataError(
                 f"{example.where}: the question has {len(question_ids) - 2:,} tokens and leaves "
                 f"{max(room, 0):,} of {max_length:,} for the paragraphs; a larger data.max_length "
                 "would do (ldt convert SOURCE --max-length N makes a longer model)"
             )
-        read = paragraphs.encode(context, tokenizer)
+        read = tokenized(context, tokenizer)
         length = around + sum(paragraph.size for paragraph in read)
-        chunks, flags = paragraphs.chunks(read, room, example, data)
+        chunks, flags = grouped(read, room, example, data)
         about = {"document": 0, "tokens": length, "flags": flags}
         features = [self._feature(head, chunk, tail, marks) | about for chunk in chunks]
         features[0]["context"] = context
@@ -395,3 +428,76 @@ class HotpotQA(Task):
 def _type(answer: str) -> int:
     word = answer.strip().lower()
     return TYPES.index(word) if word in TYPES[1:] else 0
+
+
+def read_context(example: Example, path: str) -> list[tuple[str, list[str]]]:
+    """The titles and sentences of a context.
+
+    Raises:
+        DataError: there is no such field, something else in it, or not a word in any sentence.
+    """
+    listed, context = field(example, path), []
+    if not isinstance(listed, list):
+        raise DataError(f"{example.where}: field {path!r} is {kind(listed)}, expected a list")
+    for paragraph in listed:
+        match paragraph:
+            case [str(title), list(sentences)] if all(isinstance(text, str) for text in sentences):
+                context.append((title, sentences))
+            case _:
+                raise DataError(
+                    f"{example.where}: field {path!r}: {str(paragraph)[:60]}, expected "
+                    "[title, list of sentences]"
+                )
+    if not any(text.strip() for _, sentences in context for text in sentences):
+        raise DataError(f"{example.where}: field {path!r}: there is not a word in its sentences")
+    return context
+
+
+def tokenized(context: list[tuple[str, list[str]]], tokenizer) -> list[Paragraph]:
+    """Tokenize titles and sentences, each as if a space stood in front."""
+    return [
+        Paragraph(
+            number,
+            tokenize(tokenizer, f" {title.strip()}"),
+            [(place, *tokenize_inside(tokenizer, text)) for place, text in enumerate(sentences)],
+        )
+        for number, (title, sentences) in enumerate(context)
+    ]
+
+
+def grouped(
+    paragraphs: list[Paragraph], room: int, example: Example, data: "DataSection"
+) -> tuple[list[list[Paragraph]], dict[str, Any]]:
+    """Return the paragraphs of each input, whole and in order, and flags for the answer.
+
+    A paragraph that is too long alone is changed: it loses its end.
+
+    Args:
+        room: tokens of an input, at least `LEAST`.
+        example: for messages.
+        data: its overflow and max_windows.
+
+    Raises:
+        DataError: they do not fit one input, and ``data.overflow`` is "error".
+    """
+    total = sum(paragraph.size for paragraph in paragraphs)
+    if total <= room:
+        return [paragraphs], {}
+    if data.overflow == "error":
+        raise DataError(
+            f"{example.where}: the paragraphs of {example.id!r} have {total:,} tokens, {room:,} "
+            "fit beside the question; data.overflow=windows reads them in parts, truncate the "
+            "first part of them"
+        )
+    groups: list[list[Paragraph]] = [[]]
+    left = room
+    for paragraph in paragraphs:
+        paragraph.cut(room)
+        if paragraph.size > left and groups[-1]:
+            groups.append([])
+            left = room
+        groups[-1].append(paragraph)
+        left -= paragraph.size
+    most = 1 if data.overflow == "truncate" else data.max_windows
+    read = sum(paragraph.size for group in groups[:most] for paragraph in group)
+    return groups[:most], cut_off(total - read)

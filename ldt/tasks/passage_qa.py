@@ -14,7 +14,7 @@ from pydantic import Field
 from ldt.data.features import Feature
 from ldt.data.formats import nq as nq_format
 from ldt.data.formats import tydiqa as tydiqa_format
-from ldt.data.tokenization import marker_ids
+from ldt.data.sentences import Span
 from ldt.errors import DataError, shown
 from ldt.io.records import Example, field, text
 from ldt.metrics import baseline, nq, passage_qa, tydiqa
@@ -30,13 +30,20 @@ from ldt.tasks.base import (
     named_labels,
     path_of,
 )
-from ldt.tasks.span_task import SPAN_LABELS, SPAN_LOGITS, Found, SpanTask, thinned
-from ldt.tasks.text.alignment import Span
+from ldt.tasks.questions import (
+    CLS,
+    SPAN_LABELS,
+    SPAN_LOGITS,
+    CandidateSpan,
+    RightAnswer,
+    SpanTask,
+    spans_of,
+    thinned,
+)
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
 
-CLS = 0  # where an input without the answer points to
 TYPES = ("none", "passage", "span", "yes", "no")  # of answers, in the order of the head
 NONE, PASSAGE, SPAN, YES, NO = range(len(TYPES))
 MARKERS = {"paragraph": "[paragraph]", "table": "[table]", "list": "[list]"}
@@ -133,48 +140,40 @@ class PassageQA(SpanTask):
         changes = {"passage_loss": "one", "evidence_weights": {}, "answer_thresholds": {}}
         return named_labels(TYPES) | changes
 
-    def encode(
-        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
-    ) -> list[Feature]:
-        """Return a feature per chunk (`QuestionTask.chunks`).
-
-        The first one has ``candidates`` [candidates, 2], their characters.
-
-        Raises:
-            DataError: a field is missing or of another form, the question is empty or leaves no
-                room.
-        """
-        context = text(example, path_of(self, "context", data))
-        candidates = self._candidates(example, data)
-        annotations = [] if config is None else self._annotations(example, data)
-        has_passage, has_span = passage_qa.right_of(annotations)
-        features = self.chunks(
-            example,
-            context,
-            tokenizer,
-            data=data,
-            max_length=max_length,
-            spans=None if config is None else self._spans(annotations) if has_span else [],
-        )
-        for feature in features:
-            layout = data.format if data.format in OFFSETS else None
-            feature |= {"context": context, "chunks": len(features), "layout": layout}
-            if config is not None:
-                _label(feature, annotations if has_passage else [], has_span)
-        places = [span for _, span in candidates]
+    def encode(self, example: Example, tokenizer, **options: Any) -> list[Feature]:
+        """The features of `QuestionTask.encode`, the first one with ``candidates`` [candidates, 2],
+        their characters."""
+        features = super().encode(example, tokenizer, **options)
+        places = [span for _, span in self._candidates(example, options["data"])]
         features[0]["candidates"] = np.array(places, np.int32).reshape(-1, 2)
         return features
 
-    def marks(
-        self, example: Example, tokenizer, data: "DataSection"
-    ) -> tuple[Sequence[Span], Sequence[int]]:
+    def marks(self, example: Example, data: "DataSection") -> list[tuple[Span, str]]:
         """Return the candidates, each with the marker of its type."""
         candidates = self._candidates(example, data)
-        ids = dict(
-            zip(self.inputs.markers, marker_ids(tokenizer, self.inputs.markers), strict=True)
-        )
-        markers = [ids[MARKERS.get(str(name), PASSAGE_MARKER)] for name, _ in candidates]
-        return [span for _, span in candidates], markers
+        return [(span, MARKERS.get(str(name), PASSAGE_MARKER)) for name, span in candidates]
+
+    def right(self, example: Example, data: "DataSection", config, context: str) -> RightAnswer:
+        """What the annotations say together; spans of no passage are right too."""
+        annotations = self._annotations(example, data)
+        has_passage, has_span = passage_qa.right_of(annotations)
+        spans = dict.fromkeys(span for _, spans, _ in annotations for span in spans)
+        if not has_passage:
+            annotations = []
+
+        def kind(feature: Feature) -> int:
+            here = [y for passage, _, y in annotations if passage in feature["passages"].tolist()]
+            yes_no = Counter(each for each in here if each and has_span).most_common(1)
+            if feature["start_positions"]:
+                return SPAN
+            return TYPES.index(yes_no[0][0]) if yes_no else PASSAGE if here else NONE
+
+        right = {passage for passage, _, _ in annotations if passage is not None}
+        return RightAnswer([*spans] if has_span else [], CLS, right, kind)
+
+    def about(self, example: Example, data: "DataSection") -> dict[str, Any]:
+        """Return the ``layout`` whose writer needs more than the answer."""
+        return {"layout": data.format if data.format in OFFSETS else None}
 
     def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
         """Return the inputs with an answer, and ``null_windows`` of the others."""
@@ -284,7 +283,7 @@ class PassageQA(SpanTask):
 
     def _inside(
         self, outputs: Sequence[Outputs], features: Sequence[Feature], passage: int | None
-    ) -> list[Found]:
+    ) -> list[CandidateSpan]:
         """The best spans inside of a passage, with their scores; of the document if it has none."""
         start, end = 0, len(features[0]["context"])
         if passage is not None:
@@ -302,26 +301,22 @@ class PassageQA(SpanTask):
 
     def _candidates(self, example: Example, data: "DataSection") -> list[tuple[str | None, Span]]:
         """The type and the characters of each candidate."""
-        path, length = (
-            path_of(self, "candidates", data),
-            len(text(example, path_of(self, "context", data))),
-        )
-        found = []
-        for number, item in enumerate(_listed(example, path)):
-            where = f"{example.where}: {path} {number:,}"
+        path = path_of(self, "candidates", data)
+        length = len(text(example, path_of(self, "context", data)))
+        items, where = _listed(example, path), f"{example.where}: {path}"
+        for number, item in enumerate(items):
             if not isinstance(item, dict):
-                raise DataError(f"{where}: {shown(item)}, expected an object with start and end")
-            span = _pair((item.get("start"), item.get("end")), length, where)
-            found.append((item.get("type"), span))
-        return found
+                raise DataError(
+                    f"{where} {number:,}: {shown(item)}, expected an object with start and end"
+                )
+        spans = spans_of([[item.get("start"), item.get("end")] for item in items], length, where)
+        return [(item.get("type"), span) for item, span in zip(items, spans, strict=True)]
 
     def _annotations(self, example: Example, data: "DataSection") -> list[Annotation]:
         """Annotations with spans in characters."""
-        path, length = (
-            path_of(self, "annotations", data),
-            len(text(example, path_of(self, "context", data))),
-        )
-        candidates, found = len(self._candidates(example, data)), list[Annotation]()
+        path = path_of(self, "annotations", data)
+        length = len(text(example, path_of(self, "context", data)))
+        candidates, annotations = len(self._candidates(example, data)), list[Annotation]()
         for number, item in enumerate(_listed(example, path)):
             where = f"{example.where}: {path} {number:,}"
             match item:
@@ -337,36 +332,10 @@ class PassageQA(SpanTask):
                 )
             if yes_no not in ("yes", "no", None):
                 raise DataError(f"{where}: yes_no is {shown(yes_no)}, expected yes, no or null")
-            found.append((passage, [_pair(span, length, where) for span in spans], yes_no))
-        if not found:
+            annotations.append((passage, spans_of(spans, length, where), yes_no))
+        if not annotations:
             raise DataError(f"{example.where}: {path}: none, a question has at least one")
-        return found
-
-    @staticmethod
-    def _spans(annotations: Sequence[Annotation]) -> list[Span]:
-        return list(dict.fromkeys(span for _, spans, _ in annotations for span in spans))
-
-
-def _label(feature: Feature, annotations: Sequence[Annotation], has_short: bool) -> None:
-    """Add the labels of an input; its spans are there, those of no passage included.
-
-    Args:
-        annotations: those of a question that has a passage.
-        has_short: whether it has a short answer.
-    """
-    numbers = feature["passages"].tolist()
-    right = {passage for passage, _, _ in annotations if passage is not None}
-    feature["passage_labels"] = [int(number in right) for number in numbers]
-    here = [yes_no for passage, _, yes_no in annotations if passage in numbers]
-    said = Counter(yes_no for yes_no in here if yes_no and has_short).most_common(1)
-    if feature["start_positions"]:
-        feature["labels"] = SPAN
-    elif said:
-        feature["labels"] = TYPES.index(said[0][0])
-    else:
-        feature["labels"] = PASSAGE if here else NONE
-    for name in SPAN_LABELS:
-        feature[name] = feature[name] or [CLS]
+        return annotations
 
 
 def _listed(example: Example, path: str) -> list[Any]:
@@ -374,14 +343,3 @@ def _listed(example: Example, path: str) -> list[Any]:
     if not isinstance(listed, list):
         raise DataError(f"{example.where}: field {path!r} is {shown(listed)}, expected a list")
     return listed
-
-
-def _pair(value: Any, length: int, where: str) -> Span:
-    """Two characters, the first and the one behind the last; equal ones are of no word."""
-    match value:
-        case [int(start), int(end)] if 0 <= start <= end <= length:
-            return start, end
-    raise DataError(
-        f"{where}: {shown(value)}, expected start and end in characters of the context, which has "
-        f"{length:,}"
-    )

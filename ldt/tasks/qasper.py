@@ -1,6 +1,6 @@
 """Questions on scientific papers, answered by a span, yes or no, with evidence; as in QASPER."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -8,35 +8,157 @@ import numpy as np
 from pydantic import Field
 
 from ldt.data.features import Feature
-from ldt.data.formats.qasper import NO, UNANSWERABLE, YES, Reference
-from ldt.data.sentences import bare
-from ldt.data.tokenization import marker_ids
-from ldt.io.records import Example, text
-from ldt.metrics import baseline
-from ldt.tasks import passages
+from ldt.data.formats.qasper import NO, TYPES, UNANSWERABLE, YES, Reference
+from ldt.data.sentences import Span, bare
+from ldt.errors import DataError, listed, shown
+from ldt.io.records import Example, field, text, texts
+from ldt.io.strict_json import take
+from ldt.io.strict_json import texts as all_texts
+from ldt.metrics import baseline, qasper
+from ldt.metrics.baseline import Baselines
+from ldt.metrics.result import mean
 from ldt.tasks.base import (
     NO_LABEL,
     Outputs,
+    PublishedLayout,
+    SplitGroups,
+    Task,
     TaskAnswers,
     TaskInputs,
     TaskReads,
+    best_constant,
     named_labels,
     path_of,
-    question_of,
+    strata_of,
 )
 from ldt.tasks.explained import ByPlaces
-from ldt.tasks.paper_questions import PaperQuestions
-from ldt.tasks.passages import Weight
-from ldt.tasks.span_task import SPAN_LABELS, SPAN_LOGITS, SpanTask
-from ldt.tasks.text.alignment import Span
+from ldt.tasks.questions import (
+    CLS,
+    SPAN_LABELS,
+    SPAN_LOGITS,
+    RightAnswer,
+    SpanTask,
+    Weight,
+    class_with_evidence,
+    numbers_of,
+    probabilities,
+    with_evidence,
+)
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
 
-CLS = 0  # where an input without a span points to
 KINDS = ("span", "yes", "no", "unanswerable")  # of answers, in the order of the head
 SAID = {"yes": YES, "no": NO, "unanswerable": UNANSWERABLE}
 BREAK = "\n\n"  # between parts of a paper
+
+
+class PaperQuestions(Task):
+    """Questions on a paper, and the paragraphs that are the evidence.
+
+    An example has ``question``, ``paragraphs`` and, where it has them, ``title``, ``abstract`` and
+    ``sections`` (the name of each paragraph's section, or null); ``answers`` has an {answer, type,
+    evidence, paragraphs, spans} of each annotator: ``type`` is extractive, abstractive, boolean or
+    none, ``evidence`` are texts, ``paragraphs`` numbers of paragraphs from 0, and ``spans`` the
+    texts of an extractive answer.
+    """
+
+    reads: ClassVar[TaskReads] = replace(
+        Task.reads,
+        document="paragraphs",
+        fields=("question", "title", "abstract", "sections", "answers"),
+        noun="questions",
+        signs=(("question", "paragraphs", "answers"),),
+    )
+    answers: ClassVar[TaskAnswers] = replace(
+        Task.answers,
+        kind="paper",
+        metric="Answer F1",
+        layouts={"qasper": PublishedLayout(qasper.published)},
+    )
+
+    def groups(self, example: Example, data: "DataSection") -> SplitGroups:
+        """The paper: questions on one are not parted."""
+        return SplitGroups(self.parts(example, data)[0], strata_of(self, example, data))
+
+    def paper(self, example: Example, data: "DataSection") -> tuple[str, list[Span]]:
+        """The paper as one text, here a paragraph a line, and the characters of each paragraph."""
+        places, start = [], 0
+        paragraphs = self._paragraphs(example, data)
+        for paragraph in paragraphs:
+            places.append((start, start + len(paragraph)))
+            start += len(paragraph) + 1
+        return "\n".join(paragraphs), places
+
+    def gold(self, example: Example, data: "DataSection", config) -> dict[str, Any]:
+        """Return ``references``, of all annotators, and the numbers of ``paragraphs`` of each.
+
+        Raises:
+            DataError: there are no answers, or one has another form.
+        """
+        path, where = path_of(self, "answers", data), example.where
+        answers = field(example, path)
+        if not isinstance(answers, list) or not answers:
+            raise DataError(
+                f"{where}: field {path!r} is {shown(answers)}, expected a list of one at least"
+            )
+        count, references, numbers = len(self._paragraphs(example, data)), [], []
+        for answer in answers:
+            type = take(answer, "type", str, where)
+            if type not in TYPES:
+                raise DataError(f"{where}: type {type!r}, expected one of {listed(TYPES)}")
+            evidence = all_texts(take(answer, "evidence", list, where), where)
+            spans = all_texts(take(answer, "spans", list, where), where)
+            references.append(Reference(take(answer, "answer", str, where), type, evidence, spans))
+            listed_numbers = take(answer, "paragraphs", list, where)
+            numbers.append(numbers_of(listed_numbers, count, f"{where}: evidence", "paragraphs"))
+        return {"references": references, "paragraphs": numbers}
+
+    def measure(
+        self, answers: Sequence[dict], golds: Sequence[dict], config
+    ) -> tuple[dict[str, float], list[dict]]:
+        """Return Answer F1 and Evidence F1, from 0 to 100, by the published rules, and rows of the
+        types of answers, to which questions belong as there."""
+        groups: dict[str, list[dict[str, float]]] = {name: [] for name in TYPES}
+        scores = []
+        for answer, gold in zip(answers, golds, strict=True):
+            scores.append(qasper.score(gold, answer))
+            groups[qasper.best_type(gold["references"], answer["answer"])].append(scores[-1])
+        rows = [
+            {"type": name, "questions": len(members), **mean(members)}
+            for name, members in groups.items()
+            if members
+        ]
+        return mean(scores), rows
+
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
+        """Return what Unanswerable has, or Yes, each without evidence."""
+        answers = (UNANSWERABLE, YES)
+        constant = {baseline.quoted(each): {"answer": each, "evidence": []} for each in answers}
+        return best_constant(self, constant, golds, config)
+
+    def sectioned(self, example: Example, data: "DataSection") -> Iterator[tuple[str | None, str]]:
+        """Yield each paragraph behind the name of the section that begins with it, None where it
+        begins none.
+
+        Raises:
+            DataError: there are no paragraphs, or not as many names of sections.
+        """
+        paragraphs = self._paragraphs(example, data)
+        sections = example.fields.get(path_of(self, "sections", data)) or [None] * len(paragraphs)
+        if not isinstance(sections, list) or len(sections) != len(paragraphs):
+            raise DataError(
+                f"{example.where}: field 'sections' is {shown(sections)}, expected the name of the "
+                f"section of each of {len(paragraphs):,} paragraphs"
+            )
+        before = None
+        for section, paragraph in zip(sections, paragraphs, strict=True):
+            begins = isinstance(section, str) and section and section != before
+            before = section
+            yield section if begins else None, paragraph
+
+    def _paragraphs(self, example: Example, data: "DataSection") -> list[str]:
+        return texts(example, path_of(self, "paragraphs", data))
 
 
 class Qasper(PaperQuestions, SpanTask, ByPlaces):
@@ -48,8 +170,8 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
     all annotators are right together: every paragraph that one of them names, and every mention of
     one's spans in that one's evidence, or where there is none in the paper. The kind of the answer
     is that of most annotators, a free one counts as a span and is learnt by its evidence alone.
-    `ldt.tasks.passages` says what chunks learn of it and how they are merged; those without a right
-    span point to their first token. Papers without paragraphs are left out of training, and
+    Chunks without a right span point to their first token. Papers without paragraphs are left out
+    of training, and
     questions on them are unanswerable.
 
     Args:
@@ -86,9 +208,9 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
 
         return LdtForPassageAnswering
 
-    def parts(self, example: Example, data: "DataSection") -> tuple[str, str]:
-        """Return the paper as it is read, and the question."""
-        return self.paper(example, data)[0], question_of(self, example, data)
+    def source(self, example: Example, data: "DataSection") -> str:
+        """The paper as it is read."""
+        return self.paper(example, data)[0]
 
     def classes(self, example: Example, data: "DataSection") -> str | list[str] | None:
         """Return the kind of the answer."""
@@ -104,41 +226,26 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
         weights = {"evidence_weights": self.weights, "passage_loss": "each"}
         return {**named_labels(KINDS), **weights}
 
-    def encode(
-        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
-    ) -> list[Feature]:
-        """Return a feature per chunk (`QuestionTask.chunks`), with the ``paragraphs`` of the paper
-        and, with labels, the number of extractive answers that are not found (``unplaced``).
-
-        Raises:
-            DataError: a field is missing or wrong, the question is empty or leaves no room.
-        """
-        context, places = self.paper(example, data)
-        gold = None if config is None else self.gold(example, data, config)
-        spans, unplaced = (None, 0) if gold is None else _mentions(gold, context, places)
-        features = self.chunks(
-            example, context, tokenizer, data=data, max_length=max_length, spans=spans
-        )
-        about = {"context": context, "paragraphs": np.array(places, np.int32).reshape(-1, 2)}
-        for feature in features:
-            feature |= about
-        if gold is not None:
-            kind = _kind(gold["references"])
-            passages.label(features, kind, {n for each in gold["paragraphs"] for n in each})
-            # Where a span is right that nobody has placed, no place is wrong.
-            nowhere = NO_LABEL if KINDS[kind] == "span" and not spans else CLS
-            for feature in features:
-                for name in SPAN_LABELS:
-                    feature[name] = feature[name] or [nowhere]
-                feature["unplaced"] = unplaced
-        return features
-
-    def marks(
-        self, example: Example, tokenizer, data: "DataSection"
-    ) -> tuple[Sequence[Span], Sequence[int]]:
+    def marks(self, example: Example, data: "DataSection") -> list[tuple[Span, str]]:
         """Return the paragraphs, with one marker for all."""
+        return [(place, self.inputs.markers[0]) for place in self.paper(example, data)[1]]
+
+    def right(self, example: Example, data: "DataSection", config, context: str) -> RightAnswer:
+        """What all annotators say; ``unplaced`` of a feature is how many of their extractive
+        answers are not found."""
+        gold = self.gold(example, data, config)
+        spans, unplaced = _mentions(gold, context, self.paper(example, data)[1])
+        kind = _kind(gold["references"])
+        evidence = {number for numbers in gold["paragraphs"] for number in numbers}
+        # Where a span is right that nobody has placed, no place is wrong.
+        nowhere = NO_LABEL if KINDS[kind] == "span" and not spans else CLS
+        label = class_with_evidence(kind, evidence)
+        return RightAnswer(spans, nowhere, evidence, label, {"unplaced": unplaced})
+
+    def about(self, example: Example, data: "DataSection") -> dict[str, Any]:
+        """Return the places of the ``paragraphs`` [paragraphs, 2]."""
         places = self.paper(example, data)[1]
-        return places, marker_ids(tokenizer, self.inputs.markers) * len(places)
+        return {"paragraphs": np.array(places, np.int32).reshape(-1, 2)}
 
     def instances(self, features: Sequence[Feature]) -> Sequence[Feature]:
         """Return them where the paper has a paragraph with a word that is read."""
@@ -146,17 +253,12 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Number of inputs with evidence, and of answers and papers that are not learnt."""
-        inputs = found = 0
-        unplaced: dict[int, int] = {}
-        for feature in features:
-            inputs, found = inputs + 1, found + any(feature["passage_labels"])
-            unplaced[feature["document"]] = feature["unplaced"]
-        lines = [f"{found:,} of {inputs:,} inputs have evidence"]
+        features = list(features)
+        lines = [with_evidence(features)]
+        unplaced = {feature["document"]: feature["unplaced"] for feature in features}
         if count := sum(unplaced.values()):
             lines.append(f"extractive answers not found in their paper: {count:,}")
-        if left_out:
-            lines.append(f"questions on papers without paragraphs: {left_out:,}, left out")
-        return lines
+        return [*lines, *left_out_of(left_out)]
 
     def decode(
         self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
@@ -169,7 +271,7 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
         numbers; ``paragraph_probs``, one a paragraph, 0 where it is not read.
         """
         context, places = features[0]["context"], features[0]["paragraphs"].tolist()
-        scores, probs = passages.probabilities(outputs, features, len(places))
+        scores, probs = probabilities(outputs, features, len(places))
         answer = self.answer(self.best(outputs, features), context)
         kind = KINDS[int(scores.argmax())]
         if not self.instances(features) or (kind == "span" and not answer["answer"]):
@@ -248,3 +350,9 @@ def _all(context: str, words: str, start: int, end: int) -> list[Span]:
         spans.append((at, at + len(words)))
         start = at + len(words)
     return spans
+
+
+def left_out_of(documents: int) -> list[str]:
+    """Line about questions that are not trained on, or none."""
+    what = f"questions on papers without paragraphs: {documents:,}, left out"
+    return [what] if documents else []

@@ -16,8 +16,8 @@ from ldt.io.records import Example
 from ldt.metrics.numbers import logistic
 from ldt.tasks.base import WRITTEN, Outputs, TaskAnswers, TaskInputs, question_of
 from ldt.tasks.generation import Generation
-from ldt.tasks.paper_questions import PaperQuestions
-from ldt.tasks.passages import Weight
+from ldt.tasks.qasper import PaperQuestions, left_out_of
+from ldt.tasks.questions import Weight
 from ldt.tasks.writing_task import WritingTask
 
 if TYPE_CHECKING:
@@ -173,9 +173,7 @@ class QasperGeneration(PaperQuestions, WritingTask):
 
         lines = super().remarks(noted(), left_out)
         lines.append(f"{found:,} of {inputs:,} inputs have evidence")
-        if left_out:
-            lines.append(f"questions on papers without paragraphs: {left_out:,}, left out")
-        return lines
+        return [*lines, *left_out_of(left_out)]
 
     def run(self, model, inputs, *, quick: bool = False) -> dict[str, Any]:
         """Return ``sequences`` [rows, tokens] int64 and ``passage_logits`` [rows, passages]; the

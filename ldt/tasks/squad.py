@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from ldt.data.features import Feature
-from ldt.data.sentences import bare, trimmed
+from ldt.data.sentences import Span, bare, trimmed
 from ldt.errors import DataError, RecipeError
 from ldt.io.records import Example, field, kind, text
 from ldt.metrics import baseline, cuad, squad
@@ -31,14 +31,12 @@ from ldt.tasks.base import (
 from ldt.tasks.deciding import Calibrated, Decision, calibration, logits_of
 from ldt.tasks.decisions.policy import Policy, Rules, decide
 from ldt.tasks.explained import ByPlaces
-from ldt.tasks.span_task import SpanTask, context_of, thinned
-from ldt.tasks.text.alignment import Span
-from ldt.tasks.text.words import cuts_word
+from ldt.tasks.questions import CLS, RightAnswer, SpanTask, context_of, thinned
+from ldt.tasks.text import cuts_word
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
 
-CLS = 0  # where an input without the answer points to
 NAMES = ("no answer",)  # what a question is calibrated for
 UNSETTLED = 0.5  # "no answer" where it scores higher than every span
 
@@ -142,27 +140,9 @@ class Squad(SpanTask, Calibrated, ByPlaces):
                 "train on such questions too, or leave them out"
             )
 
-    def encode(
-        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
-    ) -> list[Feature]:
-        """Return a feature per chunk (`QuestionTask.chunks`).
-
-        Raises:
-            DataError: a field is missing, an answer is not where it is said to be, the question is
-                empty or leaves no room.
-        """
-        context = text(example, path_of(self, "context", data))
-        spans = None
-        if config is not None:
-            spans = [span for span, _ in self.placed_answers(example, data)]
-        features = self.chunks(
-            example, context, tokenizer, data=data, max_length=max_length, spans=spans
-        )
-        for feature in features:
-            feature |= {"context": context, "chunks": len(features)}
-            for name in self.inputs.label_names if spans is not None else ():
-                feature[name] = feature[name] or [CLS]
-        return features
+    def right(self, example: Example, data: "DataSection", config, context: str) -> RightAnswer:
+        """The spans of all right answers."""
+        return RightAnswer([span for span, _ in self.placed_answers(example, data)])
 
     def faults(self, example: Example, data: "DataSection") -> Iterator[Fault]:
         """Yield answers that are not where they are said to be, and those that cut a word."""

@@ -35,7 +35,7 @@ from ldt.tasks.base import (
     training_set,
 )
 from ldt.tasks.explained import ByPlaces, Reading
-from ldt.tasks.text.words import Words, cuts_word, sentences, spans
+from ldt.tasks.text import Words, cuts_word, sentences, spans
 from ldt.tasks.weighted import Weighted
 
 if TYPE_CHECKING:

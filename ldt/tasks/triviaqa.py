@@ -10,7 +10,7 @@ from ldt.data.features import Feature
 from ldt.data.options import Count, Length
 from ldt.errors import DataError, listed
 from ldt.io import text_files
-from ldt.io.records import Example, field, kind, text
+from ldt.io.records import Example, field, kind
 from ldt.metrics import baseline, triviaqa
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import mean
@@ -24,17 +24,13 @@ from ldt.tasks.base import (
     TaskReads,
     best_constant,
     path_of,
-    question_of,
 )
 from ldt.tasks.explained import ByPlaces
-from ldt.tasks.span_task import SpanTask, context_of
-from ldt.tasks.text.mentions import mentions
+from ldt.tasks.questions import EVIDENCE, RightAnswer, SpanTask, context_of
+from ldt.tasks.text import mentions
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
-
-
-_NAMES = "; data.evidence names the folder of the documents"
 
 
 class TriviaQA(SpanTask, ByPlaces):
@@ -90,11 +86,6 @@ class TriviaQA(SpanTask, ByPlaces):
         """The question: its documents are not parted."""
         return SplitGroups(self.gold(example, data, None)["question"])
 
-    def parts(self, example: Example, data: "DataSection") -> tuple[str, str]:
-        """Return the document, also where it is a file of its own, and the question."""
-        source = self._source(example, data)
-        return context_of(source), question_of(self, example, data)
-
     def answer_key(self, example: Example, data: "DataSection") -> str:
         """Return the names of the answer; the id of the question is no part of it."""
         return json.dumps(sorted(self._answers(example, data)))
@@ -102,35 +93,20 @@ class TriviaQA(SpanTask, ByPlaces):
     def faults(self, example: Example, data: "DataSection") -> Iterator[Fault]:
         """Yield a document in which no answer is mentioned."""
         answers = self._answers(example, data)
-        if not mentions(context_of(self._source(example, data)), answers):
+        if not mentions(context_of(self.source(example, data)), answers):
             yield Fault("answer_not_mentioned", f"no mention of {listed(answers, 3)}")
 
-    def encode(
-        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
-    ) -> list[Feature]:
-        """Return a feature per chunk (`QuestionTask.chunks`), with the number of ``mentions`` that
-        the whole document has if there is a config.
+    def right(self, example: Example, data: "DataSection", config, context: str) -> RightAnswer:
+        """The first mentions; ``mentions`` of a feature is how many the whole document has."""
+        places = mentions(context, self._answers(example, data))
+        learnt = places[: 1 if self.loss == "first" else self.max_spans]
+        return RightAnswer(learnt, nowhere=None, about={"mentions": len(places)})
 
-        Raises:
-            DataError: a field or file is missing, the question is empty or leaves no room.
-        """
-        source = self._source(example, data)
-        try:
-            context = context_of(source)
-        except DataError as error:
-            raise DataError(f"{example.where}: {error}{_NAMES}") from None
-        spans = None
-        if config is not None:
-            places = mentions(context, self._answers(example, data))
-            spans = places[: 1 if self.loss == "first" else self.max_spans]
-        features = self.chunks(
-            example, context, tokenizer, data=data, max_length=max_length, spans=spans
-        )
-        about: dict[str, Any] = {"context": source, "where": example.where}
+    def about(self, example: Example, data: "DataSection") -> dict[str, Any]:
+        """Return the place of the example, and its question_id where it has one."""
         question = _optional(example, path_of(self, "question_id", data))
-        about |= {} if question is None else {"question_id": question}
-        about |= {} if spans is None else {"mentions": len(places)}
-        return [feature | about for feature in features]
+        found = {} if question is None else {"question_id": question}
+        return {"where": example.where} | found
 
     def instances(self, features: Sequence[Feature]) -> Sequence[Feature]:
         """Return them where a chunk has a mention, or documents without one are kept.
@@ -242,22 +218,22 @@ class TriviaQA(SpanTask, ByPlaces):
                 raise DataError(f"{example.where}: {kind(name)} in {path!r}, expected text")
         return names
 
-    def _source(self, example: Example, data: "DataSection") -> str | Path:
+    def source(self, example: Example, data: "DataSection") -> str | Path:
         """The document's text, or the path of its file."""
         name = _optional(example, path_of(self, "context_file", data))
         if name is None or _optional(example, path_of(self, "context", data)) is not None:
-            return text(example, path_of(self, "context", data))
+            return super().source(example, data)
         if isinstance(name, Path):  # of a format that has looked where it is
             return name
         if not isinstance(name, str):
             raise DataError(f"{example.where}: context_file is {kind(name)}, expected a path")
         folder = data.evidence or example.folder
         if folder is None:
-            raise DataError(f"{example.where}: context_file {name!r} is not read{_NAMES}")
+            raise DataError(f"{example.where}: context_file {name!r} is not read{EVIDENCE}")
         try:
             return text_files.inside(text_files.real(Path(folder)), name, example.where)
         except DataError as error:
-            raise DataError(f"{error}{_NAMES}") from None
+            raise DataError(f"{error}{EVIDENCE}") from None
 
 
 def _optional(example: Example, path: str) -> Any:

@@ -4,8 +4,8 @@ import zlib
 
 import numpy as np
 
-from ldt.tasks.span_task import context_of
-from ldt.tasks.text.alignment import with_marks
+from ldt.tasks.questions import context_of
+from ldt.tasks.text import with_marks
 
 
 def crc(values):

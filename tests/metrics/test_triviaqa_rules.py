@@ -1,7 +1,7 @@
 import pytest
 
 from ldt.metrics import triviaqa
-from ldt.tasks.text.mentions import mentions
+from ldt.tasks.text import mentions
 
 
 @pytest.mark.parametrize(

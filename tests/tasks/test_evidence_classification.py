@@ -16,7 +16,7 @@ from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import EvidenceClassification
 from ldt.tasks.base import metric_of, score_all
-from ldt.tasks.passages import probabilities
+from ldt.tasks.questions import probabilities
 
 NOT, YES, NO = "NotMentioned", "Entailment", "Contradiction"
 TEXT = "Title. The party agrees. \n It ends in May. Nothing else."
@@ -144,7 +144,7 @@ def test_the_classes_are_those_of_contractnli_or_learnt():
     ("fields", "what"),
     [
         ({"hypothesis": " "}, "the question is empty"),
-        ({"spans": "a"}, r"field 'spans' is text, expected \[start, end\] of each span"),
+        ({"spans": "a"}, r"field 'spans' is 'a', expected \[start, end\] of each span"),
         ({"spans": [[0, 57]]}, r"field 'spans': span 0 is \[0, 57\], expected .* the 56 char"),
         ({"spans": [[5, 4]]}, r"field 'spans': span 0 is \[5, 4\], expected"),
         ({"evidence": [5]}, "field 'evidence': 5, expected numbers of spans, .* are 5, from 0"),

@@ -14,6 +14,7 @@ from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import HotpotQA
 from ldt.tasks.base import metric_of, score_all
+from ldt.tasks.hotpotqa import LEAST, grouped, tokenized
 from ldt.training.summary import marked_tokens
 
 FILM = ("Ed Wood (film)", ["Ed Wood is a 1994 film.", " It stars Johnny Depp, and Depp only."])
@@ -231,6 +232,11 @@ def test_roles_say_what_is_global(tiny):
         ({"question": "the party " * 99}, "the question has 198 tokens and leaves 0 of 64"),
         ({"context": []}, "field 'context': there is not a word in its sentences"),
         ({"context": {"title": []}}, "field 'context' is an object, expected a list"),
+        ({"context": [["A"]]}, "field 'context': ['A'], expected [title, list of sentences]"),
+        ({"context": [["A", "x."]]}, "field 'context': ['A', 'x.'], expected [title, list of"),
+        ({"context": [["A", [None]]]}, "field 'context': ['A', [None]], expected"),
+        ({"context": [[1, []]]}, "field 'context': [1, []], expected"),
+        ({"context": [["A", [" ", ""]]]}, "field 'context': there is not a word in its sentences"),
         ({"supporting_facts": [["A"]]}, "field 'supporting_facts': ['A'], expected [title, number"),
         ({"supporting_facts": "A"}, "field 'supporting_facts': A, expected [title, number"),
         ({"answer": ["a"]}, "field 'answer' is a list, expected text"),
@@ -261,6 +267,85 @@ def test_the_recipe_weights_the_losses_by_name(tmp_path):
         path.write_text(f"task: {{name: hotpotqa, weights: {wrong}}}\n")
         with pytest.raises(RecipeError, match=what):
             recipes.load(path)
+
+
+# paragraphs
+
+
+def sized(tiny, *words):
+    """Paragraphs with an "a" as title and so many single-token words in each sentence."""
+    context = [("a", [" a" * n for n in counts]) for counts in words]
+    return tokenized(context, tiny)
+
+
+def shape(parts):
+    return [[(p.number, [len(ids) for _, ids, _ in p.sentences]) for p in part] for part in parts]
+
+
+def test_titles_and_sentences_are_tokenized_with_a_space_in_front(tiny):
+    context = [(" The party ", ["the party", " agrees ", ""])]
+    (found,) = tokenized(context, tiny)
+    assert tiny.decode(found.title) == " The party"
+    for (place, ids, offsets), said in zip(found.sentences, context[0][1], strict=True):
+        assert tiny.decode(ids).strip() == said.strip()
+        assert "".join(said[a:b] for a, b in offsets) == "".join(said.split())
+        assert context[0][1][place] == said
+    inside = tiny("x the", add_special_tokens=False)["input_ids"]
+    assert found.sentences[0][1][: len(inside) - 1] == inside[1:]
+    assert found.size == 3 + len(found.title) + sum(len(ids) + 1 for _, ids, _ in found.sentences)
+
+
+def test_all_that_fits_is_one_part(tiny):
+    read = sized(tiny, [2, 3], [4])
+    total = sum(paragraph.size for paragraph in read)
+    assert (total, [p.size for p in read]) == (20, [11, 9])
+    assert grouped(read, 20, question(), DataSection()) == ([read], {})
+    assert shape(grouped(read, 19, question(), DataSection())[0]) == [
+        [(0, [2, 3])],
+        [(1, [4])],
+    ]
+
+
+def test_parts_hold_whole_paragraphs_in_order(tiny):
+    read = sized(tiny, [2], [2], [9], [2], [2])  # 7, 7, 14, 7, 7
+    parts, flags = grouped(read, 15, question(), DataSection())
+    assert [[p.number for p in part] for part in parts] == [[0, 1], [2], [3, 4]]
+    assert flags == {}
+    parts, flags = grouped(read, 15, question(), DataSection(max_windows=2))
+    assert ([[p.number for p in part] for part in parts], flags) == (
+        [[0, 1], [2]],
+        {"truncated": True, "unread_tokens": 14},
+    )
+    parts, flags = grouped(read, 15, question(), DataSection(overflow="truncate"))
+    assert ([[p.number for p in part] for part in parts], flags) == (
+        [[0, 1]],
+        {"truncated": True, "unread_tokens": 28},
+    )
+    with pytest.raises(
+        DataError, match="dev.json: q: the paragraphs of 'q' have 42 tokens, 15 fit"
+    ):
+        grouped(read, 15, question(), DataSection(overflow="error"))
+
+
+def test_a_paragraph_that_is_too_long_alone_loses_its_end(tiny):
+    read = sized(tiny, [2], [3, 9, 1], [2])
+    parts, flags = grouped(read, 12, question(), DataSection())
+    assert shape(parts) == [[(0, [2])], [(1, [3, 3])], [(2, [2])]]
+    assert flags == {"truncated": True, "unread_tokens": 8}
+    assert all(sum(p.size for p in part) <= 12 for part in parts)
+    assert [(place, len(offsets)) for place, _, offsets in parts[1][0].sentences] == [
+        (0, 3),
+        (1, 3),
+    ]
+
+
+@pytest.mark.parametrize("room", range(LEAST, 20))
+def test_a_paragraph_of_any_kind_fits_the_least_room_and_keeps_a_token(tiny, room):
+    context = [("a " * 30, ["a " * 30, ""]), ("", ["a " * 30]), ("a", ["", "a " * 30])]
+    for paragraph in tokenized(context, tiny):
+        paragraph.cut(room)
+        assert paragraph.size <= room
+        assert paragraph.sentences
 
 
 # answers

@@ -23,7 +23,7 @@ from ldt.model import load, load_tokenizer
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Classification
 from ldt.tasks.base import default_layout, named_labels, score_all
-from ldt.tasks.text.joined import joined
+from ldt.tasks.text import joined
 
 PARAGRAPHS = ["One  two three", "", "four 🎉 é\u0301 five.", " ", "six seven"]
 

@@ -1,0 +1,543 @@
+"""The base of tasks that ask something about a document: its chunks, right answers, best spans.
+
+Input: <s> question </s> document </s>, the document in chunks where it is long. One separator
+stands between the two, not the two of RoBERTa's pairs, and question and document are tokenized as
+if a space stood in front, as in the authors' scripts/triviaqa.py (allenai/longformer): their
+checkpoints were trained so. Tokenizers that number the parts of a pair (BERT's) give the document
+the second number. Where the document has passages, a marker may stand in front of each.
+"""
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from ldt.data.features import Feature, Segment, ends, fit, join
+from ldt.data.options import Count, Length
+from ldt.data.sentences import UNITS, Span, Unit
+from ldt.data.tokenization import marker_ids, tokenize, tokenize_inside
+from ldt.errors import DataError, shown
+from ldt.io import text_files
+from ldt.io.records import Example, text
+from ldt.metrics.numbers import softmax
+from ldt.tasks.base import (
+    NO_LABEL,
+    Outputs,
+    SplitGroups,
+    Task,
+    TaskAnswers,
+    TaskInputs,
+    TaskReads,
+    path_of,
+    question_of,
+    strata_of,
+)
+from ldt.tasks.explained import Reading
+from ldt.tasks.text import aligned, real_tokens, with_marks
+
+if TYPE_CHECKING:
+    from ldt.data.options import DataSection
+
+Weight = Annotated[float, Field(ge=0)]  # of a loss
+CLS = 0  # where an input without the answer points to
+EVIDENCE = "; data.evidence names the folder of the documents"
+SPAN_LABELS = ("start_positions", "end_positions")
+SPAN_LOGITS = ("start_logits", "end_logits")
+
+
+class RightAnswer(NamedTuple):
+    """A right answer in the form by which the chunks of a document are labelled.
+
+    Args:
+        spans: characters of the right spans; None of a task without.
+        nowhere: token that a chunk without a right span points to; None for none.
+        passages: numbers of the right passages.
+        label: class of a chunk by its feature, which has the labels of spans and passages; None of
+            a task without classes.
+        about: further keys of all features.
+    """
+
+    spans: Sequence[Span] | None = None
+    nowhere: int | None = CLS
+    passages: Collection[int] = ()
+    label: Callable[[Feature], int] | None = None
+    about: Mapping[str, Any] = {}
+
+
+class CandidateSpan(NamedTuple):
+    """A piece of the document: its logit, the sum of the two behind, and its characters."""
+
+    logit: float
+    span: Span
+    start_logit: float
+    end_logit: float
+
+
+class QuestionTask(Task):
+    """A question about a document, one input for each chunk of it.
+
+    A feature has, beside what every one has: ``context``, the document or its file; ``offsets``
+    [tokens, 2], where in it the tokens of the document stand that the chunk has, and ``first``, the
+    place of the first of them in the input; of a task with `marks` ``passages``, the numbers of
+    those whose marker the chunk has, and ``passage_positions``, where these stand. A chunk parts as
+    few passages as it can.
+
+    Args:
+        max_question: tokens of the question that are read; none reads all.
+    """
+
+    reads: ClassVar[TaskReads] = replace(
+        Task.reads, document="context", asked=("question",), noun="questions"
+    )
+    inputs: ClassVar[TaskInputs] = replace(
+        Task.inputs,
+        roles=("cls", "question", "sep", "document"),
+        extras=("offsets", "first", "context"),
+    )
+
+    global_attention: list[str] = ["cls", "question"]
+    max_question: Length | None = None
+
+    def source(self, example: Example, data: "DataSection") -> str | Path:
+        """The document's text, or the path of its file."""
+        return text(example, path_of(self, self.reads.document, data))
+
+    def marks(self, example: Example, data: "DataSection") -> Sequence[tuple[Span, str]] | None:
+        """The characters of each passage of the document, and the marker in front of it; None of
+        tasks without."""
+        return None
+
+    @abstractmethod
+    def right(self, example: Example, data: "DataSection", config, context: str) -> RightAnswer:
+        """The right answer in the form that features are labelled by.
+
+        Args:
+            config: of the model.
+            context: the document's text.
+        """
+
+    def about(self, example: Example, data: "DataSection") -> Mapping[str, Any]:
+        """Further keys of all features."""
+        return {}
+
+    def parts(self, example: Example, data: "DataSection") -> tuple[str, str]:
+        """The document as it is read, and the question."""
+        asked = question_of(self, example, data, self.reads.asked[0])
+        return context_of(self.source(example, data)), asked
+
+    def groups(self, example: Example, data: "DataSection") -> SplitGroups:
+        """The document: questions on one are not parted."""
+        return SplitGroups(self.source(example, data), strata_of(self, example, data))
+
+    def reading(
+        self, example: Example, tokenizer, data: "DataSection", unit: Unit = "sentence"
+    ) -> Reading:
+        """The document, whose passages are its sentences or paragraphs."""
+        context = context_of(self.source(example, data))
+        offsets = self._document(context, self.marks(example, data), tokenizer).offsets
+        return Reading(context, offsets, UNITS[unit](context))
+
+    def encode(
+        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
+    ) -> list[Feature]:
+        """A feature per chunk.
+
+        Raises:
+            DataError: a field is missing or of another form, the question is empty or leaves no
+                room for the document.
+        """
+        source, marks = self.source(example, data), self.marks(example, data)
+        try:
+            context = context_of(source)
+        except DataError as error:
+            raise DataError(f"{example.where}: {error}{EVIDENCE}") from None
+        right = None if config is None else self.right(example, data, config, context)
+        question = question_of(self, example, data, self.reads.asked[0])
+        asked = tokenize(tokenizer, f" {question.strip()}")
+        flags = {}
+        if self.max_question is not None and len(asked) > self.max_question:
+            asked, flags = asked[: self.max_question], {"question_cut": True}
+        first = len(asked) + 2
+        room = max_length - first - 1
+        if room <= data.stride:
+            raise DataError(
+                f"{example.where}: the question has {len(asked):,} tokens and leaves {room:,} of "
+                f"{max_length:,} for the document, windows share {data.stride:,}; a smaller "
+                "task.max_question cuts it"
+            )
+        document = self._document(context, marks, tokenizer)
+        parted = document.parted if marks else None
+        chunks, cut = fit(len(document.ids), room, example, data, context, parted)
+        cls, sep = ends(tokenizer)
+        head = [cls, Segment("question", asked), sep]
+        shared = {"document": 0, "flags": flags | cut, "tokens": first + len(document.ids) + 1}
+        shared |= {"context": source, "chunks": len(chunks), **self.about(example, data)}
+        features = []
+        for start, end in chunks:
+            segments = [*head, *document.segments(start, end), replace(sep, token_type=1)]
+            feature = join(segments, self.global_attention, token_types=_numbers_pairs(tokenizer))
+            feature |= {"offsets": document.offsets[start:end], "first": first}
+            feature |= {"read": (first, start, end), **shared}
+            if marks is not None:
+                numbers, places = document.marked(start, end)
+                feature |= {"passages": numbers}
+                feature |= {"passage_positions": (places - start + first).tolist()}
+            features.append(feature)
+        if right is not None:
+            self.label(features, right, document)
+        return features
+
+    def label(self, features: Sequence[Feature], right: RightAnswer, document: "Marked") -> None:
+        """Add labels to the features of a document: ``start_positions`` and ``end_positions`` of
+        each right span that a chunk has whole, with ``answer_tokens`` of the shortest one of the
+        document; ``passage_labels`` and ``labels``, its class."""
+        spans = aligned(document.offsets, right.spans or ())
+        for feature in features:
+            feature |= right.about
+            if right.spans is not None:
+                first, start, end = feature["read"]
+                inside = [(a, b) for a, b in spans if start <= a and b < end]
+                feature["start_positions"] = [a - start + first for a, _ in inside]
+                feature["end_positions"] = [b - start + first for _, b in inside]
+            if spans:
+                feature["answer_tokens"] = min(b - a + 1 for a, b in spans)
+            if right.label is not None:
+                numbers = feature["passages"].tolist()
+                feature["passage_labels"] = [int(number in right.passages) for number in numbers]
+                feature["labels"] = right.label(feature)
+            if right.spans is not None and right.nowhere is not None:
+                for name in SPAN_LABELS:
+                    feature[name] = feature[name] or [right.nowhere]
+
+    def _document(self, context: str, marks, tokenizer) -> "Marked":
+        ids = marker_ids(tokenizer, self.inputs.markers)
+        number = dict(zip(self.inputs.markers, ids, strict=True))
+        spans = tuple(span for span, _ in marks or ())
+        return _marked(tokenizer, context, spans, tuple(number[name] for _, name in marks or ()))
+
+
+class SpanTask(QuestionTask):
+    """An answer that is cut from the document.
+
+    Args:
+        max_answer: tokens of the longest answer.
+        top: starts and ends, the best of each, that are paired for the answer of a chunk.
+        n_best: spans in an answer line, the best ones.
+    """
+
+    inputs: ClassVar[TaskInputs] = replace(QuestionTask.inputs, label_names=SPAN_LABELS, stride=128)
+    answers: ClassVar[TaskAnswers] = replace(
+        QuestionTask.answers,
+        outputs=SPAN_LOGITS,
+        keys=("answer", "score", "start", "end", "n_best"),
+    )
+
+    max_answer: Length = 30
+    top: Count = 20
+    n_best: Count = 1
+
+    def head(self) -> type:
+        from ldt.model import LdtForQuestionAnswering
+
+        return LdtForQuestionAnswering
+
+    def label(self, features: Sequence[Feature], right: RightAnswer, document: "Marked") -> None:
+        """Add labels, and say of an answer that it is not learnt: no input holds it whole, or it
+        is longer than ``max_answer``."""
+        super().label(features, right, document)
+        tokens = features[0].get("answer_tokens", 0)
+        if tokens and not any(max(f["start_positions"], default=CLS) > CLS for f in features):
+            features[0]["unlearnt"] = "answer_in_no_input", tokens
+        elif tokens > self.max_answer:
+            features[0]["unlearnt"] = "answer_too_long", tokens
+
+    def places(
+        self, answer: dict, example: Example, data: "DataSection"
+    ) -> list[tuple[int, float]]:
+        """Return the beginnings of the answers, with their scores; of "" none."""
+        answers = answer.get("n_best") or [answer]
+        return [(each["start"], each["score"]) for each in answers if answer["answer"]]
+
+    def best(self, outputs: Sequence[Outputs], features: Sequence[Feature]) -> list[CandidateSpan]:
+        """Return the ``n_best`` best spans over all chunks, best first.
+
+        The logit of a span is the sum of its two; of one that several pairs of tokens have, in one
+        chunk (the bytes of an emoji) or in two, the highest sum. Marks on the last letter belong to
+        a span. Question, separators and padding are left out. Without a word in the document there
+        is none, else one at least.
+        """
+        context = context_of(features[0]["context"])
+        best: dict[Span, CandidateSpan] = {}
+        for output, feature in zip(outputs, features, strict=True):
+            of_chunk: dict[Span, CandidateSpan] = {}
+            for pair in self._pairs(output, feature):
+                span = with_marks(pair.span, context)
+                of_chunk.setdefault(span, pair._replace(span=span))
+                if len(of_chunk) == self.n_best:
+                    break
+            for span, pair in of_chunk.items():
+                best[span] = max(pair, best.get(span, pair), key=lambda each: each.logit)
+        ranked = sorted(best.values(), key=lambda each: (-each.logit, each.span))
+        return ranked[: self.n_best]
+
+    def _pairs(self, output: Outputs, feature: Feature) -> Iterator[CandidateSpan]:
+        """Pairs of tokens of a chunk, best first."""
+        offsets, first = feature["offsets"], feature["first"]
+        start, end = (
+            np.asarray(output[name][first : first + len(offsets)], np.float64)
+            for name in SPAN_LOGITS  # a task may have others too
+        )
+        real = real_tokens(offsets)
+        top, pairs = self.top, np.empty((0, 2), int)
+        while len(real) and not len(pairs):  # at the latest every token is a pair with itself
+            a, b = (real[np.argsort(-side[real], kind="stable")[:top]] for side in (start, end))
+            pairs = np.array(np.meshgrid(a, b)).reshape(2, -1).T
+            length = pairs[:, 1] - pairs[:, 0]
+            pairs = pairs[(length >= 0) & (length < self.max_answer)]
+            top *= 2
+        logits = start[pairs[:, 0]] + end[pairs[:, 1]]
+        for place in np.argsort(-logits, kind="stable"):
+            a, b = pairs[place]
+            span = offsets[a, 0].item(), offsets[b, 1].item()
+            yield CandidateSpan(logits[place].item(), span, start[a].item(), end[b].item())
+
+    def answer(self, spans: Sequence[CandidateSpan], context: str) -> dict[str, Any]:
+        """Return answer, score (the logit), start and end of the best span of `best`; with
+        ``n_best`` those of all of them, with start_logit and end_logit.
+
+        Without any span the answer is "", the rest None.
+        """
+        answers = [
+            {"answer": context[start:end], "score": logit, "start": start, "end": end}
+            for logit, (start, end), *_ in spans
+        ]
+        nothing = {"answer": "", "score": None, "start": None, "end": None}
+        first = answers[0] if answers else nothing
+        if self.n_best == 1:
+            return first
+        n_best = [
+            answer | {"start_logit": best.start_logit, "end_logit": best.end_logit}
+            for answer, best in zip(answers, spans, strict=True)
+        ]
+        return first | {"n_best": n_best}
+
+
+def thinned(
+    answered: Sequence[bool], share: float, chosen: object, seed: int
+) -> tuple[list[int], list[str]]:
+    """The inputs with an answer and a share of the others, drawn by the seed; and a line about it.
+
+    Args:
+        answered: True for each input that has an answer.
+        share: of those without that are trained on, from 0 on.
+        chosen: ``task.null_windows``, for the line.
+    """
+    used = np.array(answered)
+    without = np.flatnonzero(~used)
+    used[without] = np.random.default_rng(seed).random(len(without)) < share
+    line = (
+        f"{used[without].sum():,} of {len(without):,} inputs without an answer are trained on "
+        f"(task.null_windows={chosen}), drawn once by the seed"
+    )
+    return np.flatnonzero(used).tolist(), [line]
+
+
+def context_of(source: str | Path) -> str:
+    """The document of a feature, which has its text or, not to hold it in memory, its file.
+
+    Raises:
+        DataError: the file is not there any more.
+    """
+    if isinstance(source, str):
+        return source
+    try:
+        return text_files.read_file(source)
+    except OSError as error:
+        raise DataError(f"{source}: {error.strerror}") from None
+
+
+def class_with_evidence(number: int, passages: Collection[int]) -> Callable[[Feature], int]:
+    """Rule for `RightAnswer.label`: a class is learnt from the chunks that have some of its
+    evidence, as in the script of Span NLI BERT (``impossible_strategy: ignore``); one that has none
+    from all of them."""
+    return lambda feature: number if any(feature["passage_labels"]) or not passages else NO_LABEL
+
+
+def probabilities(
+    outputs: Sequence[Outputs], features: Sequence[Feature], passages: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The probabilities of the classes, and of each passage that it is evidence.
+
+    That of a passage is the mean over the chunks that have its marker, 0 where none has. Those of
+    the classes are a mean over chunks, each weighted by the mean probability of its passages, so
+    that a chunk with evidence says more; where no chunk has a passage, all weigh the same.
+
+    Args:
+        outputs: logits [classes] and passage_logits [passages of the chunk or more] of each chunk.
+        features: the chunks.
+        passages: of the document.
+
+    Returns:
+        [classes] and [passages] float64.
+
+    Source: Koreeda and Manning 2021 (arXiv:2110.01799), their script's means over windows; there
+    the weight is a mean over all tokens of a window, here over its markers.
+    """
+    total, chunks = np.zeros((2, passages))
+    classes, weights = [], []
+    for output, feature in zip(outputs, features, strict=True):
+        here = feature["passages"]
+        logits = output["passage_logits"][: len(here)].astype(float)
+        shares = softmax(np.stack([np.zeros_like(logits), logits], -1))[:, 1]
+        total[here] += shares
+        chunks[here] += 1
+        weights.append(shares.mean() if len(here) else 0.0)
+        classes.append(softmax(output["logits"].astype(float)))
+    weight = np.array(weights) if any(weights) else np.ones(len(weights))
+    return weight @ np.array(classes) / weight.sum(), total / np.maximum(chunks, 1)
+
+
+def with_evidence(features: Iterable[Feature]) -> str:
+    """Line with the number of inputs that have evidence."""
+    counts = Counter(any(feature["passage_labels"]) for feature in features)
+    return f"{counts[True]:,} of {counts.total():,} inputs have evidence"
+
+
+def spans_of(listed: Any, length: int, where: str) -> list[Span]:
+    """Characters of passages or answers, first and behind the last; equal ones are of no word.
+
+    Args:
+        listed: value of a field.
+        length: characters of the text.
+        where: place of the field, for messages.
+
+    Raises:
+        DataError: no list, or one that is not within the text.
+    """
+    if not isinstance(listed, list):
+        raise DataError(f"{where} is {shown(listed)}, expected [start, end] of each span")
+    spans = []
+    for number, span in enumerate(listed):
+        match span:
+            case [int(start), int(end)] if 0 <= start <= end <= length:
+                spans.append((start, end))
+            case _:
+                raise DataError(
+                    f"{where}: span {number:,} is {span!r:.60}, expected [start, end] within the "
+                    f"{length:,} characters of the text"
+                )
+    return spans
+
+
+def numbers_of(listed: Any, count: int, where: str, of: str) -> list[int]:
+    """Numbers of passages, from 0.
+
+    Args:
+        listed: value of a field.
+        count: passages that there are.
+        where: place of the field, for messages.
+        of: what they are numbers of.
+
+    Raises:
+        DataError: one that is none.
+    """
+    for number in listed if isinstance(listed, list) else [listed]:
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
+            raise DataError(
+                f"{where}: {shown(number)}, expected numbers of {of}, of which there are "
+                f"{count:,}, from 0"
+            )
+    return listed
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A document as tokens, markers among them.
+
+    Args:
+        ids: of the tokens.
+        offsets: [tokens, 2], the characters of each; of a marker both numbers are the place where
+            its passage begins.
+        numbers, places: [passages that have a token], in the order of their markers: which passage
+            it is, and where its marker stands.
+        parted: [tokens + 1], how many passages a cut in front of each token would part.
+    """
+
+    ids: tuple[int, ...]
+    offsets: np.ndarray
+    numbers: np.ndarray
+    places: np.ndarray
+    parted: np.ndarray
+
+    def marked(self, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers and places of the markers from one token to before another."""
+        here = (start <= self.places) & (self.places < end)
+        return self.numbers[here], self.places[here]
+
+    def segments(self, start: int, end: int) -> Iterator[Segment]:
+        """The tokens from one to before another as segments, each marker one of its own."""
+        for place in self.marked(start, end)[1].tolist():
+            yield Segment("document", self.ids[start:place], token_type=1)
+            yield Segment("passages", self.ids[place : place + 1], token_type=1)
+            start = place + 1
+        yield Segment("document", self.ids[start:end], token_type=1)
+        # For the role that may have global attention, where a chunk has no marker.
+        yield Segment("passages", (), token_type=1)
+
+
+def mark(
+    ids: Sequence[int], offsets: np.ndarray, passages: Sequence[Span], markers: Sequence[int]
+) -> Marked:
+    """Put a marker in front of the first token of each passage; of nested ones the outer is first.
+
+    A passage without any token gets none.
+
+    Args:
+        ids, offsets: of the document, as `ldt.data.tokenization.tokenize_inside` has them.
+        passages: characters of each, first and behind the last; they may overlap.
+        markers: id of the marker of each.
+    """
+    real = real_tokens(offsets)
+    starts, ends = offsets[real, 0], offsets[real, 1]
+    placed = []  # (first token, the one behind the last, negative; number)
+    for number, (start, end) in enumerate(passages):
+        first, last = np.searchsorted(ends, start, "right"), np.searchsorted(starts, end) - 1
+        if first <= last:
+            placed.append((int(real[first]), -int(real[last]) - 1, number))
+    placed.sort()
+    before, after, numbers = np.array(placed, int).reshape(-1, 3).T
+    after = -after
+    places = before + np.arange(len(placed))
+    lasts = after + np.searchsorted(before, after)  # in the marked document
+    length = len(ids) + len(placed)
+    changes = np.zeros(length + 2, int)
+    np.add.at(changes, places + 1, 1)
+    np.add.at(changes, lasts, -1)
+    begins = np.array([passages[n][0] for n in numbers.tolist()], offsets.dtype)
+    marked = Marked(
+        tuple(np.insert(np.array(ids, int), before, [markers[n] for n in numbers]).tolist()),
+        np.insert(offsets, before, np.stack([begins, begins], 1).reshape(-1, 2), axis=0),
+        numbers.astype(np.int32),
+        places,
+        np.cumsum(changes)[: length + 1],
+    )
+    marked.offsets.flags.writeable = False
+    return marked
+
+
+@lru_cache(2)  # questions on one document come one after the other
+def _marked(
+    tokenizer, context: str, passages: tuple[Span, ...], markers: tuple[int, ...]
+) -> Marked:
+    return mark(*tokenize_inside(tokenizer, context), passages, markers)
+
+
+@lru_cache(2)
+def _numbers_pairs(tokenizer) -> bool:
+    return 1 in tokenizer("a", "b", return_token_type_ids=True)["token_type_ids"]
