@@ -154,7 +154,7 @@ class PassageQA(SpanTask):
         return [(span, MARKERS.get(str(name), PASSAGE_MARKER)) for name, span in candidates]
 
     def right(self, example: Example, data: "DataSection", config, context: str) -> RightAnswer:
-        """What the annotations say together; spans of no passage are right too."""
+        """The answers of all annotations together; spans of no passage are right too."""
         annotations = self._annotations(example, data)
         has_passage, has_span = passage_qa.right_of(annotations)
         spans = dict.fromkeys(span for _, spans, _ in annotations for span in spans)

@@ -231,7 +231,7 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
         return [(place, self.inputs.markers[0]) for place in self.paper(example, data)[1]]
 
     def right(self, example: Example, data: "DataSection", config, context: str) -> RightAnswer:
-        """What all annotators say; ``unplaced`` of a feature is how many of their extractive
+        """The answers of all annotators; ``unplaced`` of a feature is how many of their extractive
         answers are not found."""
         gold = self.gold(example, data, config)
         spans, unplaced = _mentions(gold, context, self.paper(example, data)[1])
