@@ -17,12 +17,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from ldt import system
 from ldt.errors import DataError, ModelError, UserError, kind, plural
 from ldt.inference import EXPORTED, PREDICTORS
 from ldt.inference.agreement import Agreement
+from ldt.inference.answer_file import AnswerFile, AnswerStream
 from ldt.inference.executor import Seat, Settings, Workers
 from ldt.inference.options import PredictOptions, meanings, named
 from ldt.inference.runtimes import FORMATS, RUNTIMES, Runtime
@@ -46,21 +47,9 @@ log = logging.getLogger("ldt")
 
 CORES = 4  # of a worker on the CPU, where their number is chosen here
 
+Record = AnswerFile | AnswerStream  # which remember what answers were computed with
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "adapter_model.*")
 _stack = ExitStack()  # of a worker, left with its process
-
-
-class Record(Protocol):
-    """Answers that remember what they were computed with, for the runs that go on with them.
-
-    Attributes:
-        count: number of answers that are there.
-    """
-
-    count: int
-
-    def remember(self, name: str, value: Callable[[], Any]) -> Any:
-        """A setting as the first run had it, which notes ``value()``."""
 
 
 class Engine:

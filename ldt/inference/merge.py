@@ -23,7 +23,7 @@ from ldt.inference.answer_file import AnswerFile, Settings, layout_of, noted
 from ldt.inference.executor import THREADS
 from ldt.inference.inputs import rejects_path
 from ldt.inference.stream import Shard
-from ldt.io.files import digest, flush, remove, remove_abandoned, resolved, temporary
+from ldt.io.files import digest, resolved, write_whole
 from ldt.io.records import SeenIds
 from ldt.io.strict_json import json_line
 from ldt.tasks import TASKS
@@ -55,11 +55,14 @@ def merge(target: str, *, overwrite: bool = False) -> int:
         DataError: an id is in two parts.
     """
     parts = _parts(target)
-    about = _about(parts)
-    rejects = sum(each["rejects"] for each in about)
-    shown = {name: about[0][name] for name in sorted(_common(about[0]))}
-    made_by = {name: value for name, value in shown.items() if name not in ("documents", "records")}
-    hashes = "".join(each["answers"] for each in about)
+    settings = _settings(parts)
+    rejects = sum(each["rejects"] for each in settings)
+    made_by = {
+        name: settings[0][name]
+        for name in sorted(_common(settings[0]))
+        if name not in ("documents", "records")
+    }
+    hashes = "".join(each["answers"] for each in settings)
     made_by["parts"] = sha256(hashes.encode()).hexdigest()
     path = Path(target)
     layout = layout_of(path, TASKS[made_by["task"]].answers.layouts.get(made_by["--layout"]))
@@ -72,8 +75,8 @@ def merge(target: str, *, overwrite: bool = False) -> int:
         while group := list(islice(left, GROUP)):
             sink.write(group)
         answers = sink.count
-        _write_rejects(target, parts, about)
-        sink.finish(documents=shown["documents"], rejects=rejects)
+        _write_rejects(target, parts, settings)
+        sink.finish(documents=settings[0]["documents"], rejects=rejects)
     without = f", without {plural(rejects, 'rejected record')}" if rejects else ""
     log.info(
         "%s: %s of %s%s", target, plural(answers, "answer"), plural(len(parts), "part"), without
@@ -90,10 +93,10 @@ def _parts(target: str) -> list[Path]:
     path = resolved(Path(target))
     name = re.compile(re.escape(path.name) + r"\.([1-9]\d*)-of-([1-9]\d*)(\.partial)?")
     try:
-        found = [each for entry in os.listdir(path.parent) if (each := name.fullmatch(entry))]
+        there = [each for entry in os.listdir(path.parent) if (each := name.fullmatch(entry))]
     except OSError as error:
         raise refusal(error, path.parent) from None
-    counts = sorted({int(each[2]) for each in found})
+    counts = sorted({int(each[2]) for each in there})
     if not counts:
         raise UserError(
             f"{target}: no part of it is there, such as {Shard(1, 4).part(target)}; "
@@ -103,8 +106,8 @@ def _parts(target: str) -> list[Path]:
         of = " and ".join(f"{count:,}" for count in counts)
         raise UserError(f"{target}: parts of {of} shards; move away those that are not meant")
     shards = [Shard(number, counts[0]) for number in range(1, counts[0] + 1)]
-    whole = {int(each[1]) for each in found if not each[3]}
-    begun = {int(each[1]) for each in found if each[3]} - whole
+    whole = {int(each[1]) for each in there if not each[3]}
+    begun = {int(each[1]) for each in there if each[3]} - whole
     if begun:
         some = listed([shard.part(target) for shard in shards if shard.number in begun], 4, str)
         raise UserError(f"{some}: not finished; ldt predict with its --shard and --resume goes on")
@@ -114,43 +117,37 @@ def _parts(target: str) -> list[Path]:
     return [Path(shard.part(str(path))) for shard in shards]
 
 
-def _about(parts: list[Path]) -> list[Settings]:
+def _settings(parts: list[Path]) -> list[Settings]:
     """Settings of the run that made each part.
 
     Raises:
         UserError: nothing says so, the part is not as it was made, or not made as the first was.
     """
-    about = []
+    settings: list[Settings] = []
     for part in parts:
-        settings = noted(part)
-        if settings is None or "--shard" not in settings:
+        each = noted(part)
+        if each is None or "--shard" not in each:
             raise UserError(
                 f"{part}: nothing beside it says what made it; ldt predict with --shard makes it "
                 "again"
             )
-        if settings["answers"] != digest(part):
+        if each["answers"] != digest(part):
             raise UserError(
                 f"{part}: was changed after it was finished; ldt predict with its --shard and "
                 "--overwrite makes it again"
             )
-        about.append(settings)
-        names = _common(about[0]) | _common(settings)
-        other = sorted(name for name in names if about[0].get(name) != settings.get(name))
+        settings.append(each)
+        names = _common(settings[0]) | _common(each)
+        other = sorted(name for name in names if settings[0].get(name) != each.get(name))
         if other:
-            raise UserError(
-                f"{part}: made with another {' and another '.join(map(_words, other))} than "
-                f"{parts[0].name}"
-            )
-    return about
+            words = {"documents": "input", "records": "number of records"}
+            named = " and another ".join(words.get(name, name) for name in other)
+            raise UserError(f"{part}: made with another {named} than {parts[0].name}")
+    return settings
 
 
 def _common(settings: Settings) -> set[str]:
     return settings.keys() - {*_OF_A_PART, *_OF_A_MACHINE}
-
-
-def _words(name: str) -> str:
-    """Name of a setting in messages."""
-    return {"documents": "input", "records": "number of records"}.get(name, name)
 
 
 def _answers(parts: list[Path]) -> Iterator[Line]:
@@ -184,36 +181,29 @@ def _lines(file: Path) -> Iterator[Line]:
         raise refusal(error, file) from None
 
 
-def _write_rejects(target: str, parts: list[Path], about: list[Settings]) -> None:
+def _write_rejects(target: str, parts: list[Path], settings: list[Settings]) -> None:
     """Write the rejects of all parts, if they have any, in the order of their records.
 
     Raises:
         UserError: those of a part are not there, or not as many as it had.
     """
     files = []
-    for part, settings in zip(parts, about, strict=True):
-        if not settings["rejects"]:
+    for part, each in zip(parts, settings, strict=True):
+        if not each["rejects"]:
             continue
         files.append(rejects_path("", str(part)))
-        found = sum(1 for _ in _lines(files[-1])) if files[-1].is_file() else 0
-        if found != settings["rejects"]:
+        count = sum(1 for _ in _lines(files[-1])) if files[-1].is_file() else 0
+        if count != each["rejects"]:
             raise UserError(
-                f"{files[-1]}: {plural(found, 'rejected record')}, but {part.name} was made "
-                f"without {settings['rejects']:,}; ldt predict with its --shard and --overwrite "
+                f"{files[-1]}: {plural(count, 'rejected record')}, but {part.name} was made "
+                f"without {each['rejects']:,}; ldt predict with its --shard and --overwrite "
                 "makes both again"
             )
     whole = rejects_path("", target)
-    unfinished = temporary(whole)
-    remove_abandoned(whole)
     try:
         if files:
-            with unfinished.open("xb") as file:
-                file.writelines(map(json_line, _in_order(files)))
-            flush(unfinished)
-            unfinished.replace(whole)
+            write_whole(whole, b"".join(map(json_line, _in_order(files))))
         else:
             whole.unlink(missing_ok=True)
     except OSError as error:
         raise refusal(error, whole) from None
-    finally:
-        remove(unfinished)

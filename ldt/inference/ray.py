@@ -67,9 +67,6 @@ class Predictor:
         return {self.ids: batch[self.ids], "answer": np.array(answers, dtype=object)}
 
 
-log = logging.getLogger("ldt")
-
-
 def predict(
     input: Sequence[str],
     output: str | None,
@@ -170,8 +167,8 @@ def _documents(input: Sequence[str]) -> tuple[list[str], str]:
         raise UserError(f"{name}: --engine ray reads {known}")
     readers = sorted({READERS[kind] for kind in kinds})
     if len(readers) > 1:
-        found = " and ".join(sorted(kinds))
-        raise UserError(f"--engine ray reads files of one kind at a time, got {found}")
+        several = " and ".join(sorted(kinds))
+        raise UserError(f"--engine ray reads files of one kind at a time, got {several}")
     return paths, readers[0]
 
 

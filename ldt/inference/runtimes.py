@@ -4,7 +4,6 @@ import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ldt.errors import ModelError, UserError, first_line, out_of_memory
@@ -31,7 +30,6 @@ class Exported:
         writes: packages that writing it needs besides.
         extra: of ldt-toolkit that has them all; None where ldt needs them anyway.
         files: names of the model's files; the first is opened.
-        session: class that runs it, a `Session`.
         precisions: number formats of its weights.
     """
 
@@ -42,7 +40,6 @@ class Exported:
     writes: tuple[str, ...]
     extra: str | None
     files: tuple[str, ...]
-    session: str
     precisions: tuple[str, ...] = ("fp32",)
 
     @property
@@ -56,38 +53,17 @@ class Exported:
         return "ldt-toolkit" if self.extra is None else f"'ldt-toolkit[{self.extra}]'"
 
 
+_GRAPH = ("onnx", "onnxscript")
 _FORMATS = (
     Exported(
-        "onnx",
-        "onnx",
-        "ONNX Runtime",
-        "onnxruntime",
-        ("onnx", "onnxscript"),
-        "export",
-        ("model.onnx",),
-        "ldt.inference.runtimes:OnnxSession",
-        ("fp32", "int8"),
+        *("onnx", "onnx", "ONNX Runtime", "onnxruntime", _GRAPH, "export", ("model.onnx",)),
+        precisions=("fp32", "int8"),
     ),
     Exported(
-        "openvino",
-        "openvino",
-        "OpenVINO",
-        "openvino",
-        ("onnx", "onnxscript"),
-        "openvino",
-        ("model.xml", "model.bin"),
-        "ldt.inference.runtimes:OpenVinoSession",
+        *("openvino", "openvino", "OpenVINO", "openvino", _GRAPH, "openvino"),
+        files=("model.xml", "model.bin"),
     ),
-    Exported(
-        "torch",
-        "pt2",
-        "torch.export",
-        "torch",
-        (),
-        None,
-        ("model.pt2",),
-        "ldt.inference.runtimes:ProgramSession",
-    ),
+    Exported("torch", "pt2", "torch.export", "torch", (), None, ("model.pt2",)),
 )
 FORMATS: dict[str, Exported] = {each.name: each for each in _FORMATS}
 RUNTIMES: dict[str, Exported] = {each.runtime: each for each in _FORMATS}
@@ -128,7 +104,7 @@ class Session(ABC):
         """Make the file ready, and say its inputs."""
 
     @abstractmethod
-    def _run(self, given: "dict[str, np.ndarray]") -> "Outputs":
+    def _run(self, inputs: "dict[str, np.ndarray]") -> "Outputs":
         """The outputs by name for all inputs."""
 
     def __call__(self, batch: dict[str, Any]) -> "Outputs":
@@ -136,10 +112,10 @@ class Session(ABC):
         left out."""
         import numpy as np
 
-        given = {name: np.asarray(batch[name]) for name in self.inputs if name in batch}
-        for name in set(self.inputs) - set(given):  # token types of a tokenizer that has one
-            given[name] = np.zeros_like(given["input_ids"])
-        return self._run(given)
+        arrays = {name: np.asarray(batch[name]) for name in self.inputs if name in batch}
+        for name in set(self.inputs) - set(arrays):  # token types of a tokenizer that has one
+            arrays[name] = np.zeros_like(arrays["input_ids"])
+        return self._run(arrays)
 
 
 class OnnxSession(Session):
@@ -160,8 +136,8 @@ class OnnxSession(Session):
         self.inputs = [each.name for each in self._session.get_inputs()]
         self._outputs = [each.name for each in self._session.get_outputs()]
 
-    def _run(self, given: "dict[str, np.ndarray]") -> "Outputs":
-        return dict(zip(self._outputs, self._session.run(None, given), strict=True))
+    def _run(self, inputs: "dict[str, np.ndarray]") -> "Outputs":
+        return dict(zip(self._outputs, self._session.run(None, inputs), strict=True))
 
 
 class OpenVinoSession(Session):
@@ -177,8 +153,8 @@ class OpenVinoSession(Session):
         self._model = openvino.Core().compile_model(file, "CPU", options)
         self.inputs = [each.any_name for each in self._model.inputs]
 
-    def _run(self, given: "dict[str, np.ndarray]") -> "Outputs":
-        return {each.any_name: value for each, value in self._model(given).items()}
+    def _run(self, inputs: "dict[str, np.ndarray]") -> "Outputs":
+        return {each.any_name: value for each, value in self._model(inputs).items()}
 
 
 class ProgramSession(Session):
@@ -193,18 +169,15 @@ class ProgramSession(Session):
         self._model = program.module()
         self.inputs = [str(name) for name in program.graph_signature.user_inputs]
 
-    def _run(self, given: "dict[str, np.ndarray]") -> "Outputs":
+    def _run(self, inputs: "dict[str, np.ndarray]") -> "Outputs":
         import torch
 
         with torch.inference_mode():
-            outputs = self._model(**{name: torch.from_numpy(x) for name, x in given.items()})
+            outputs = self._model(**{name: torch.from_numpy(x) for name, x in inputs.items()})
         return {name: output.numpy() for name, output in outputs.items()}
 
 
 def session(format: Exported, file: Path, threads: int | None = None) -> Session:
-    """A file of a format, ready to run; ``threads`` as `Session` has them.
-
-    Raises:
-        UserError, ModelError: as `Session` does.
-    """
-    return resolve_name(format.session)(file, threads)
+    """A file of a format, ready to run; arguments and errors as of `Session`."""
+    sessions: tuple[type[Session], ...] = (OnnxSession, OpenVinoSession, ProgramSession)
+    return next(each for each in sessions if each.format is format)(file, threads)

@@ -16,7 +16,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -297,15 +296,6 @@ class Counts:
             self.labels["no answer"] += 1
 
 
-class Resumed(Protocol):
-    """The answers of an earlier run: `ldt.inference.answer_file.AnswerFile`, or the like."""
-
-    partial: Path
-
-    def done(self) -> Iterator[Any]:
-        """The ids that are answered already, in their order."""
-
-
 _Waiting = tuple[Document, dict[str, Any]]  # with what its answer has of its record
 
 
@@ -341,13 +331,14 @@ class Pipeline:
         self._tokens, self._told = 0, time.monotonic()
 
     def answer(
-        self, records: Iterable[Example | None], resumed: Resumed | None = None
+        self, records: Iterable[Example | None], resumed: Any = None
     ) -> Iterator[list[Answer]]:
         """Yield the answers of every record, a group at a time.
 
         Args:
             records: examples, and None where the input pauses.
-            resumed: answers that are there already, for the first of the records.
+            resumed: `ldt.inference.answer_file.AnswerFile` with the answers for the first of them;
+                None for none.
 
         Raises:
             DataError: a record cannot be used. The answers before it were yielded.
@@ -434,7 +425,7 @@ class Pipeline:
                 self.counts.add(answer, features)
 
 
-def _require_no_more(resumed: Resumed | None, expected: Any, got: str) -> None:
+def _require_no_more(resumed: Any, expected: Any, got: str) -> None:
     """Raise UserError where an id was to come that is answered already."""
     if resumed and expected is not _NOTHING:
         raise UserError(

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 log = logging.getLogger("ldt")
 
@@ -83,16 +83,9 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds_left:02}" if hours else f"{minutes}:{seconds_left:02}"
 
 
-class Rated(Protocol):
-    """Work that tells its progress."""
-
-    def rate(self) -> str:
-        """Progress in words."""
-
-
 @contextmanager
-def progress_line(shown: bool) -> Iterator[Callable[[Rated], None]]:
-    """Yield a function to call after every batch with the work.
+def progress_line(shown: bool) -> Iterator[Callable[[Any], None]]:
+    """Yield a function to call after every batch with the work, whose ``rate()`` is its progress.
 
     On a terminal a line counts and is gone at the end, with ``shown``, which is False where answers
     appear there. What is no terminal gets a line of the log every half minute.
