@@ -130,8 +130,8 @@ class Attend:
             self.work = rows.Work.of(layout, low, *shape[1:], dropout, placed=True)
         self.pattern = pattern.windows(layout, *windows)
 
-    def forward(self, low, weight, bias, of_global):
-        """[total, width], and what `backward` needs.
+    def forward(self, low, weight, bias, of_global, keep):
+        """[total, width], and what `backward` needs if that is to be kept.
 
         Args:
             low: [total, width], in the dtype of products.
@@ -145,7 +145,7 @@ class Attend:
             self.forward_windows = Forward(q, k, v, self.pattern, self.dropout)
         out, lse = self.forward_windows(q, k, v, seed)
         if self.work is not None:
-            kept = self.work.forward(low, None, rows.Weights(*of_global), out, seed)
+            kept = self.work.forward(low, None, rows.Weights(*of_global), out, seed, keep)
         return out.view(low.shape), (weight, qkv, lse, seed, *of_global, *kept)
 
     def backward(self, dout, out, x, kept, of_x, needed):
@@ -173,9 +173,9 @@ class Attend:
             weights = rows.Weights(*kept[:6])
             dx, _, of_global = self.work.backward(dout, x, kept[6:], weights, wanted, seed)
         if any(needed[0:6:2]):
-            of_weights = (dqkv.t() @ x).split(width)
+            of_weights = (dqkv.t() @ x).view(3, width, width).unbind(0)
         if any(needed[1:6:2]):
-            of_biases = dqkv.sum(0).split(width)
+            of_biases = dqkv.sum(0).view(3, width).unbind(0)
         if of_x:
             dx = dqkv @ weight if dx is None else dx.addmm_(dqkv, weight)
         of_local = (grad for pair in zip(of_weights, of_biases, strict=True) for grad in pair)
@@ -212,8 +212,9 @@ class End(NamedTuple):
         """
         seed = drawn(self.dropout, y)
         low = self.products if self.copies and self.products != stream.dtype else None
-        settings = {"of_y": of_y, "dropout": self.dropout, "seed": seed, "keep": keep, "low": low}
-        return *norm(y, stream, weight, bias, self.eps, **settings), seed
+        tensors = y, stream, weight, bias
+        drops = {"dropout": self.dropout, "seed": seed}
+        return *norm(*tensors, self.eps, of_y=of_y, keep=keep, low=low, **drops), seed
 
     def backward(self, dout, total, weight, seed):
         """Gradients of the stream, y, weight and bias, and the sum of y's."""
@@ -314,7 +315,7 @@ class _Layer(torch.autograd.Function):
         joined, dense = _cast(first.products, local if attend else (), dense)
         if attend:
             sources = call.sources or (low, None, None, None)
-            low, of_attention = attend.forward(low, *joined, of_global)
+            low, of_attention = attend.forward(low, *joined, of_global, keep)
         # The kernel behind a product adds its bias.
         y = F.linear(low, dense.out)
         end = dense.scale, dense.shift, keep

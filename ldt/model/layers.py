@@ -1,5 +1,7 @@
 """The encoder's parts on packed tokens: embeddings, self-attention, layers, pooler."""
 
+from functools import cache
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -267,9 +269,7 @@ class LdtLayer(GradientCheckpointingLayer):
         if not self.chunk and (x.is_cuda or self.backend == "triton"):
             products = products_dtype(self.backend, x)
         if products is not None:
-            from ldt.model import fused  # triton is there
-
-            out = fused.layer(self, x, layout, products, output_attentions, globals_only)
+            out = _fused().layer(self, x, layout, products, output_attentions, globals_only)
             if out is not None:
                 return out
         if not globals_only and divisible(self, x):
@@ -287,6 +287,14 @@ class LdtLayer(GradientCheckpointingLayer):
 
     def _feed_forward(self, x, in_place=False):
         return self.output(self.intermediate(x, in_place), x)
+
+
+@cache
+def _fused():
+    """The module for which triton must be there."""
+    from ldt.model import fused
+
+    return fused
 
 
 def in_chunks(feed_forward, x, chunk=0):

@@ -57,7 +57,7 @@ def save(ctx, *tensors):
     if kept_by_others():
         ctx.save_for_backward(*tensors)
     else:
-        ctx.saved = tensors, [x is not None and x._version for x in tensors]
+        ctx.saved = tensors, _versions(tensors)
 
 
 def saved(ctx):
@@ -69,10 +69,15 @@ def saved(ctx):
         ctx.saved = ()
     if not packed:
         raise RuntimeError("trying to backward through the graph a second time: retain_graph=True")
-    for x, version in zip(*packed, strict=True):
-        if x is not None and x._version != version:
-            raise _modified(x, version)
-    return packed[0]
+    tensors, versions = packed
+    if _versions(tensors) != versions:
+        changed = zip(tensors, versions, strict=True)
+        raise _modified(*next(pair for pair in changed if _versions(pair[:1]) != [pair[1]]))
+    return tensors
+
+
+def _versions(tensors):
+    return [x is None or x._version for x in tensors]
 
 
 class _Again:

@@ -10,7 +10,9 @@ import torch
 from device import DEVICE, HAS_GPU, PLAIN
 from live_tensors import LiveTensors
 from longformers import batch, checkpoint_layers, gradients, ldt_model, training_pass
-from torch import nn
+from torch import distributed, nn
+from torch.multiprocessing import start_processes
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import checkpoint
 
@@ -33,6 +35,7 @@ from fused_layers import (
 )
 
 from ldt.model import fused, gates
+from ldt.model.layers import UNUSED_PASSES
 from ldt.model.recompute import recomputing
 
 DROPOUT = nn.Dropout.forward
@@ -465,3 +468,40 @@ def test_twenty_steps_end_at_the_weights_of_the_modules_from_whose_checkpoint_th
     assert calls == [0, 0, 20, 20, 0, 20]
     moved = [(x - start.state_dict()[name]).abs().max() for name, x in expected[0].items()]
     assert max(moved) > 0.02
+
+
+def step_of_rank(rank, model, batches, context, folder):
+    """Gradients of a step that two processes share, and how many of a parameter stand for none, in
+    a file; at the start of one of them."""
+    store = distributed.FileStore(str(folder / "store"), 2)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    shared = DistributedDataParallel(model)
+    with context(), counted() as calls:
+        shared(**batches[rank]).loss.backward()
+    unused = [getattr(p, UNUSED_PASSES, 0) for p in model.parameters()]
+    torch.save((calls, gradients(model), unused), folder / f"{rank}.pt")
+    distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(HAS_GPU, reason="processes are forked")
+def test_two_processes_get_the_gradients_of_the_modules_though_one_has_no_global_token(tmp_path):
+    model = ldt_model("ForTokenClassification", attention_backend="triton").train()
+    batches = []
+    for globals_ in ("some", "none"):
+        inputs = {name: x[:2] for name, x in batch(14, "mixed", globals_).items()}
+        batches.append(inputs | {"labels": torch.zeros(inputs["input_ids"].shape).long()})
+    results = []
+    for context in (nullcontext, by_modules):
+        folder = tmp_path / context.__name__
+        folder.mkdir()
+        arguments = model, batches, context, folder
+        start_processes(step_of_rank, arguments, nprocs=2, start_method="fork")
+        results += [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+    (ran, first, used), (_, second, unused), (none, expected, _), (*_, by_modules_unused) = results
+    layers = model.config.num_hidden_layers
+    assert (sum(used), sum(unused), unused) == (0, 6 * layers, by_modules_unused)
+    assert (ran, none) == ([True] * layers, [])
+    same(first, second, far=0)
+    same(first, expected, far=1e-4)
+    assert expected["longformer.encoder.layer.0.attention.self.key_global.weight"].any()

@@ -54,42 +54,49 @@ class Launch:
     def __init__(self, kernel, grid, fixed, options):
         self.kernel, self.fixed, self.options = kernel, fixed, options
         self._grid = *grid, *(1,) * (3 - len(grid))
-        self._bound = {}  # held kernels, by device and dtypes of the first arguments
+        self._bound = {}  # held kernels, by place and dtypes of the first arguments
 
     def __call__(self, *tensors):
-        if not self.kernel.compiles:
-            return self._by_triton(tensors)
-        place, active = tensors[0].get_device(), driver.active
-        device = active.get_current_device()
-        if place not in (device, -1):
-            with torch.cuda.device(place):
-                return self(*tensors)
-        kinds = device, *[x is None or x.dtype for x in tensors]
-        pointers = [x if x is None else x.data_ptr() for x in tensors]
-        if HOLDS is False or reduce(or_, filter(None, pointers), 0) & 15:
-            return self._by_triton(tensors)  # a pointer is not divisible by 16
+        kinds = (tensors[0].get_device(), *[x is None or x.dtype for x in tensors])
         bound = self._bound.get(kinds)
         if bound is None:
-            return self._bind(kinds, place, tensors)
-        run, function, packed, fixed = bound
-        stream = active.get_current_stream(device)
-        run(*self._grid, stream, function, packed, None, None, None, *pointers, *fixed)
+            return self._bind(kinds, tensors)
+        device, get_device, get_stream, run, kernel, fixed = bound
+        pointers = [x if x is None else x.data_ptr() for x in tensors]
+        if reduce(or_, filter(None, pointers), 0) & 15:
+            return self._by_triton(tensors)
+        if get_device() != device:
+            with torch.cuda.device(device):
+                return self(*tensors)
+        run(*self._grid, get_stream(device), *kernel, *pointers, *fixed)
 
     def _by_triton(self, tensors):
-        return self.kernel.kernel[self._grid](*tensors, *self.fixed, **self.options)
+        """Launch on the device of the tensors, wherever a pointer points to."""
+        launch = partial(self.kernel.kernel[self._grid], *tensors, *self.fixed, **self.options)
+        place = tensors[0].get_device()
+        if not self.kernel.compiles or place in (driver.active.get_current_device(), -1):
+            return launch()
+        with torch.cuda.device(place):
+            return launch()
 
-    def _bind(self, kinds, place, tensors):
+    def _bind(self, kinds, tensors):
         """Launch, and hold the kernel, of which other launches may have got hold before."""
         global HOLDS
-        names, held = self.kernel.kernel.arg_names, self.kernel.held
+        if not self.kernel.compiles or HOLDS is False:
+            return self._by_triton(tensors)
+        place, device = kinds[0], driver.active.get_current_device()
+        if place not in (device, -1):
+            with torch.cuda.device(place):
+                return self._bind(kinds, tensors)
         fixed = [x for x in self.fixed if isinstance(x, torch.Tensor)]
-        places = [x.get_device() for x in (*tensors, *fixed) if x is not None]
-        if places != [place] * len(places) or any(x.data_ptr() & 15 for x in fixed):
+        every = [x for x in (*tensors, *fixed) if x is not None]
+        if any(x.get_device() != place or x.data_ptr() & 15 for x in every):
             return self._by_triton(tensors)  # which refuses tensors elsewhere
+        names, held = self.kernel.kernel.arg_names, self.kernel.held
         constants = [self.options[name] for name in names[len(tensors) + len(self.fixed) :]]
         of_fixed = map(_kind, self.fixed, self.kernel.whole[len(tensors) :])
-        key = *kinds, *of_fixed, *self.options.items()
-        compiled, known = None, key in held
+        key = device, *kinds, *of_fixed, *self.options.items()
+        known = key in held
         if not known:
             launch, arguments = partial(self._by_triton, tensors), (*self.fixed, *constants)
             if HOLDS is None:
@@ -98,9 +105,11 @@ class Launch:
                 compiled = launch()
             if not HOLDS or compiled is None:
                 return None
-            held[key] = compiled.run, compiled.function, compiled.packed_metadata
+            kernel = compiled.function, compiled.packed_metadata, None, None, None
+            held[key] = compiled.run, kernel
         values = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in self.fixed]
-        self._bound[kinds] = *held[key], values + constants
+        active = driver.active.get_current_device, driver.active.get_current_stream
+        self._bound[kinds] = device, *active, *held[key], values + constants
         return self(*tensors) if known else None
 
 

@@ -135,8 +135,7 @@ def windows(layout, window, dilations, causal=False):
             following = [layout.cached("next masked", lambda: _next(hidden))]
         if len(layout.global_index):
             gathered = Gathered.of(layout)
-            document, borders = layout.document_of, layout.cu_globals
-            of_gathered = [borders[document], borders[document + 1]]
+            of_gathered = _spans(layout, "cu_globals")
         before = _windows(layout, dilations, back, ahead)
         after = before if back == ahead else _windows(layout, dilations, ahead, back)
         of_tokens = places(layout)
@@ -154,8 +153,7 @@ def windows(layout, window, dilations, causal=False):
 
 def _windows(layout, dilations, back, ahead):
     """Bounds of windows of ``back`` rows before each and ``ahead`` rows after it."""
-    start, stop = (layout.cu_seqlens[layout.document_of + more] for more in (0, 1))
-    token = torch.arange(layout.total_tokens, device=start.device)
+    token, (start, stop) = _tokens(layout), _spans(layout, "cu_seqlens")
     begin, end = [], []
     for d in sorted(set(dilations)):
         row, first, last = token, start, stop
@@ -171,11 +169,26 @@ def places(layout):
     """[2, total] int32, the document of each token and its place there."""
 
     def make():
-        document = layout.document_of
-        token = torch.arange(layout.total_tokens, device=document.device)
-        return _table(document, token - layout.cu_seqlens[document])
+        start, _ = _spans(layout, "cu_seqlens")
+        return _table(layout.document_of, _tokens(layout) - start)
 
     return layout.cached("places", make)
+
+
+def _tokens(layout):
+    """[total] int64, the number of each token."""
+    device = layout.cu_seqlens.device
+    return layout.cached("tokens", lambda: torch.arange(layout.total_tokens, device=device))
+
+
+def _spans(layout, name):
+    """[2, total] int64, the borders of each token's document, an attribute of the layout."""
+
+    def make():
+        borders = getattr(layout, name)
+        return torch.stack([borders[:-1], borders[1:]]).index_select(1, layout.document_of)
+
+    return layout.cached(("spans", name), make)
 
 
 def _table(*rows):
@@ -220,11 +233,11 @@ def of_globals(layout):
     """The `Pattern` of the global tokens of a layout, which see all of their document."""
 
     def make():
-        gathered, document, borders = Gathered.of(layout), layout.document_of, layout.cu_globals
+        gathered = Gathered.of(layout)
         token = layout.global_index.clamp(max=layout.total_tokens - 1)
         hidden = None if layout.key_padding_mask is None else ~layout.key_padding_mask
         following = [] if hidden is None else [_next(hidden)]
-        of_tokens = borders[document], borders[document + 1], *places(layout), *following
+        of_tokens = *_spans(layout, "cu_globals"), *places(layout), *following
         return Pattern(
             _table(*gathered.table[1:], *places(layout)[:, token]),
             _table(*of_tokens),

@@ -134,6 +134,8 @@ class Work:
 
     def __init__(self, layout, x, heads, dim, dropout, placed):
         (total, width), keep, self.placed = x.shape, layout.key_padding_mask, placed
+        # What no layer keeps, made at the first call.
+        self.room = self.room_of_gradients = self.sums = None
         place = pattern.Gathered.of(layout).table[0]
         keep = None if keep is None else keep.view(torch.uint8)
         self.count, self.heads, self.dim = len(place), heads, dim
@@ -172,7 +174,7 @@ class Work:
         grid = cdiv(width, COLUMNS), heads, 4 if placed else 2
         self.weights = Launch(products.weights, grid, fixed, {"BLOCK": COLUMNS, **sizes})
 
-    def forward(self, x, q, weights, out, seed):
+    def forward(self, x, q, weights, out, seed, keep=True):
         """Write the rows to ``out``; return what `backward` needs.
 
         Args:
@@ -182,18 +184,23 @@ class Work:
             out: [.., heads, dim], contiguous, with a row for each token if they are ``placed``,
                 else for each global one.
             seed: of dropout, or None.
+            keep: False where no backward pass follows.
         """
-        (rows, width), sums = (self.count * self.heads, x.shape[1]), {"dtype": torch.float32}
-        made = (None, None, None)
+        made, sums = (None, None, None), self.sums
+        if keep or sums is None:
+            kind = {"dtype": torch.float32}
+            made_q = x.new_empty((self.count, self.heads, self.dim), **kind)
+            context = x.new_empty((self.count * self.heads, x.shape[1]), **kind)
+            lse, share = (x.new_empty((len(context),), **kind) for _ in range(2))
+            sums = made_q, context, lse, share
+            self.sums = None if keep else sums
+        made_q, context, lse, share = sums
         if self.placed:
-            q, made = x.new_empty((self.count, self.heads, self.dim), **sums), (x, *weights[:2])
-        high, low = self._folded(x)
+            q, made = made_q, (x, *weights[:2])
+        share = None if seed is None else share
+        high, low, part, stats = self.room or self._room(x)
         self.fold(q, *made, weights.key, high, low, *[None] * 8)
-        stats = x.new_empty((3 * self.lines,), **sums)
-        part = x.new_empty((self.lines, width), **sums)
         self.attend(high, low, x, part, stats, seed)
-        context, lse = x.new_empty((rows, width), **sums), x.new_empty((rows,), **sums)
-        share = None if seed is None else torch.empty_like(lse)
         self.merge(part, stats, context, lse, share)
         self.unfold(context, weights.value, weights.value_bias, share, out)
         return q, context, lse, share
@@ -209,18 +216,15 @@ class Work:
                 the value, and of the two of the query.
         """
         (q, context, lse, share), sums = kept, {"dtype": torch.float32}
-        high, low = self._folded(x)
-        dcontext, dshare = torch.empty_like(high), None
-        if share is not None:
-            dshare = torch.empty_like(share)
-        delta = x.new_empty((len(high), self.parts), **sums)
+        high, low, part, _ = self.room or self._room(x)
+        dcontext, dshare, delta, dfolded = self.room_of_gradients or self._room_of_gradients(x)
+        dshare = None if share is None else dshare
         gradients = dout, *weights[4:], context, share, dcontext, dshare, delta
         self.fold(q, None, None, None, weights.key, high, low, *gradients)
-        part, dx = x.new_empty((self.lines, x.shape[1]), **sums), x.new_empty(x.shape)
+        dx, dq = x.new_empty(x.shape), torch.empty_like(q, **sums)
         shared = high, low, x, dcontext, lse, delta, dshare, seed
         self.bwd_dq(*shared, part)
         self.bwd_dx(*shared, dx)
-        dfolded, dq = torch.empty_like(context), torch.empty_like(q, **sums)
         self.add(part, None, dfolded, None, None)
         self.unfold_dq(dfolded, weights.key, None, None, dq)
         grads = Weights(*map(_like, weights, needed))
@@ -229,11 +233,23 @@ class Work:
             self.weights(q, dfolded, *grads[2:4], dout, context, share, *grads[4:], *of_x)
         return dx, dq, grads
 
-    def _folded(self, x):
-        """Room for the folded queries in the dtype of x, and for what that leaves of them, if
-        anything."""
-        high = x.new_empty((self.count * self.heads, x.shape[1]))
-        return high, None if x.dtype == torch.float32 else torch.empty_like(high)
+    def _room(self, x):
+        """Tensors that no layer keeps: the folded queries in the dtype of x, what that leaves of
+        them or None, and partial sums with their statistics."""
+        high, sums = x.new_empty((self.count * self.heads, x.shape[1])), {"dtype": torch.float32}
+        low = None if x.dtype == torch.float32 else torch.empty_like(high)
+        part = x.new_empty((self.lines, x.shape[1]), **sums)
+        self.room = high, low, part, x.new_empty((3 * self.lines,), **sums)
+        return self.room
+
+    def _room_of_gradients(self, x):
+        """The same, of what rows gather, of the sums of their probabilities, of products of both
+        with those, and of the folded queries."""
+        (rows, width), sums = (self.count * self.heads, x.shape[1]), {"dtype": torch.float32}
+        dshare, delta = x.new_empty((rows,), **sums), x.new_empty((rows, self.parts), **sums)
+        dfolded = x.new_empty((rows, width), **sums)
+        self.room_of_gradients = x.new_empty((rows, width)), dshare, delta, dfolded
+        return self.room_of_gradients
 
 
 def _like(weight, needed):
