@@ -126,11 +126,16 @@ def _write(
 
     model, known = _answer(model, asked, suggestion, yes, model_of)
     tokens = draft.lengths(answer, task, known.count if known.tokenizer else None)
-    given = None if max_length is None else str(max_length)
     joined = TASKS[task].reads.kind == "corpus"  # documents fill inputs together
     most = [sum(tokens) // draft.INPUTS] if joined else tokens
     suggestion = str(draft.suggested(most, known.length))
-    length = _answer(given, "Longest input, in tokens", suggestion, yes, _length)
+    length = _answer(
+        None if max_length is None else str(max_length),
+        "Longest input, in tokens",
+        suggestion,
+        yes,
+        _length,
+    )
     converted = model
     commands: list[str] = []
     if known.length is None or known.length < length:

@@ -63,8 +63,8 @@ class Problems:
         if self.found:
             lines = [line for _, _, line in sorted(self.found, key=itemgetter(0))]
             more = len(lines) - MAX_LINES
-            rest = [f"and {more} more problems"] if more > 0 else []
-            raise RecipeError("\n".join(lines[:MAX_LINES] + rest))
+            last = [f"and {more} more problems"] if more > 0 else []
+            raise RecipeError("\n".join(lines[:MAX_LINES] + last))
 
 
 _EXPECTED = {
@@ -80,12 +80,12 @@ _EXPECTED = {
 
 
 def explain(error: ValidationError, value: Any) -> Iterable[tuple[tuple, str | None]]:
-    """(keys, what) of each problem that pydantic found, None as `what` of an unknown key.
+    """(keys, what) of each problem that pydantic problems, None as `what` of an unknown key.
 
     A union has an error for each of its branches; they become one line, of the branch that came
     furthest.
     """
-    found: dict[tuple, list[tuple[str, str, Any]]] = {}
+    problems: dict[tuple, list[tuple[str, str, Any]]] = {}
     for item in error.errors(include_url=False, include_context=False):
         keys, inside = [], value
         for part in item["loc"]:  # the names of union branches are in no value
@@ -95,9 +95,9 @@ def explain(error: ValidationError, value: Any) -> Iterable[tuple[tuple, str | N
                 inside = inside[part]
         if item["type"] == "missing":
             keys.append(item["loc"][-1])
-        found.setdefault(tuple(keys), []).append((item["type"], item["msg"], inside))
-    for path, items in found.items():
-        if not any(other[: len(path)] == path and other != path for other in found):
+        problems.setdefault(tuple(keys), []).append((item["type"], item["msg"], inside))
+    for path, items in problems.items():
+        if not any(other[: len(path)] == path and other != path for other in problems):
             yield path, _reason(items)
 
 
@@ -107,12 +107,12 @@ def _reason(items):
         return None
     if "missing" in kinds:
         return "missing"
-    own = [message.removeprefix("Value error, ") for message in messages]
+    plain = [message.removeprefix("Value error, ") for message in messages]
     if any(kind in ("value_error", "assertion_error") for kind in kinds):
-        return own[0]
+        return plain[0]
     expected = [
         _EXPECTED.get(kind, re.sub(r"^\w+ should (be|have) ", "", message))
-        for kind, message in zip(kinds, own, strict=True)
+        for kind, message in zip(kinds, plain, strict=True)
     ]
     hint = ""
     if "text" in expected and not isinstance(inputs[0], str | list | dict | None):

@@ -307,11 +307,11 @@ class _Reader:
         model, data = MODELS[self._kind], OPTIONS[self._kind]
         # What the sections of an unknown task may hold is not known either.
         if self.task_class is not None or "name" not in self._values("task"):
-            made = self.section(model, "model") or model(), self.section(data, "data") or data()
+            both = self.section(model, "model") or model(), self.section(data, "data") or data()
         else:
-            made = model(), data()
-        self.check_data(made[1], task)
-        return task, *made, self._values("training")
+            both = model(), data()
+        self.check_data(both[1], task)
+        return task, *both, self._values("training")
 
     def _values(self, section: str) -> dict[str, Any]:
         values = self.root.get(section)
@@ -369,15 +369,15 @@ class _Reader:
             "model": MODELS[self._kind].model_fields,
             "data": OPTIONS[self._kind].model_fields,
         }
-        own = fields.pop(section, SECTIONS) if section else SECTIONS
+        here = fields.pop(section, SECTIONS) if section else SECTIONS
         dotted = {name: f"{other}.{name}" for other, names in fields.items() for name in names}
         if key not in dotted:
-            if near := meant(key, section, own):
+            if near := meant(key, section, here):
                 return near
             names = training_section().model_fields
             dotted |= {name: f"training.{name}" for name in names if name not in dotted}
         return (
-            did_you_mean(key, dotted, dotted.__getitem__) or f", expected one of {', '.join(own)}"
+            did_you_mean(key, dotted, dotted.__getitem__) or f", expected one of {', '.join(here)}"
         )
 
     # -- what depends on other modules

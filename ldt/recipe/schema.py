@@ -43,6 +43,8 @@ def schema(task: str | None = None) -> dict[str, Any]:
         }
         for name in names
     ]
+    # Sections that the commands of all these tasks need keys of.
+    needed = [{section for section, _ in NEEDS[COMMANDS[TASKS[name].reads.kind]]} for name in names]
     name_of_task = {"enum": names, "description": "what is learned; the other keys go by it."}
     sections: dict[str, Any] = {key: {} for key in SECTIONS}
     sections["task"] = {"type": "object", "properties": {"name": name_of_task}}
@@ -54,7 +56,7 @@ def schema(task: str | None = None) -> dict[str, Any]:
         "description": "One run: what is learned, by which model, of which data, and how.",
         "type": "object",
         "properties": sections,
-        "required": ["task", *_needed_sections(names)],
+        "required": ["task", *sorted(set.intersection(*needed))],
         "additionalProperties": False,
         "allOf": branches,
         "$defs": definitions,
@@ -68,59 +70,59 @@ class _Described(GenerateJsonSchema):
         return False
 
     def model_schema(self, schema):
-        made = super().model_schema(schema)
-        cls = schema["cls"]
-        made.pop("title", None)
+        description, cls = super().model_schema(schema), schema["cls"]
+        description.pop("title", None)
         if cls.__doc__:
-            made["description"] = summary(cls)
-        _describe(made, meanings(cls))
-        return made
+            description["description"] = summary(cls)
+        _describe(description, meanings(cls))
+        return description
 
 
 def _sections(task: type[AnyTask], definitions: dict[str, Any]) -> dict[str, Any]:
     """Schemas of the sections of a task but training, by name; their classes go to definitions."""
-    made = {
-        "task": _schema(task, definitions),
-        "model": _schema(MODELS[task.reads.kind], definitions),
-        "data": _schema(OPTIONS[task.reads.kind], definitions),
-    }
-    roles = task.inputs.roles
-    if roles:
-        made["task"]["properties"]["global_attention"]["items"] = {"enum": list(roles)}
-    model, data = made["model"]["properties"], made["data"]["properties"]
-    _only(model["attention"], backends(task))
-    if "config" in model:
-        _configure(model["config"], task)
-    if issubclass(OPTIONS[task.reads.kind], DataSection):
-        _only(data["format"], (*FORMATS, None))
-        data["fields"]["propertyNames"] = {"enum": list(task.reads.fields)}
-    for section, key in NEEDS[COMMANDS[task.reads.kind]]:
-        _need(made[section], key)
-    for section in ("model", "data"):
-        if "required" not in made[section]:
-            made[section]["type"] = ["object", "null"]
-    return made
+    kind = task.reads.kind
+    sections = {}
+    for name, cls in (("task", task), ("model", MODELS[kind]), ("data", OPTIONS[kind])):
+        sections[name] = cls.model_json_schema(schema_generator=_Described)
+        definitions |= sections[name].pop("$defs", {})
+    keys = {name: section["properties"] for name, section in sections.items()}
+    if task.inputs.roles:
+        keys["task"]["global_attention"]["items"] = {"enum": list(task.inputs.roles)}
+    _only(keys["model"]["attention"], backends(task))
+    if "config" in keys["model"]:
+        _configure(keys["model"]["config"], task)
+    if issubclass(OPTIONS[kind], DataSection):
+        _only(keys["data"]["format"], (*FORMATS, None))
+        keys["data"]["fields"]["propertyNames"] = {"enum": list(task.reads.fields)}
+    for name, key in NEEDS[COMMANDS[kind]]:
+        sections[name].setdefault("required", []).append(key)
+        keys[name][key]["not"] = {"type": "null"}
+        keys[name][key].pop("default", None)
+    for name in ("model", "data"):
+        if "required" not in sections[name]:
+            sections[name]["type"] = ["object", "null"]
+    return sections
 
 
 def _training() -> dict[str, Any]:
-    made = training_section().model_json_schema(schema_generator=_Described)
-    made["description"] = "Arguments of transformers.TrainingArguments, word for word, and ldt's."
-    made["type"] = ["object", "null"]
-    _describe(made, training_meanings())
-    for value in made["properties"].values():
-        value.pop("default", None)  # what a run takes is known when the arguments are made
-    return made
+    section = _without_defaults(training_section(), training_meanings())
+    section["description"] = (
+        "Arguments of transformers.TrainingArguments, word for word, and ldt's."
+    )
+    section["type"] = ["object", "null"]
+    return section
 
 
 def _configure(value: dict[str, Any], task: type[AnyTask]) -> None:
     """Give ``model.config`` the fields of the config that the task's model has, of each kind that
     it names by ``model_type``."""
-    of: dict[Any, list[str | None]] = {}  # config class -> its names; the first is what is left out
-    for name in model_types(task.model_construct()) or (None,):
-        of.setdefault(config_class(task.model_construct(), name), []).append(name)
+    instance = task.model_construct()
+    names_of: dict[Any, list[str | None]] = {}  # by class; the first is what is left out
+    for name in model_types(instance) or (None,):
+        names_of.setdefault(config_class(instance, name), []).append(name)
     kinds = []
-    for names in of.values():
-        kinds.append(_fields(task, names[0]))
+    for cls, names in names_of.items():
+        kinds.append(_without_defaults(config_fields(instance, names[0]), meanings(cls)))
         if names[0] is not None:
             kinds[-1]["properties"] |= {"model_type": {"enum": names}}
             if len(kinds) > 1:
@@ -130,24 +132,17 @@ def _configure(value: dict[str, Any], task: type[AnyTask]) -> None:
     value |= {"description": description, "anyOf": [*kinds, {"type": "null"}]}
 
 
-def _fields(task: type[AnyTask], model_type: str | None) -> dict[str, Any]:
-    """Schema of the config of a task's models of a kind."""
-    made = task.model_construct()
-    fields = config_fields(made, model_type).model_json_schema(schema_generator=_Described)
-    _describe(fields, meanings(config_class(made, model_type)))
-    for each in fields["properties"].values():
-        each.pop("default", None)
-    return fields
+def _without_defaults(cls: type[BaseModel], known: dict[str, str]) -> dict[str, Any]:
+    """Schema of keys whose defaults are known when a model or its training is made."""
+    section = cls.model_json_schema(schema_generator=_Described)
+    _describe(section, known)
+    for value in section["properties"].values():
+        value.pop("default", None)
+    return section
 
 
-def _schema(cls: type[BaseModel], definitions: dict[str, Any]) -> dict[str, Any]:
-    made = cls.model_json_schema(schema_generator=_Described)
-    definitions |= made.pop("$defs", {})
-    return made
-
-
-def _describe(made: dict[str, Any], known: dict[str, str]) -> None:
-    for name, value in made.get("properties", {}).items():
+def _describe(section: dict[str, Any], known: dict[str, str]) -> None:
+    for name, value in section.get("properties", {}).items():
         if name in known:
             value["description"] = known[name].replace("``", "`")
 
@@ -157,17 +152,3 @@ def _only(value: dict[str, Any], names: Iterable[str | None]) -> None:
     value.pop("anyOf", None)
     value.pop("type", None)
     value["enum"] = list(names)
-
-
-def _need(section: dict[str, Any], key: str) -> None:
-    """Require a key, and a value other than null."""
-    section.setdefault("required", []).append(key)
-    value = section["properties"][key]
-    value["not"] = {"type": "null"}
-    value.pop("default", None)
-
-
-def _needed_sections(names: Iterable[str]) -> list[str]:
-    """Sections that the commands of all these tasks need keys of."""
-    needs = [{section for section, _ in NEEDS[COMMANDS[TASKS[name].reads.kind]]} for name in names]
-    return sorted(set.intersection(*needs))

@@ -265,10 +265,10 @@ def meanings(cls: type) -> dict[str, str]:
     """Name -> meaning of the ``Args:`` of a class's docstring, those of its bases included."""
     from ldt.tasks.base import AnyTask
 
-    found: dict[str, str] = {}
+    known: dict[str, str] = {}
     if issubclass(cls, AnyTask) and cls.inputs.roles:
         names = ", ".join(f"``{role}``" for role in cls.inputs.roles)
-        found["global_attention"] = (
+        known["global_attention"] = (
             "segments whose tokens see the whole input and are seen by all of it; the segments of "
             f"this task are {names}."
         )
@@ -279,8 +279,8 @@ def meanings(cls: type) -> dict[str, str]:
             names, colon, meaning = entry.partition(":")
             if colon and re.fullmatch(r"[\w, ]+", names.strip()):
                 line = " ".join(meaning.split())
-                found |= dict.fromkeys(re.split(r",\s*", names.strip()), line)
-    return found
+                known |= dict.fromkeys(re.split(r",\s*", names.strip()), line)
+    return known
 
 
 def training_meanings() -> dict[str, str]:
@@ -292,6 +292,6 @@ def training_meanings() -> dict[str, str]:
 
     text = inspect.cleandoc(TrainingArguments.__doc__ or "")
     entries = re.findall(r"^    (\w+) ?\(.*\):\n((?: {8}.*\n)+)", text, re.M)
-    found = {name: " ".join(meaning.split()) for name, meaning in entries}
-    own = {name: training_section().model_fields[name] for name in OWN_TRAINING_KEYS}
-    return found | {name: str(field.description) for name, field in own.items()}
+    known = {name: " ".join(meaning.split()) for name, meaning in entries}
+    ours = {name: training_section().model_fields[name] for name in OWN_TRAINING_KEYS}
+    return known | {name: str(field.description) for name, field in ours.items()}

@@ -78,79 +78,63 @@ def length_report(features: Iterable[Feature], *, max_length: int, window: int) 
         window: of the attention, the largest of the layers, for the cost of global tokens.
     """
     tokens = array("q")  # of each document
-    windowed = truncated = empty = inputs = read = marked = without = 0
+    counts: Counter[str] = Counter()
     for _, group in groupby(features, lambda feature: feature["document"]):
-        chunks, cut, blank = 0, False, False
+        chunks, flags = 0, set[str]()
         for number, feature in enumerate(group, 1):
-            flags = feature.get("flags", {})
+            flags |= {flag for flag, value in feature.get("flags", {}).items() if value}
             chunks = max(chunks, feature.get("chunks", number))
-            cut, blank = cut or bool(flags.get("truncated")), blank or bool(flags.get("empty"))
-            here = int(np.sum(feature["global_attention_mask"]))
-            inputs += 1
-            read += len(feature["input_ids"])
-            marked += here
-            without += not here
+            marked = int(np.sum(feature["global_attention_mask"]))
+            counts.update(inputs=1, read=len(feature["input_ids"]), marked=marked)
+            counts.update(without=int(not marked))
         tokens.append(feature["tokens"])
-        windowed, truncated, empty = windowed + (chunks > 1), truncated + cut, empty + blank
+        counts.update(flags & {"truncated", "empty"}, windowed=int(chunks > 1))
     lengths = np.array(tokens or [0])
     median, p95 = (round(q) for q in np.percentile(lengths, [50, 95]))
-    report = {
-        "documents": len(tokens),
-        "median": median,
-        "p95": p95,
-        "longest": int(lengths.max()),
-        "inputs": inputs,
-        "windowed": windowed,
-        "truncated": truncated,
-        "empty": empty,
-        "global_share": marked / max(read, 1),
-    }
+    share = counts["marked"] / max(counts["read"], 1)
 
-    def share(count: int) -> str:
-        return f"{count:,} ({count / len(tokens):.0%})"
+    def documents(name: str) -> str:
+        return f"{counts[name]:,} ({counts[name] / len(tokens):.0%})"
 
     lines = [
         f"{len(tokens):,} documents: {median:,} tokens in the median, {p95:,} at the 95th "
         f"percentile, {lengths.max():,} in the longest"
     ]
-    if windowed:
+    if counts["windowed"]:
         lines.append(
-            f"{share(windowed)} have more than {max_length:,} tokens and are read in "
-            f"chunks, {inputs:,} inputs in all"
+            f"{documents('windowed')} have more than {max_length:,} tokens and are read in "
+            f"chunks, {counts['inputs']:,} inputs in all"
         )
-    if truncated:
-        lines.append(f"{share(truncated)} are cut off: their last tokens are not read")
-    if not windowed and not truncated:
+    if counts["truncated"]:
+        lines.append(f"{documents('truncated')} are cut off: their last tokens are not read")
+    if not counts["windowed"] and not counts["truncated"]:
         lines.append(f"all fit into {max_length:,} tokens, nothing is cut off")
-    if empty:
-        lines.append(f"{share(empty)} are empty")
+    if counts["empty"]:
+        lines.append(f"{documents('empty')} are empty")
     warnings = []
-    mean = marked / max(inputs, 1)
-    if report["global_share"] > MANY_GLOBAL and mean > 1:  # one token is never too many
+    mean = counts["marked"] / max(counts["inputs"], 1)
+    if share > MANY_GLOBAL and mean > 1:  # one token is never too many
         warnings.append(
-            f"{report['global_share']:.0%} of the tokens are global, {mean:,.0f} in the mean "
+            f"{share:.0%} of the tokens are global, {mean:,.0f} in the mean "
             f"input: attention costs {1 + 2 * mean / (window + 1):.1f} times that of the window "
             "alone; task.global_attention names fewer"
         )
-    if without:
+    if counts["without"]:
         warnings.append(
-            f"{without:,} of {inputs:,} inputs have no global token: nothing there sees "
-            "farther than the window"
+            f"{counts['without']:,} of {counts['inputs']:,} inputs have no global token: nothing "
+            "there sees farther than the window"
         )
-    return LengthReport(**report, lines=lines, warnings=warnings)
-
-
-def marked_tokens(feature: Feature, tokenizer) -> list[tuple[str, bool]]:
-    """Each token of a feature as it would be printed, and whether it is global."""
-    pieces = tokenizer.convert_ids_to_tokens([int(token) for token in feature["input_ids"]])
-    special = set(tokenizer.all_special_tokens)
-    return [
-        (
-            _printable(piece if piece in special else tokenizer.convert_tokens_to_string([piece])),
-            bool(is_global),
-        )
-        for piece, is_global in zip(pieces, feature["global_attention_mask"], strict=True)
-    ]
+    names = ("inputs", "windowed", "truncated", "empty")
+    return LengthReport(
+        documents=len(tokens),
+        median=median,
+        p95=p95,
+        longest=int(lengths.max()),
+        **{name: counts[name] for name in names},
+        global_share=share,
+        lines=lines,
+        warnings=warnings,
+    )
 
 
 class EncodedExample:
@@ -162,18 +146,19 @@ class EncodedExample:
     """
 
     def __init__(self, feature: Feature, tokenizer, *, limit: int = 60):
-        tokens = marked_tokens(feature, tokenizer)
-        first, last = len(tokens), len(tokens)
-        if len(tokens) > limit:
-            first = limit * 2 // 3
-            last = len(tokens) - (limit - first)
-        self.parts = [_mark(*token) for token in tokens[:first]]
-        if first < last:
-            count = sum(is_global for _, is_global in tokens[first:last])
-            self.parts.append(
-                Text(f" ... {last - first:,} tokens, {count:,} of them global ... ", "dim")
-            )
-        self.parts += [_mark(*token) for token in tokens[last:]]
+        pieces = tokenizer.convert_ids_to_tokens([int(token) for token in feature["input_ids"]])
+        special = set(tokenizer.all_special_tokens)
+        self.parts = []
+        for piece, marked in zip(pieces, feature["global_attention_mask"], strict=True):
+            text = piece if piece in special else tokenizer.convert_tokens_to_string([piece])
+            # Line ends, controls and the like as escapes.
+            text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+            self.parts.append(Text(f"*{text}*", "bold reverse") if marked else Text(text))
+        if len(pieces) > limit:
+            first, last = limit * 2 // 3, len(pieces) - limit + limit * 2 // 3
+            marked = int(np.sum(feature["global_attention_mask"][first:last]))
+            middle = f" ... {last - first:,} tokens, {marked:,} of them global ... "
+            self.parts[first:last] = [Text(middle, "dim")]
 
     def lines(self, width: int) -> list[Text]:
         """The tokens in lines of up to ``width`` columns, indented; only a token may be wider."""
@@ -181,23 +166,12 @@ class EncodedExample:
         for number, part in enumerate(self.parts, 1):
             part = Text.assemble(part, ("|" if number < len(self.parts) else "", "dim"))
             if not lines or lines[-1].cell_len + part.cell_len > width:
-                lines.append(Text("  "))
+                lines.append(Text("  ", overflow="fold"))
             lines[-1].append_text(part)
         return lines
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for line in self.lines(options.max_width):
-            line.overflow = "fold"
-            yield line
-
-
-def _mark(token: str, is_global: bool) -> Text:
-    return Text(f"*{token}*", "bold reverse") if is_global else Text(token)
-
-
-def _printable(token: str) -> str:
-    """A token with line ends, controls and the like as escapes."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in token)
+        return self.lines(options.max_width)
 
 
 def labelled_data(

@@ -21,7 +21,6 @@ from ldt.training.summary import (
     encoded_input,
     labelled_data,
     length_report,
-    marked_tokens,
 )
 
 
@@ -257,11 +256,6 @@ def test_an_encoded_example_is_shown_with_its_global_tokens_marked(tiny):
     found = examples("a")[0]
     found.fields["text"] = "the [/b] party\n\x1b"
     (item,) = Classification().encode(found, tiny, data=data, max_length=99)
-    tokens = marked_tokens(item, tiny)
-    assert tokens[0] == ("<s>", True)
-    assert tokens[-1] == ("</s>", False)
-    assert "".join(token for token, _ in tokens[1:-1]) == "the [/b] party\\n\\x1b"
-    assert not any(is_global for _, is_global in tokens[1:])
     shown = printed(EncodedExample(item, tiny)).strip()
     assert shown.startswith("*<s>*|")
     assert shown.replace("|", "") == "*<s>*the [/b] party\\n\\x1b</s>"
