@@ -3,10 +3,11 @@
 Triton binds and inspects every argument anew at each launch. Here a compiled kernel is held by all
 that Triton specialises on, and called as Triton itself calls it. That is a private convention: the
 first launch of a process looks at it, and where it is another one all launches go through Triton.
+`Launch` is one whose other arguments are made ready once.
 """
 
 from functools import partial, reduce
-from operator import or_
+from operator import methodcaller, or_
 from unittest.mock import patch
 
 import torch
@@ -17,6 +18,9 @@ from triton.runtime.jit import JITFunction
 # True: kernels are held; None: it is not known yet whether they can be; False: all launches go
 # through Triton, as hooks of its own need.
 HOLDS: bool | None = None
+# True: what Triton's launcher does in Python is left out, which adds settings to the arguments.
+DIRECT = False
+POINTER, PLACE = methodcaller("data_ptr"), methodcaller("get_device")
 
 
 class launched:
@@ -84,13 +88,13 @@ class Launch:
         global HOLDS
         if not self.kernel.compiles or HOLDS is False:
             return self._by_triton(tensors)
-        place, device = kinds[0], driver.active.get_current_device()
+        active, place = driver.active, kinds[0]
+        device = active.get_current_device()
         if place not in (device, -1):
             with torch.cuda.device(place):
                 return self._bind(kinds, tensors)
-        fixed = [x for x in self.fixed if isinstance(x, torch.Tensor)]
-        every = [x for x in (*tensors, *fixed) if x is not None]
-        if any(x.get_device() != place or x.data_ptr() & 15 for x in every):
+        every = [x for x in (*tensors, *self.fixed) if x is not None and hasattr(x, "data_ptr")]
+        if {*map(PLACE, every)} != {place} or reduce(or_, map(POINTER, every)) & 15:
             return self._by_triton(tensors)  # which refuses tensors elsewhere
         names, held = self.kernel.kernel.arg_names, self.kernel.held
         constants = [self.options[name] for name in names[len(tensors) + len(self.fixed) :]]
@@ -105,11 +109,12 @@ class Launch:
                 compiled = launch()
             if not HOLDS or compiled is None:
                 return None
-            kernel = compiled.function, compiled.packed_metadata, None, None, None
-            held[key] = compiled.run, kernel
+            run, settings = _settings(compiled.run)
+            kernel = compiled.function, *settings, compiled.packed_metadata, None, None, None
+            held[key] = run, kernel
         values = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in self.fixed]
-        active = driver.active.get_current_device, driver.active.get_current_stream
-        self._bound[kinds] = device, *active, *held[key], values + constants
+        of_device = active.get_current_device, active.get_current_stream
+        self._bound[kinds] = device, *of_device, *held[key], values + constants
         return self(*tensors) if known else None
 
 
@@ -120,23 +125,52 @@ def _kind(x, whole):
     return x.dtype if isinstance(x, torch.Tensor) else type(x)
 
 
+def _settings(launcher):
+    """A launcher of Triton without its Python, and the settings that this adds behind the function;
+    where it does more, itself and nothing."""
+    sizes = {getattr(launcher, f"{kind}_scratch_size", None) for kind in ("global", "profile")}
+    if not DIRECT or sizes != {0}:
+        return launcher, ()
+    return launcher.launch, (launcher.launch_cooperative_grid, launcher.launch_pdl, None, None)
+
+
 def _looked_at(launch, grid, given):
     """The kernel that a launch returns, and True if Triton calls it as `launched` does; None where
     nothing is called."""
+    global DIRECT
     calls, run = [], CompiledKernel.__dict__.get("run")
     if not isinstance(run, property):
         return launch(), False
 
     def noted(self):
-        return lambda *values: calls.append((self, values)) or run.fget(self)(*values)
+        launcher, within = run.fget(self), []
+        direct = getattr(launcher, "launch", None)
+
+        def call(*values):
+            calls.append((self, values, within))
+            if direct is None:
+                return launcher(*values)
+            note = lambda *last: within.append(last) or direct(*last)  # noqa: E731
+            with patch.object(launcher, "launch", note):
+                return launcher(*values)
+
+        return call
 
     with patch.object(CompiledKernel, "run", property(noted)):
         compiled = launch()
-    seen = next((values for kernel, values in calls if kernel is compiled), None)
+    seen, within = next((call[1:] for call in calls if call[0] is compiled), (None, []))
     if seen is None:
         return compiled, None
     kernel = compiled.function, compiled.packed_metadata
-    wanted = *grid, seen[3], *kernel, *seen[6:9], *given
-    pairs = zip(seen, wanted, strict=False)
+    if not _same(seen, (*grid, seen[3], *kernel, *seen[6:9], *given)):
+        return compiled, False
+    DIRECT = True
+    _, settings = _settings(compiled.run)
+    DIRECT = within != [] and _same(within[0], (*seen[:5], *settings, *seen[5:]))
+    return compiled, True
+
+
+def _same(values, wanted):
+    pairs = zip(values, wanted, strict=False)
     same = (a is b or (type(a) is type(b) is int and a == b) for a, b in pairs)
-    return compiled, len(seen) == len(wanted) and all(same)
+    return len(values) == len(wanted) and all(same)

@@ -276,3 +276,4 @@ def test_a_kernel_is_held_where_triton_calls_it_as_known(convention, tmp_path):
         expected = [(name, 1, False) for name, *_ in found["rows"]]
     assert [tuple(row) for row in found["rows"]] == expected
     assert found["devices"] == [1]
+    assert found["direct"] == (convention == "own")  # without Triton's Python
