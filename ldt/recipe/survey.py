@@ -19,6 +19,7 @@ from ldt.data.yes_no import are_flags, flag_word
 from ldt.errors import DataError, UserError, first_line, listed, plural, shown
 from ldt.io import records, streams, strict_json, text_files
 from ldt.io.records import Example
+from ldt.io.strict_json import JsonFile
 from ldt.tasks import TASKS
 from ldt.tasks.base import TaskReads
 from ldt.tasks.classification import REGRESSION, Classification
@@ -156,13 +157,13 @@ def survey(source: str) -> Survey:
         UserError: there is no such file.
         DataError: it is damaged, or holds nothing.
     """
-    layout = None
+    layout, file = None, None
     if not source.startswith("hf:"):
         source = os.path.expanduser(source)
         if _is_plain(source):
             return Survey(source, None, "mlm", texts=_plain_texts(source))
-        layout = _layout(source)
-    examples, keys = _read(source, layout, {})
+        layout, file = _layout(source)
+    examples, keys = _read(source, layout, {}, file)
     columns = _columns(examples)
     if layout is None and (layout := _layout_of_lines(columns)) not in (None, "summarization"):
         examples, keys = _read(source, layout, keys)
@@ -254,18 +255,20 @@ def _columns(examples: Sequence[Example]) -> Columns:
 
 
 def _read(
-    source: str, layout: str | None, known: dict[str, Any]
+    source: str, layout: str | None, known: dict[str, Any], file: JsonFile | None = None
 ) -> tuple[list[Example], dict[str, Any]]:
     """The first records, and the keys of ``data:`` by which they are read, if it takes any.
 
     Args:
         known: some of the keys.
+        file: the file, if it was read to tell its layout.
     """
     errors = []
     for keys in ({**known, **reading} for reading in _READINGS):
         data = DataSection.model_validate({"format": layout, **keys})
         try:
-            examples = list(itertools.islice(formats.read(source, data), _most(layout)))
+            every = formats.read_json(file, data) if file else formats.read(source, data)
+            examples = list(itertools.islice(every, _most(layout)))
         except DataError as error:
             errors.append(error)
             continue
@@ -291,19 +294,21 @@ def _plain_texts(source: str) -> list[str]:
     return texts
 
 
-def _layout(source: str) -> str | None:
-    """The published layout of a file, None for lines and tables."""
+def _layout(source: str) -> tuple[str | None, JsonFile | None]:
+    """The published layout of a file, None for lines and tables; and the file if it was read."""
     with streams.opened(source) as file:
         if file.is_table:
-            return None
+            return None, None
         lines = (line for line in file.stream if line.strip())
         first, second = next(lines, b""), next(lines, b"")
     start = first.lstrip(b"\xef\xbb\xbf \t")[:1]
     if start == b"[" or (start == b"{" and not second.startswith(b"{")):
-        return formats.detect(strict_json.read(source).value)
+        whole = strict_json.read(source)
+        layout = formats.detect(whole.value)
+        return layout, whole if layout else None
     if start == b"{":
-        return next((name for name in _PAGED if recognised(source, name)), None)
-    return "conll" if _is_conll(source) else None
+        return next((name for name in _PAGED if recognised(source, name)), None), None
+    return "conll" if _is_conll(source) else None, None
 
 
 def _is_conll(source: str) -> bool:

@@ -31,6 +31,7 @@ from ldt.errors import DataError, UserError
 from ldt.io import records, sources, strict_json, text_files
 from ldt.io.records import Example, OnError
 from ldt.io.sources import Names
+from ldt.io.strict_json import JsonFile
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -171,7 +172,7 @@ def _read(
     if data.format in _STREAMED:
         return _STREAMED[data.format].read(source, data)
     if data.format in _WHOLE:
-        return _read_whole(_WHOLE[data.format], source, data)
+        return _read_whole(source, data)
     examples = records.read(
         source,
         id_field=data.id,
@@ -200,8 +201,15 @@ def _placed(examples: Iterator[Example]) -> Iterator[Example]:
     return (replace(example, id=example.where) for example in examples)
 
 
-def _read_whole(layout: ModuleType, source: str, data: "DataSection") -> Iterator[Example]:
-    yield from layout.read(strict_json.read(source, data.encoding), data)
+def _read_whole(source: str, data: "DataSection") -> Iterator[Example]:
+    yield from read_json(strict_json.read(source, data.encoding), data)
+
+
+def read_json(file: JsonFile, data: "DataSection") -> Iterator[Example]:
+    """The examples of a JSON file whose value is read already, in the layout of `PUBLISHED` that
+    ``data.format`` names."""
+    examples: Iterator[Example] = _WHOLE[str(data.format)].read(file, data)
+    return examples
 
 
 def classes(format: str | None) -> list[str] | None:
