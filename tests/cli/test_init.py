@@ -235,14 +235,6 @@ def test_an_interruption_at_a_question_leaves_nothing(init, tmp_path):
     assert os.listdir(tmp_path) == ["contracts.csv"]
 
 
-def test_a_file_of_lines_gives_its_own_fields(init, tmp_path):
-    rows = [{"question": "who?", "choices": ["a", "b"], "story": WORDS * 9, "label": 0}] * 8
-    Path("q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert init("q.jsonl", "--yes", "--model", "nobody/small")[0] == 0
-    recipe = load("recipe.yaml", command="finetune")
-    assert (recipe.task.name, recipe.data.text) == ("multiple_choice", "story")
-
-
 def test_summaries_begin_with_a_bart_and_are_cut_off(init, tmp_path):
     rows = [{"text": WORDS * 9, "summary": "It ends."}] * 8
     Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

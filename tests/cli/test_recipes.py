@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 from processes import ldt
-from training_runs import train
 
 from ldt import cli
 from ldt.cli.recipes import summary
@@ -128,17 +127,6 @@ def test_the_length_of_a_copy_is_one_that_the_model_reads(
     model = reading("led" if isinstance(load(name).task, WritingTask) else "modernbert", longest)
     assert recipes("copy", name, "--model", str(model))[0] == 0
     assert (load(name).data.max_length, load(f"{name}.yaml").data.max_length) == (own, found)
-
-
-@pytest.mark.parametrize("model", ["tiny_longformer", "tiny_modernbert"])
-def test_a_copy_trains(recipes, request, model):
-    folder = request.getfixturevalue(model)
-    lines = [json.dumps({"text": f"a {n}", "label": "xy"[n % 2]}) + "\n" for n in range(20)]
-    Path("documents.jsonl").write_text("".join(lines))
-    assert recipes("copy", "classification", "my.yaml", "--model", str(folder))[0] == 0
-    changes = ["data.train=documents.jsonl", "training.max_steps=1"]
-    train(load("my.yaml", changes, command="finetune"))
-    assert Path(f"runs/classification-{folder.name}/model.safetensors").exists()
 
 
 def test_of_a_model_that_is_not_here_its_name_tells(recipes, monkeypatch, tmp_path):

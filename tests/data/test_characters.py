@@ -4,16 +4,13 @@ import bz2
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ldt.data import characters
 from ldt.data.characters import Alphabet, Overlapping, Stretches, part_texts
-from ldt.data.features import Collator
 from ldt.data.options import CharacterSection
 from ldt.errors import DataError, ModelError, UserError
-from ldt.model import LdtForCausalLM
 from ldt.model.loading import read_tokenizer
 
 TEXT = "Straße,\n’t was\r\n漢字 𝄞\t\x00 <s>"
@@ -49,13 +46,6 @@ def test_the_tokenizer_is_the_alphabet(vocabulary, tmp_path):
     assert tokenizer(TEXT).input_ids == ids
     assert tokenizer.decode(ids) == TEXT
     assert len(tokenizer) == len(alphabet)
-
-
-def test_bytes_are_their_own_numbers():
-    raw = bytes(range(256)) * 2
-    alphabet = Alphabet.of_text(raw, "x", "bytes")
-    assert bytes(alphabet.encode(raw, "x")) == raw
-    assert alphabet.bytes_of(alphabet.encode(raw, "x")) == 512
 
 
 def test_a_character_that_the_alphabet_lacks_is_named():
@@ -152,12 +142,3 @@ def test_overlapping_sequences_score_every_character_once_and_the_first_never(n,
         assert places[0] >= (1 if number == 0 else length - step)
         scored += ids[places].tolist()
     assert scored == list(range(1, n))
-
-
-def test_a_batch_is_filled_up_on_the_right():
-    rows = [Overlapping(np.arange(n), 9, 3)[0] for n in (3, 5)]
-    batch = Collator(0, LdtForCausalLM)(rows)
-    assert batch["input_ids"].tolist() == [[0, 1, 2, 0, 0], [0, 1, 2, 3, 4]]
-    assert batch["labels"].tolist() == [[-100, 1, 2, -100, -100], [-100, 1, 2, 3, 4]]
-    assert batch["attention_mask"].sum(1).tolist() == [3, 5]
-    assert {values.dtype for values in batch.values()} == {torch.int64}

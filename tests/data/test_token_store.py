@@ -128,24 +128,6 @@ def test_a_damaged_store_is_made_again_with_a_warning(corpus, tokenizer, caplog)
     assert "damaged (000000: Expecting property name" in caplog.text
 
 
-def test_a_line_of_many_megabytes_is_tokenized_in_pieces(corpus, tokenizer, monkeypatch):
-    from ldt.data import tokenization
-
-    longest = []
-    right = tokenization._encoded
-
-    def watched(tokenizer, piece, offsets):
-        longest.append(len(piece))
-        return right(tokenizer, piece, offsets)
-
-    monkeypatch.setattr(tokenization, "_encoded", watched)
-    Path("a.txt").write_text("party agrees " * 20_000)
-    store = made(corpus, tokenizer)
-    assert store.sizes[0] == 13 * 20_000
-    assert max(longest) <= tokenization.PIECE
-    assert store.tokens(0, 0, 50).tolist() == tokenize(tokenizer, "party agrees " * 20)[:50]
-
-
 def test_a_dry_look_reads_a_few_documents(corpus, tokenizer):
     store = build(sources(corpus.train), corpus, tokenizer, 2)
     assert len(store) == 4

@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from features_of import feature
 from rich.console import Console
 from transformers import AutoTokenizer, PretrainedConfig
 
-from ldt.data.features import Collator
 from ldt.errors import DataError
 from ldt.io.record_store import Examples
 from ldt.io.records import Example, read
@@ -76,14 +74,6 @@ def test_copies_of_a_document_stay_on_its_side_of_a_split():
     )
     assert {-item.id for item in dev} == {item.id for item in dev}
     assert len(dev) == 60
-
-
-def test_a_split_leaves_every_class_a_document_to_train_on():
-    whole = examples(*["a"] * 10, *"bcdefgh")
-    for seed in range(20):
-        train, dev = split(Examples(whole), Classification(), DataSection(eval_fraction=0.5), seed)
-        assert {item.fields["label"] for item in train} == set("abcdefgh")
-        assert 3 <= len(dev) <= 6
 
 
 ONE = {"answers": [{"text": "text", "answer_start": 0}]}
@@ -296,25 +286,6 @@ def test_the_table_of_lengths_fits_a_narrow_terminal(width):
     assert re.search(r"longest +│ +1,234,567 │ +1,234,567", text)
     for head in ("documents", "median", "p95", "inputs", "in chunks", "cut off", "train", "eval"):
         assert head in text
-
-
-def test_a_batch_of_features_goes_through_the_model(tiny, tiny_longformer):
-    from ldt.model import load
-
-    found = examples("a", "b", "b")
-    found[1].fields["text"] = "the party of the first part " * 3
-    task, data = Classification(), DataSection()
-    learnt = task.learn(found, data)
-    model = load(tiny_longformer, task.head(), **learnt)
-    options = {"data": data, "max_length": 128, "config": model.config}
-    features = encode_all(found, task, tiny, **options)
-    batch = Collator(tiny.pad_token_id, task.head(), task.inputs.extras)(list(features))
-    output = model(**batch)
-    assert output.logits.shape == (3, 2)
-    assert torch.isfinite(output.loss)
-    said = [{"logits": output.logits[0].detach().numpy()}]
-    answer = task.decode(said, model.config, found[0], [features[0]])
-    assert answer["label"] in ("a", "b")
 
 
 # real documents
