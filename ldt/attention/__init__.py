@@ -8,7 +8,7 @@ from types import ModuleType
 
 import torch
 
-from ldt.attention import blocked, loop, ops, reference, triton
+from ldt.attention import blocked, loop, ops, padded, reference, triton
 from ldt.attention.derivatives import refuse_transforms
 from ldt.attention.layout import Layout, per_head
 from ldt.attention.matmul import project
@@ -95,6 +95,8 @@ def sliding_window_attention(
         raise ValueError(
             "causal attention has no global tokens: every token would see the future through them"
         )
+    if layout.rows is not None:
+        return padded.sliding_window_attention(q, k, v, layout, window)
     arguments = {"window": window, "dilation": dilations, "causal": causal, "dropout": dropout}
     if relative is not None:
         _check_relative(relative, q, window, causal)
@@ -116,6 +118,8 @@ def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0, backend="
     may also be functions, which are then called; ``backend`` is a name in `BACKENDS`, or "auto",
     which takes what `choose` says.
     """
+    if layout.rows is not None:
+        return padded.global_attention(q, x, key, value, layout)
     module, arguments = _module(backend, q), {"dropout": dropout, "seed": seed}
     if not callable(key) and not callable(value):
         return module.global_attention(q, x, key, value, layout, **arguments)
@@ -138,6 +142,8 @@ def fill_global_rows(out, x, query, key, value, layout, *, dropout=0.0, seed=0, 
     Returns:
         [total, heads, dim].
     """
+    if layout.rows is not None:
+        return padded.fill_global_rows(out, x, query, key, value, layout)
     if torch.compiler.is_compiling():
         projections = query, key, value
         if not any(map(callable, projections)):
@@ -167,6 +173,8 @@ def fill_projected_rows(out, q, k, v, layout, *, dropout=0.0, seed=0, bias=None,
     Returns:
         [total, heads, dim].
     """
+    if layout.rows is not None:
+        return padded.fill_projected_rows(out, q, k, v, layout)
     if bias is None and torch.compiler.is_compiling():
         return ops.fill_projected_rows(out, q, k, v, layout, dropout, seed, backend)
     index = layout.global_index
@@ -191,6 +199,8 @@ def full_attention(q, k, v, layout, *, dropout=0.0, seed=0, backend="auto"):
     Returns:
         [total, heads, dim].
     """
+    if layout.rows is not None:
+        return padded.full_attention(q, k, v, layout)
     arguments = {"dropout": dropout, "seed": seed}
     if torch.compiler.is_compiling() or layout.key_padding_mask is not None:
         none = q.new_zeros(q.shape)

@@ -1,9 +1,9 @@
 """The layout of a packed batch: its documents' borders, padding inside of them, global tokens."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -49,6 +49,8 @@ class Layout:
 
     What is given need not be read from the device, so a forward pass does not wait for it.
     """
+
+    rows: ClassVar[tuple[int, int] | None] = None  # of `ldt.attention.padded.PaddedLayout` alone
 
     cu_seqlens: torch.Tensor
     key_padding_mask: torch.Tensor | None = None
@@ -115,6 +117,28 @@ class Layout:
         known = "cu_seqlens_host", "cu_globals_host"
         moved.__dict__.update({name: vars(self)[name] for name in known if name in vars(self)})
         return moved
+
+    def global_at(self, index: torch.Tensor) -> "Layout":
+        """The layout whose only global tokens are those at ``index`` [globals] int64, all
+        different."""
+        is_global = torch.zeros(self.total_tokens, dtype=torch.bool, device=index.device)
+        is_global = is_global.index_fill(0, index, True)
+        return replace(self, is_global=is_global, num_global=len(index), number=None)
+
+    def none_global(self) -> "Layout":
+        """The layout without any global token."""
+        return replace(self, is_global=None, num_global=0, number=None)
+
+    def all_global(self) -> "Layout":
+        """The layout in which all tokens but padding are global."""
+        keep, count = self.key_padding_mask, self.total_tokens
+        if keep is None:
+            keep = torch.ones(count, dtype=torch.bool, device=self.cu_seqlens.device)
+        elif torch.compiler.is_compiling():
+            count = torch.ops.ldt.count_globals(keep)
+        else:
+            count = int(keep.sum())
+        return replace(self, is_global=keep, num_global=count, number=None)
 
     @cached_property
     def _cache(self) -> dict[Hashable, Any]:

@@ -4,8 +4,8 @@ A compiler sees a call with tensors in and out, of shapes that it knows; the pat
 the backend stay inside. Kernels give the log-sum-exp of their rows along, with which the backward
 operators need not compute the forward pass anew; they do where global rows are filled by kernels.
 
-Names of operators and of their arguments are kept for good, but those of ``_forward`` and
-``_backward``: programs that torch.export has saved hold both.
+Names of operators and of their arguments are kept for good: programs that torch.export has saved
+hold them.
 """
 
 import itertools
@@ -70,6 +70,8 @@ def pooled(q, k, v, weight, layout, pooling, size, stride, window, dropout, seed
 
 def shared(layout):
     """The layout with a ``number``, so that the operators of a graph share what they make of it."""
+    if layout.rows is not None:  # of plain operators alone
+        return layout
     *where, globals, _ = _where(layout)
     number = torch.ops.ldt.layout(*where, globals, layout.total_tokens)
     return replace(layout, num_global=globals, number=number)
@@ -189,15 +191,6 @@ def _register(name, schema, run, count):
     given = f"(Tensor grad, Tensor found, Tensor lse, {schema})"
     _operator(f"{name}_backward", f"{given} -> Tensor[]", backward, backward_shapes)
     _differentiate(name, count)
-    # As programs know it.
-    library.define(f"ldt::{name}", f"({schema.replace(_DOCUMENTS, _LAYOUT)}) -> Tensor", tags=_TAGS)
-    whole = getattr(torch.ops.ldt, f"{name}_forward")
-    place = schema[: schema.index(_DOCUMENTS)].count(",") + 4
-    library.impl(
-        f"ldt::{name}",
-        "CompositeImplicitAutograd",
-        lambda *given: whole(*given[:place], None, *given[place:])[0],
-    )
 
 
 def _operator(name, schema, run, shapes):

@@ -4,13 +4,15 @@ Memory grows linearly with the length. Sizes stay symbols under torch.export: to
 clamped positions, for padding to whole blocks would tie the length to the block.
 """
 
+from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import NamedTuple
 
 import torch
-from torch.nn import functional as F
 
-from ldt.attention.pooled import reference as pooled
+from ldt.attention.layout import Layout
+from ldt.attention.matmul import project
 
 BLOCK = 16, 128  # least and most queries of a block
 
@@ -97,46 +99,115 @@ class Window:
         return torch.where(self.keep[:, None, :, None], _joined(out, q.shape[2]), 0.0)
 
 
-def global_attention(q, x, key, value, keep):
-    """`ldt.attention.reference.global_attention` of padded rows.
+@dataclass(frozen=True, eq=False)
+class PaddedLayout(Layout):
+    """The `Layout` of padded rows laid end to end, each a document with its padding in it.
+
+    The functions of `ldt.attention` take it as any other, and compute what stands here.
 
     Args:
-        q: [b, heads, g, dim], query_global of the tokens at `Globals.positions`.
-        x: [b, n, width], the layer's input.
-        key, value: (weight [heads * dim, width], bias [heads * dim]) of the global projections.
         keep: [b, n] bool, real tokens.
-
-    Returns:
-        [b, heads, g, dim]; of no meaning where a row has fewer global tokens.
+        far: `Globals`, None where no token is global.
     """
-    k, v = (F.linear(x, *project).unflatten(2, (q.shape[1], -1)) for project in (key, value))
-    return projected_global_attention(q, k.transpose(1, 2), v.transpose(1, 2), keep)
+
+    keep: torch.Tensor = None  # type: ignore[assignment]
+    far: Globals | None = None
+
+    @classmethod
+    def of(cls, keep, far):
+        """The layout of rows whose real tokens are at ``keep`` [b, n], with `Globals` or None."""
+        b, n = keep.shape
+        borders = torch.arange(b + 1, device=keep.device) * n
+        is_global = None if far is None else far.is_global.flatten()
+        return cls(borders, keep.flatten(), is_global, b * n, keep=keep, far=far)
+
+    @property
+    def rows(self):
+        """(b, n)."""
+        return tuple(self.keep.shape)
+
+    @property
+    def global_index(self):
+        """[b * g] int64, packed indices; of some other token where a row has fewer global ones."""
+        begin = self.cu_seqlens[:-1, None]
+        return (self.far.positions + begin).flatten()
+
+    def global_at(self, index):
+        """The layout itself, whose global tokens are those."""
+        return self
+
+    def none_global(self):
+        return replace(self, is_global=None, far=None)
+
+    def all_global(self):
+        """The layout itself: `full_attention` looks at no global tokens."""
+        return self
+
+    def heads(self, x):
+        """[b, heads, tokens, dim] of x [b * tokens, heads, dim]."""
+        return x.unflatten(0, (self.rows[0], -1)).transpose(1, 2)
 
 
-def projected_global_attention(q, k, v, keep):
-    """`global_attention` where keys and values [b, heads, n, dim] are made already; with the
-    queries of all tokens full attention, whose memory grows with the square of the length."""
+def sliding_window_attention(q, k, v, layout, window):
+    """`ldt.attention.sliding_window_attention` of a `PaddedLayout`."""
+    make = partial(Window, layout.keep, layout.far, window)
+    shared = layout.cached(("window", window), make)
+    return _flat(shared.attention(*map(layout.heads, (q, k, v))))
+
+
+def global_attention(q, x, key, value, layout):
+    """`ldt.attention.global_attention`: [b * g, heads, dim], of no meaning where a row has fewer
+    global tokens. Where g is 1 the projections are folded into queries and sums, so that ``x`` goes
+    through neither of them."""
+    heads, queries = q.shape[1], layout.heads(q)
+    if callable(key) or callable(value) or not layout.far.single:
+        k, v = (project(part, x).unflatten(1, (heads, -1)) for part in (key, value))
+        return _flat(_rows(queries, layout.heads(k), layout.heads(v), layout.keep))
+    x = x.unflatten(0, layout.rows)[:, None]
+    # The bias of the keys adds the same to all scores of a row.
+    queries = (queries * q.shape[-1] ** -0.5) @ key[0].unflatten(0, (heads, -1))
+    scores = queries @ x.transpose(2, 3)  # [b, heads, g, n]
+    sums = (scores + _hidden(layout.keep[:, None, None], q)).softmax(-1) @ x
+    weight, bias = (part.unflatten(0, (heads, -1)) for part in value)
+    return _flat(sums @ weight.transpose(1, 2) + bias[:, None])
+
+
+def fill_global_rows(out, x, query, key, value, layout):
+    """`ldt.attention.fill_global_rows` of a `PaddedLayout`."""
+    q = project(query, x.index_select(0, layout.global_index)).unflatten(1, out.shape[1:])
+    return _filled(out, global_attention(q, x, key, value, layout), layout)
+
+
+def fill_projected_rows(out, q, k, v, layout):
+    """`ldt.attention.fill_projected_rows` of a `PaddedLayout`."""
+    q = q.index_select(0, layout.global_index)
+    return _filled(out, full_attention(q, k, v, layout), layout)
+
+
+def full_attention(q, k, v, layout):
+    """`ldt.attention.full_attention`, whose memory grows with the square of the length; of no
+    meaning at padding."""
+    return _flat(_rows(*map(layout.heads, (q, k, v)), layout.keep))
+
+
+def _rows(q, k, v, keep):
+    """[b, heads, g, dim] of queries that see all tokens of their rows."""
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3)
     return (scores + _hidden(keep[:, None, None], q)).softmax(-1) @ v
 
 
-def folded_global_attention(q, x, key, value, keep):
-    """`global_attention` of few tokens: the projections are folded into queries and sums, so that
-    ``x`` goes through neither of them."""
-    heads = q.shape[1]
-    # The bias of the keys adds the same to all scores of a row.
-    queries = (q * q.shape[-1] ** -0.5) @ key[0].unflatten(0, (heads, -1))  # [b, heads, g, width]
-    scores = queries @ x.transpose(1, 2)[:, None]
-    sums = (scores + _hidden(keep[:, None, None], q)).softmax(-1) @ x[:, None]
-    weight, bias = (part.unflatten(0, (heads, -1)) for part in value)
-    return sums @ weight.transpose(1, 2) + bias[:, None]
-
-
-def fill_global_rows(out, rows, far):
-    """``out`` [b, heads, n, dim] with ``rows`` [b, heads, g, dim] at the global tokens."""
+def _filled(out, rows, layout):
+    """``out`` [b * n, heads, dim] with ``rows`` [b * g, heads, dim] at the global tokens."""
+    far = layout.far
     rank = (far.is_global.to(torch.int64).cumsum(1) - 1).clamp(min=0)
-    at = rank[:, None, :, None].expand(-1, out.shape[1], -1, out.shape[3])
-    return torch.where(far.is_global[:, None, :, None], rows.gather(2, at), out)
+    at = rank[:, :, None, None].expand(-1, -1, *out.shape[1:])
+    rows = rows.unflatten(0, far.positions.shape).gather(1, at).flatten(0, 1)
+    return torch.where(far.is_global.flatten()[:, None, None], rows, out)
+
+
+def _flat(x):
+    """[b * n, heads, dim] of x [b, heads, n, dim]."""
+    return x.transpose(1, 2).flatten(0, 1)
 
 
 class _Cells:
@@ -163,21 +234,16 @@ class _Cells:
         return place, (token < self.end).flatten(0, 1) & self.layout.key_padding_mask[place]
 
 
-def pooled_attention(q, k, v, weight, keep, far, *, pooling, size, stride, window):
-    """`ldt.attention.pooled_attention` of padded rows; ``keep`` and ``far`` as above.
+def pooled_attention(q, k, v, weight, layout, *, pooling, size, stride, window):
+    """`ldt.attention.pooled_attention` of a `PaddedLayout`."""
+    from ldt.attention.pooled import reference  # which reads this file
 
-    Args:
-        q, k, v: [b, heads, n, dim].
-
-    Returns:
-        [b, heads, n, dim]; zeros at padding and at global tokens.
-    """
-    length, device = q.shape[2], q.device
+    keep, far, length = layout.keep, layout.far, layout.rows[1]
+    device, q = q.device, layout.heads(q)
     cells = _Cells(keep, size, stride)
-    flat = (x.transpose(1, 2).flatten(0, 1) for x in (k, v))
     keys, values = (  # [b, heads, cells, dim]
         x.unflatten(0, (-1, cells.number)).transpose(1, 2)
-        for x in pooled.pool(pooling, *flat, weight, cells)
+        for x in reference.pool(pooling, k, v, weight, cells)
     )
     block = min(max(window // 2, BLOCK[0]), BLOCK[1])
     rows = _blocks(length, block, device)
@@ -201,7 +267,7 @@ def pooled_attention(q, k, v, weight, keep, far, *, pooling, size, stride, windo
     out = (scores + _hidden(seen, q)).softmax(-1) @ reached(values)
     out = torch.where(seen.any(-1, keepdim=True), out, 0.0)
     asking = keep if far is None else keep & ~far.is_global
-    return torch.where(asking[:, None, :, None], _joined(out, length), 0.0)
+    return _flat(torch.where(asking[:, None, :, None], _joined(out, length), 0.0))
 
 
 def _hidden(seen, like):

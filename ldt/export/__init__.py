@@ -17,7 +17,7 @@ from ldt.inference.runtimes import FORMATS, Exported, session
 from ldt.io.files import check_new_folder, existing, new_folder, writing
 from ldt.io.sources import Names
 from ldt.model import load, load_tokenizer, usable_length
-from ldt.model.padded import HEADS, has_head, refused
+from ldt.model.padded import HEADS, refused
 from ldt.recipe.recipe import Recipe
 from ldt.recipe.run import Run
 
@@ -185,7 +185,7 @@ def _check_options(format: str, precision: str, opset: int | None) -> Exported:
 def _check_task(folder: Path, recipe: Recipe) -> None:
     """Refuse a task whose head has no form in plain operators, before its weights are read."""
     head = recipe.task.head()
-    if not has_head(head):
+    if not issubclass(head, HEADS):
         known = ", ".join(kind.__name__ for kind in HEADS)
         raise ModelError(
             f"{folder}: {recipe.task.name} is not exported, its head is {head.__name__}; these "

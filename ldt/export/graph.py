@@ -157,7 +157,8 @@ def _onnx(program: Any, interface: GraphInterface, opset: int) -> Any:
 
 
 def _name_sizes(model: Any) -> None:
-    """Call the free sizes of inputs and outputs batch, length and candidates."""
+    """Call the free sizes of inputs and outputs batch, length and candidates, and leave out where
+    operators were called."""
     names: dict[str, str] = {}
     for value in model.graph.input:
         second = "candidates" if value.name == "positions" else "length"
@@ -170,6 +171,8 @@ def _name_sizes(model: Any) -> None:
             if size.dim_param:
                 size.dim_param = names.get(size.dim_param, size.dim_param)
     del model.graph.value_info[:]  # has the old names, and says nothing that is not inferred
+    for node in model.graph.node:
+        del node.metadata_props[:]  # lines of source by their paths on this machine
 
 
 @contextmanager

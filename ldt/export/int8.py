@@ -129,13 +129,17 @@ def quantise(folder: Path, recipe: Recipe, source: str, examples: Sequence[Any],
 
 
 def _projections(file: Path) -> list[str]:
-    """Names of the products with a matrix of weights; those with one for each head stay."""
+    """Names of the products with a matrix of weights; those with one for each head stay.
+
+    ONNX Runtime makes a product, which it calls so, of a product and a sum in one.
+    """
     import onnx
 
     model = onnx.load(file).graph
     matrices = {each.name for each in model.initializer if len(each.dims) == 2}
     products = (node for node in model.node if node.op_type in ("MatMul", "Gemm"))
-    return [node.name for node in products if node.input[1] in matrices]
+    names = {"MatMul": "", "Gemm": "_MatMul"}
+    return [node.name + names[node.op_type] for node in products if node.input[1] in matrices]
 
 
 def _timed(model: ExportedPredictor, documents: Sequence[Document]) -> tuple[list[Any], float]:

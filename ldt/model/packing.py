@@ -100,28 +100,6 @@ class Packing:
         return out
 
 
-def global_at(layout, index):
-    """A `Layout` whose only global tokens are those at ``index`` [globals] int64, all different."""
-    is_global = torch.zeros(layout.total_tokens, dtype=torch.bool, device=index.device)
-    is_global = is_global.index_fill(0, index, True)
-    return replace(layout, is_global=is_global, num_global=len(index), number=None)
-
-
-def none_global(layout):
-    """The `Layout` without any global token."""
-    return replace(layout, is_global=None, num_global=0, number=None)
-
-
-def all_global(layout):
-    """The `Layout` in which all tokens but padding are global."""
-    keep, count = layout.key_padding_mask, layout.total_tokens
-    if keep is None:
-        keep = torch.ones(count, dtype=torch.bool, device=layout.cu_seqlens.device)
-    else:
-        count = count_globals(keep) if torch.compiler.is_compiling() else int(keep.sum())
-    return replace(layout, is_global=keep, num_global=count, number=None)
-
-
 def real_tokens(shape, attention_mask, device):
     """[b, n] bool from an attention mask, True at real tokens; None means all of them are."""
     if attention_mask is None:
@@ -141,7 +119,8 @@ def check_positions(positions, length):
     Raises:
         ValueError: one lies at or behind ``length``; looked for on the CPU only: a GPU would wait.
     """
-    if positions.device.type == "cpu" and (positions >= length).any():
+    looked_at = positions.device.type == "cpu" and not torch.compiler.is_compiling()
+    if looked_at and (positions >= length).any():
         last = int(positions.max())
         raise ValueError(f"positions must be below the input's length {length}, got {last}")
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from ldt.attention import POOLINGS, Layout, padded, reference
-from ldt.attention.pooled import reference as pooled_reference
-from ldt.attention.pooled.cells import Cells
+from ldt import attention
+from ldt.attention import POOLINGS, Layout, padded
+from ldt.attention.padded import PaddedLayout
 
 HEADS, DIM = 2, 4
 SHAPES = [(1, 1), (1, 33), (3, 17), (2, 150)]
@@ -22,41 +22,26 @@ def masks(shape, share):
     return keep, is_global, Layout(torch.arange(rows + 1) * length, *flat)
 
 
-def by_head(*tensors):
-    return [x.transpose(1, 2) for x in tensors]
-
-
-def packed(x):
-    """[b, heads, n, dim] as the definition has it."""
-    return x.transpose(1, 2).flatten(0, 1)
-
-
 @pytest.mark.parametrize("window", [2, 6, 40])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("share", [0, 0.1])
 def test_padded_rows_equal_the_definition(shape, window, share):
     keep, is_global, layout = masks(shape, share)
-    width = HEADS * DIM
-    q, k, v = torch.randn(3, *shape, HEADS, DIM, dtype=torch.float64) * 2
-    far = padded.any_number(is_global) if share else None
-    out = padded.Window(keep, far, window).attention(*by_head(q, k, v))
-    flat = (t.flatten(0, 1) for t in (q, k, v))
-    expected = reference.sliding_window_attention(*flat, layout, window=window)
-    if not share:
-        torch.testing.assert_close(packed(out), expected)
-        return
-
-    x = torch.randn(*shape, width, dtype=torch.float64)
-    key, value = ((torch.randn(width, width).double(), torch.randn(width).double()) for _ in "kv")
-    at = far.positions[:, None, :, None].expand(-1, HEADS, -1, DIM)
-    (asking,) = by_head(q)
-    given = asking.gather(2, at), x, key, value, keep
-    asked = q.flatten(0, 1)[layout.global_index]
-    everything = x.flatten(0, 1), key, value, layout
-    expected[layout.global_index] = reference.global_attention(asked, *everything)
-    for attention in (padded.global_attention, padded.folded_global_attention):
-        filled = padded.fill_global_rows(out, attention(*given), far)
-        torch.testing.assert_close(packed(filled), expected)
+    width, total = HEADS * DIM, keep.numel()
+    q, k, v = torch.randn(3, total, HEADS, DIM, dtype=torch.float64) * 2
+    x = torch.randn(total, width, dtype=torch.float64)
+    maps = [(torch.randn(width, width).double(), torch.randn(width).double()) for _ in "qkv"]
+    many = padded.any_number(is_global) if share else None
+    for far in {many, many and many._replace(single=many.positions.shape[1] == 1)}:
+        found = []
+        for where, backend in ((layout, "reference"), (PaddedLayout.of(keep, far), "auto")):
+            out = attention.sliding_window_attention(q, k, v, where, window=window, backend=backend)
+            if share:
+                rows = attention.fill_global_rows(out, x, *maps, where, backend=backend)
+                again = attention.fill_projected_rows(out, q, k, v, where, backend=backend)
+                out = torch.cat([rows, again])
+            found.append(out)
+        torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
@@ -64,17 +49,16 @@ def test_padded_rows_equal_the_definition(shape, window, share):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_padded_cells_equal_the_definition(shape, size, stride, window, pooling):
     keep, is_global, layout = masks(shape, 0.1)
-    q, k, v = torch.randn(3, *shape, HEADS, DIM, dtype=torch.float64) * 2
+    q, k, v = torch.randn(3, keep.numel(), HEADS, DIM, dtype=torch.float64) * 2
     weight = POOLINGS[pooling].initial(HEADS, DIM, size)
     weight = weight if weight is None else torch.randn(weight.shape, dtype=torch.float64)
     options = {"pooling": pooling, "size": size, "stride": stride, "window": window}
     far = padded.any_number(is_global)
-    out = padded.pooled_attention(*by_head(q, k, v), weight, keep, far, **options)
-    cells = Cells(layout, size, stride)
-    flat = [t.flatten(0, 1) for t in (q, k, v)]
-    pooled = pooled_reference.pool(pooling, *flat[1:], weight, cells)
-    expected = pooled_reference.cell_attention(flat[0], *pooled, cells, window=window)
-    torch.testing.assert_close(packed(out), expected)
+    found, expected = (
+        attention.pooled_attention(q, k, v, weight, where, **options, backend="reference")
+        for where in (PaddedLayout.of(keep, far), layout)
+    )
+    torch.testing.assert_close(found, expected)
 
 
 def test_a_row_has_one_global_token_or_none():

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from properties import cases
 
 from ldt.attention import Layout
-from ldt.model.packing import all_global, pack
+from ldt.model.packing import pack
 
 
 def mask_of(*rows):
@@ -112,6 +112,6 @@ def test_probabilities_of_global_tokens_stand_at_their_rows_positions():
 def test_all_tokens_but_padding_become_global_and_are_counted():
     borders, keep = torch.tensor([0, 3, 5]), torch.tensor([True, False, True, True, True])
     for layout, count in ((Layout(borders), 5), (Layout(borders, keep), 4)):
-        found = all_global(layout)
+        found = layout.all_global()
         assert found.num_global == count == int(found.is_global.sum())
         assert len(found.global_index) == count

@@ -49,6 +49,12 @@ def pooled_attention(
         ValueError: a number or name that has no meaning.
     """
     check(pooling, size, stride, window)
+    if layout.rows is not None:
+        from ldt.attention import padded
+
+        q, k, v = map(_given, (q, k, v))
+        pattern = {"pooling": pooling, "size": size, "stride": stride, "window": window}
+        return padded.pooled_attention(q, k, v, weight, layout, **pattern)
     if torch.compiler.is_compiling():
         # An operator takes tensors alone, so all three are in memory at once here.
         q, k, v = map(_given, (q, k, v))

@@ -14,7 +14,7 @@ from ldt.model.layers import (
     attach_unused_parameters,
     unused_parameters,
 )
-from ldt.model.packing import check_ids, global_at
+from ldt.model.packing import check_ids
 from ldt.model.recompute import recomputing
 
 
@@ -155,7 +155,7 @@ class LdtModel(PackedEncoder):
                 note(x, *probs)
         if first is not None:
             # Its call but for a compiled form: so few rows, with no operator of their own.
-            x, *_ = layers[-1]._call_impl(x, global_at(layout, first), globals_only=True)
+            x, *_ = layers[-1]._call_impl(x, layout.global_at(first), globals_only=True)
         return x
 
     def _by_graph(self, inputs, packing, first):

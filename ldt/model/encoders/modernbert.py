@@ -20,7 +20,7 @@ from ldt.model.base import PackedEncoder
 from ldt.model.config import LdtModernBertConfig
 from ldt.model.encoders.rotation import edge_bias, frequencies, rotated, tables
 from ldt.model.layers import in_chunks
-from ldt.model.packing import all_global, check_ids, none_global
+from ldt.model.packing import check_ids
 from ldt.model.recompute import cast_once, layer_norm, recomputed, recomputing
 
 
@@ -286,13 +286,13 @@ class LdtModernBertModel(PackedEncoder):
             positions = torch.arange(total, device=begin.device) - begin
         else:
             positions = packing.pack(position_ids.expand(packing.shape))
-        everywhere, none = layout, none_global(layout)
+        everywhere, none = layout, layout.none_global()
         layouts = {
             "full_attention": none if config.global_layers == "none" else everywhere,
             "sliding_attention": everywhere if config.global_layers == "all" else none,
         }
         if config.full_attention_window is None:
-            layouts["full_attention"] = all_global(layout)
+            layouts["full_attention"] = layout.all_global()
         if torch.compiler.is_compiling():
             layouts = {kind: shared(each) for kind, each in layouts.items()}
         return {
