@@ -17,31 +17,34 @@ def masks(shape, share):
     rows, length = shape
     keep = torch.rand(shape) > 0.2
     keep[:, length // 2] = True
-    is_global = (torch.rand(shape) < share) & keep
+    if share == "first":
+        is_global = torch.zeros(shape).scatter(1, keep.int().argmax(1, keepdim=True), 1) > 0
+    else:
+        is_global = (torch.rand(shape) < share) & keep
     flat = keep.flatten(), is_global.flatten() if share else None
     return keep, is_global, Layout(torch.arange(rows + 1) * length, *flat)
 
 
 @pytest.mark.parametrize("window", [2, 6, 40])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("share", [0, 0.1])
+@pytest.mark.parametrize("share", [0, 0.1, "first"])
 def test_padded_rows_equal_the_definition(shape, window, share):
     keep, is_global, layout = masks(shape, share)
     width, total = HEADS * DIM, keep.numel()
     q, k, v = torch.randn(3, total, HEADS, DIM, dtype=torch.float64) * 2
     x = torch.randn(total, width, dtype=torch.float64)
     maps = [(torch.randn(width, width).double(), torch.randn(width).double()) for _ in "qkv"]
-    many = padded.any_number(is_global) if share else None
-    for far in {many, many and many._replace(single=many.positions.shape[1] == 1)}:
-        found = []
-        for where, backend in ((layout, "reference"), (PaddedLayout.of(keep, far), "auto")):
-            out = attention.sliding_window_attention(q, k, v, where, window=window, backend=backend)
-            if share:
-                rows = attention.fill_global_rows(out, x, *maps, where, backend=backend)
-                again = attention.fill_projected_rows(out, q, k, v, where, backend=backend)
-                out = torch.cat([rows, again])
-            found.append(out)
-        torch.testing.assert_close(*found)
+    far = padded.any_number(is_global) if share else None
+    if share == "first":
+        far = padded.one_a_row(is_global.int().argmax(1), keep)
+    found = []
+    for where, backend in ((layout, "reference"), (PaddedLayout.of(keep, far), "auto")):
+        out = attention.sliding_window_attention(q, k, v, where, window=window, backend=backend)
+        if share:
+            rows = attention.fill_global_rows(out, x, *maps, where, backend=backend)
+            out = torch.cat([rows, attention.fill_projected_rows(out, q, k, v, where)])
+        found.append(out)
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
