@@ -1,6 +1,8 @@
 """LED: an encoder for long documents, a decoder that writes, and both for texts with evidence."""
 
 from dataclasses import dataclass
+from functools import wraps
+from inspect import Signature, signature
 
 import torch
 from torch import nn
@@ -146,6 +148,27 @@ class LdtSeq2SeqModel(LdtSeq2SeqPreTrainedModel):
         return states, packing, BaseModelOutput(packing.unpack(states), hidden)
 
 
+def takes_inputs_of(base):
+    """Decorator of a ``forward(self, *, …, **inputs)`` whose inputs are those of another model.
+
+    They may come by position, and the signature names them: transformers looks there.
+    """
+    me, *given = signature(base.forward).parameters.values()
+
+    def decorator(forward):
+        @can_return_tuple
+        @wraps(forward)
+        def named(self, *args, **inputs):
+            names = (each.name for each in given)
+            return forward(self, **dict(zip(names, args, strict=False)), **inputs)
+
+        own = list(signature(forward).parameters.values())[1:-1]
+        named.__signature__ = Signature([me, *given, *own])
+        return named
+
+    return decorator
+
+
 class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
     """An LED that writes: summaries, answers. ``logits`` are [rows, t, vocabulary].
 
@@ -189,26 +212,9 @@ class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
         self.final_logits_bias = F.pad(old, (0, size - old.shape[1]))
         return embeddings
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids=None,
-        attention_mask=None,
-        decoder_input_ids=None,
-        decoder_attention_mask=None,
-        encoder_outputs=None,
-        global_attention_mask=None,
-        past_key_values=None,
-        inputs_embeds=None,
-        decoder_inputs_embeds=None,
-        labels=None,
-        use_cache=None,
-        output_attentions=None,
-        output_hidden_states=None,
-        num_items_in_batch=None,
-        packing=None,
-    ):
-        """`LdtSeq2SeqModel.forward`, logits and loss.
+    @takes_inputs_of(LdtSeq2SeqModel)
+    def forward(self, *, labels=None, num_items_in_batch=None, **inputs):
+        """Logits and loss of the inputs of `LdtSeq2SeqModel.forward`.
 
         Args:
             labels: [rows, t] int64, -100 where there is none. Without decoder ids, the decoder
@@ -220,24 +226,12 @@ class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
             transformers' Seq2SeqLMOutput, or the tuple of what is not None in it.
         """
         if labels is not None:
-            use_cache = False if use_cache is None else use_cache
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        out = self.led(
-            input_ids,
-            attention_mask,
-            decoder_input_ids,
-            decoder_attention_mask,
-            encoder_outputs,
-            global_attention_mask,
-            past_key_values,
-            inputs_embeds,
-            decoder_inputs_embeds,
-            use_cache,
-            output_attentions,
-            output_hidden_states,
-            packing,
-        )
+            if inputs.get("use_cache") is None:
+                inputs["use_cache"] = False
+            names = "decoder_input_ids", "decoder_inputs_embeds"
+            if all(inputs.get(name) is None for name in names):
+                inputs["decoder_input_ids"] = self.prepare_decoder_input_ids_from_labels(labels)
+        out = self.led(**inputs)
         logits = self.lm_head(out.last_hidden_state)
         logits += self.final_logits_bias  # in place: the largest tensor of a step is there once
         loss = None
@@ -332,20 +326,15 @@ class LdtForEvidenceGeneration(LdtForConditionalGeneration):
         self.evidence_classifier = Linear(config.d_model, 2)
         self.post_init()
 
-    @can_return_tuple
+    @takes_inputs_of(LdtSeq2SeqModel)
     def forward(
         self,
-        input_ids=None,
-        attention_mask=None,
-        decoder_input_ids=None,
         *,
-        global_attention_mask=None,
-        encoder_outputs=None,
         labels=None,
         passage_positions=None,
         passage_labels=None,
         num_items_in_batch=None,
-        **kwargs,
+        **inputs,
     ):
         """`LdtForConditionalGeneration.forward`, and passages.
 
@@ -353,9 +342,7 @@ class LdtForEvidenceGeneration(LdtForConditionalGeneration):
             passage_positions: [b, k] int64, the token of each passage, -100 where a row has fewer.
                 None: passages are not asked for.
             passage_labels: [b, k] int64, 1 of evidence, else 0; -100 for none.
-            num_items_in_batch: `loss_items` of all batches of an optimizer step; the loss is
-                divided by it in place of that of this batch.
-            kwargs: of `LdtForConditionalGeneration.forward`.
+            labels, num_items_in_batch, inputs: of `LdtForConditionalGeneration.forward`.
 
         Returns:
             `LdtEvidenceGenerationOutput`, or the tuple of what is not None in it. The loss is that
@@ -370,17 +357,8 @@ class LdtForEvidenceGeneration(LdtForConditionalGeneration):
         answers = passages = num_items_in_batch
         if num_items_in_batch is not None and passage_labels is not None:
             answers, passages = counts(num_items_in_batch, 2)
-        out = super().forward(
-            input_ids,
-            attention_mask,
-            decoder_input_ids,
-            global_attention_mask=global_attention_mask,
-            encoder_outputs=encoder_outputs,
-            labels=labels,
-            num_items_in_batch=answers,
-            return_dict=True,
-            **kwargs,
-        )
+        counted = {"labels": labels, "num_items_in_batch": answers}
+        out = super().forward(**counted, **inputs, return_dict=True)
         loss, scores = out.loss, None
         if passage_positions is not None:
             scores = self.passage_logits(out.encoder_last_hidden_state, passage_positions)
