@@ -17,13 +17,13 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ldt.data.yes_no import Column, are_flags, flag_word, is_blank
 from ldt.errors import DataError, kind, listed, plural, shown
-from ldt.io.records import Example, field
+from ldt.io.records import Example
+from ldt.io.records import field as field_of
 from ldt.io.strict_json import Decoder
 
 log = logging.getLogger("ldt")
@@ -43,9 +43,61 @@ _NOT_TOLD_APART = re.compile(r"(?<!\d)[^\w+#*]|[^\w+#*](?!\d)|_")  # blanks and 
 _ADJACENT = re.compile(r"""['"]\s+['"]|\\""")  # texts that Python would join, and escapes
 _ARRAY = re.compile(r"""\[[\d.\s]*\]|\[\s*['"].*['"]\s*\]""", re.S)  # as NumPy prints it
 
+# Words of yes and words of no, in lower case. A blank is no beside each of them.
+_PAIRS = [
+    (yes.split(), no.split())
+    for yes, no in (
+        *(("true 1", "false 0"), ("yes", "no"), ("y", "n"), ("ja", "nein"), ("j", "n")),
+        *(("oui", "non"), ("o", "n"), ("sí", "no"), ("si", "no"), ("wahr", "falsch")),
+        *(("vrai", "faux"), ("x", "-"), ("✓", "✗ -"), ("☑", "☐"), ("☒", "☐")),
+    )
+]
+_ALIKE = str.maketrans("✔✘–—", "✓✗--")
+_OFFICE = "x and blank, yes and no, ja and nein, true and false, 1 and 0"
+
 
 class AmbiguousLabels(DataError):
     """Labels that can be meant in two ways. The message begins with a place."""
+
+
+@dataclass
+class Column:
+    """The cells of a column that have been read.
+
+    Args:
+        pairs: words of yes and of no that fit all of them.
+        words: the lower-case word of each different cell.
+        first: place of the first one.
+        blanks: number of blank cells.
+        blank: place of the first blank.
+    """
+
+    pairs: Sequence[tuple[list[str], list[str]]] = field(default_factory=_PAIRS.copy)
+    words: dict[str, str] = field(default_factory=dict)
+    first: str = ""
+    blanks: int = 0
+    blank: str = ""
+
+    def read(self, value: Any, path: str, where: str) -> bool:
+        """Return whether a cell says yes.
+
+        Raises:
+            DataError: it says neither, or says it in words of another pair than those before.
+        """
+        if is_blank(value):
+            self.blanks += 1
+            self.blank = self.blank or where
+            return False
+        word = self.words.get(value) if isinstance(value, str) else None
+        word = word or flag_word(value)
+        fits = [pair for pair in self.pairs if word in pair[0] or word in pair[1]]
+        if not fits:
+            what = f"is {shown(value)}, expected yes or no in one pair of words: {_OFFICE}, …"
+            before = f"; {self.first} is {next(iter(self.words))!r}" if self.words else ""
+            raise DataError(f"{where}: label {path!r} {what}{before}")
+        self.pairs, self.first = fits, self.first or where
+        self.words.setdefault(str(value), str(word))
+        return word in fits[0][0]
 
 
 @dataclass(frozen=True)
@@ -92,9 +144,9 @@ class LabelReader:
             return [
                 name
                 for path, name in self.columns.items()
-                if self.flags[path].read(field(example, path), path, example.where)
+                if self.flags[path].read(field_of(example, path), path, example.where)
             ]
-        value = field(example, self.path)
+        value = field_of(example, self.path)
         if not isinstance(value, str) or self.separator == WHOLE:
             return value
         if self.separator is not None:
@@ -442,3 +494,29 @@ def _bit(value: Any) -> bool | None:
 
 def _is_vector(value: list) -> bool:
     return bool(value) and all(_bit(item) is not None for item in value)
+
+
+# -- yes and no
+
+
+def is_blank(value: Any) -> bool:
+    """True for null and for text of blanks."""
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def flag_word(value: Any) -> str | None:
+    """A cell in lower case, ``""`` of a blank; None of what is no word and no number."""
+    if value is None:
+        return ""
+    if not isinstance(value, bool | int | float | str):
+        return None
+    return str(value).strip().removesuffix(".0").lower().translate(_ALIKE)
+
+
+def are_flags(values: Iterable[Any]) -> bool:
+    """True for cells of one pair of yes and no, blanks among them, of which some say yes."""
+    try:
+        words = {flag_word(value) for value in set(values)} - {""}
+    except TypeError:  # lists and objects
+        return False
+    return any(words <= {*yes, *no} and not words.isdisjoint(yes) for yes, no in _PAIRS)

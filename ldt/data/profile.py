@@ -18,9 +18,8 @@ import numpy as np
 
 from ldt.data.corpus import fingerprint, normalised
 from ldt.data.findings import KINDS, Finding
-from ldt.data.labels import near
+from ldt.data.labels import are_flags, near
 from ldt.data.near_duplicates import Sketches
-from ldt.data.yes_no import are_flags
 from ldt.errors import DataError, listed, plural
 from ldt.io import files
 from ldt.io.sources import Names, each

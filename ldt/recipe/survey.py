@@ -13,9 +13,8 @@ from typing import Any
 
 from ldt.data import corpus, formats
 from ldt.data.formats.recognition import recognised
-from ldt.data.labels import MOST_CODES
+from ldt.data.labels import MOST_CODES, are_flags, flag_word
 from ldt.data.options import CorpusSection, DataSection
-from ldt.data.yes_no import are_flags, flag_word
 from ldt.errors import DataError, UserError, first_line, listed, plural, shown
 from ldt.io import records, streams, strict_json, text_files
 from ldt.io.records import Example
