@@ -346,26 +346,6 @@ def test_a_run_without_its_evaluation_set_says_why_there_are_no_documents(folder
     assert build.report(found).warnings == [f"no documents on this page: {found.missing}"]
 
 
-def test_a_run_is_asked_by_its_own_recipe_and_answers_once(folder, monkeypatch):
-    asked = {}
-
-    def gather(answers, **options):
-        asked.update(answers=answers, **options)
-        return None, []
-
-    monkeypatch.setattr("ldt.report.documents.gather", gather)
-    found = subject.subject(str(folder), answers="a.jsonl", overrides=["data.label=class"])
-    assert asked == {
-        "answers": "a.jsonl",
-        "gold": ["dev.jsonl"],
-        "documents": None,
-        "format": None,
-        "recipe": str(folder),
-        "overrides": ["data.label=class"],
-    }
-    assert found.warnings == ["dev.jsonl: has changed since the training was evaluated on it"]
-
-
 def test_the_model_is_asked_as_its_training_read_the_documents(folder, monkeypatch):
     keys = "eval: dev.jsonl, encoding: latin-1, format: csv, text: body, id: name"
     (folder / "recipe.yaml").write_text(RECIPE.replace("eval: EVAL", keys))

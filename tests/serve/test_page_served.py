@@ -4,10 +4,7 @@ import json
 
 import pytest
 from browsers import Watched, browser, shown_text  # noqa: F401
-from report_examples import HOSTILE
 from served import LONG, assert_same, predicted
-
-from ldt.report.html import visible
 
 pytestmark = pytest.mark.browser
 
@@ -88,15 +85,3 @@ def test_it_shows_what_predict_answers(task, opened, runs, tmp_path):
         assert marked == "".join(text[place] for place in sorted(covered))
     if task == "summarization":
         assert shown.locator("#verdict").text_content() == right["summary"]
-
-
-def test_hostile_text_is_text_to_the_server_and_to_the_page(opened, runs, tmp_path):
-    text = f"{HOSTILE} {LONG}".replace("\0", "")
-    shown = opened("token_classification")
-    found = answered(shown, text)
-    (right,) = predicted(runs("token_classification"), [{"id": 1, "text": text}], tmp_path)
-    assert [each["text"] for each in found["entities"]] == [e["text"] for e in right["entities"]]
-    assert right["entities"]
-    assert shown_text(shown) == visible(text)
-    assert shown.locator("img, main script").count() == 0
-    assert shown.evaluate("document.scripts.length") == 1

@@ -7,8 +7,6 @@ from concurrent.futures import wait
 
 import numpy as np
 import pytest
-from recipe_data import LINES
-from served import LONG, assert_same, predicted
 
 from ldt.errors import DataError, ModelError, ResourceError, UserError
 from ldt.io.records import Example
@@ -73,59 +71,6 @@ def document(name, *sizes, **fields):
 def texts(count):
     rng = random.Random(0)
     return [" ".join(rng.choices(WORDS, k=rng.randint(1, 150))) for _ in range(count)]
-
-
-def test_answers_are_those_of_predict_alone_in_a_batch_and_under_load(
-    classifier, make, runs, tmp_path
-):
-    records = [{"id": f"d{n}", "text": text} for n, text in enumerate([*texts(30), LONG, ""])]
-    expected = predicted(runs("classification"), records, tmp_path)
-    scheduler = make(classifier.predictor, batch_tokens=512)
-    variant = classifier.variant(RequestOptions.of({}))
-    examples = [classifier.example(record, 1) for record in records]
-    alone = [scheduler.submit(variant, [each])[0].result(60).answer for each in examples]
-    together = [each.result(60).answer for each in scheduler.submit(variant, examples)]
-    found = {}
-
-    def caller(number):
-        order = list(range(len(examples)))
-        random.Random(number).shuffle(order)
-        futures = {at: scheduler.submit(variant, [examples[at]])[0] for at in order}
-        found[number] = [futures[at].result(60).answer for at in range(len(examples))]
-
-    threads = [threading.Thread(target=caller, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for answers in (alone, together, *found.values()):
-        assert_same(answers, expected)
-
-
-@pytest.mark.parametrize(
-    ("task", "options"),
-    [
-        ("classification", {"passages": 2, "raw_scores": True}),
-        ("classification", {"passages": 1, "passages_by": "chunks", "chunks": True}),
-        ("token_classification", {}),
-        ("squad", {"n_best": 3, "passages": 1}),
-        ("triviaqa", {}),
-        ("wikihop", {}),
-        ("multiple_choice", {}),
-        ("hotpotqa", {}),
-        ("evidence_classification", {}),
-        ("summarization", {}),
-    ],
-)
-def test_every_task_answers_as_in_predict(task, options, runs, make, tmp_path):
-    records = [{"id": f"d{n}"} | LINES[task](n) for n in range(1, 8)]
-    expected = predicted(runs(task), records, tmp_path, **options)
-    served = Served(str(runs(task)))
-    variant = served.variant(RequestOptions.of(options))
-    scheduler = make(served.predictor, batch_tokens=256)
-    examples = [served.example(record, 1) for record in records]
-    futures = scheduler.submit(variant, examples, alone=variant.alone)
-    assert_same([each.result(60).answer for each in futures], expected)
 
 
 def test_short_documents_overtake_a_long_one_that_is_not_starved(counting, make):
@@ -332,33 +277,6 @@ def test_draining_answers_what_is_there_and_takes_nothing_more(counting, make):
     counting.held.set()
     assert scheduler.drain(30)
     assert [each.result(0).answer["answer"] for each in futures] == [100] * 5
-
-
-def test_a_document_is_cut_only_where_the_request_says_so(runs, make, tmp_path):
-    served = Served(str(runs("classification")))
-    example = served.example({"text": LONG}, 1)
-    scheduler = make(served.predictor)
-    answers = [
-        scheduler.submit(served.variant(RequestOptions.of({"truncate": cut})), [example])[0]
-        .result(60)
-        .answer
-        for cut in (False, True)
-    ]
-    assert answers[0]["windows"] > 5
-    assert "truncated" not in answers[0]
-    assert answers[1]["windows"] == 1
-    assert answers[1]["truncated"]
-    assert answers[0]["scores"] != answers[1]["scores"]
-
-
-def test_a_model_that_reads_beginnings_alone_is_asked_to_cut(runs, make):
-    served = Served(str(runs("summarization")))
-    example = served.example({"text": LONG}, 1)
-    with pytest.raises(DataError, match=r'input 1: [\d,]+ of [\d,]+ tokens would not be read; "tr'):
-        served.variant(RequestOptions.of({})).encode(example)
-    assert served.variant(RequestOptions.of({"truncate": True})).encode(example)[0]["flags"][
-        "truncated"
-    ]
 
 
 @pytest.mark.parametrize(
