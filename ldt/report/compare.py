@@ -120,22 +120,26 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
     ids, warnings = _common(subjects, results)
     units = {item.id: item.unit for item in first.items if item.id in ids}
     measured = paired(results, units)
+    before = {each.id: each for each in subjects[0].documents if each.id in ids}
     others = []
     for subject, other in zip(subjects[1:], measured[1:], strict=True):
+        pairs = [(before[each.id], each) for each in subject.documents if each.id in before]
         differences = _differences(measured[0], other)
-        changes = _changes(subjects[0].documents, subject.documents, ids)
-        before = {each.id: each.answer for each in subjects[0].documents if each.id in ids}
-        after = (each for each in subject.documents if each.id in before)
-        other_answers = sum(each.answer != before[each.id] for each in after)
-        others.append(Beside(subject.name, differences, changes, other_answers))
+        other_answers = sum(old.answer != new.answer for old, new in pairs)
+        others.append(Beside(subject.name, differences, _changes(pairs), other_answers))
     facts = [each.facts() for each in subjects]
     keys = dict.fromkeys(key for each in facts for key in each)
     table = {key: [each.get(key, "") for each in facts] for key in keys}
-    different = {key: row for key, row in table.items() if len(set(row)) > 1}
-    names = [each.name for each in subjects]
-    decisions = [in_words(each.run.decisions) if each.run else "" for each in subjects]
-    size = len(ids), first.noun, first.units
-    return Comparison(names, different, *size, others, warnings, decisions)
+    return Comparison(
+        names=[each.name for each in subjects],
+        facts={key: row for key, row in table.items() if len(set(row)) > 1},
+        documents=len(ids),
+        noun=first.noun,
+        units=first.units,
+        others=others,
+        warnings=warnings,
+        decisions=[in_words(each.run.decisions) if each.run else "" for each in subjects],
+    )
 
 
 def _common(subjects: Sequence[Subject], results: Sequence[Result]) -> tuple[set[str], list[str]]:
@@ -258,46 +262,31 @@ def _unrounded(differences: np.ndarray) -> np.ndarray:
     return np.where(np.abs(differences) < ROUNDING, 0.0, differences)
 
 
-def _changes(before: Sequence[Document], after: Sequence[Document], ids: set[str]) -> list[Change]:
+def _changes(pairs: Sequence[tuple[Document, Document]]) -> list[Change]:
     """The documents whose score or rightness changed, those that changed most first."""
-    now = {each.id: each for each in after if each.id in ids}
     changed = []
-    for old in before:
-        new = now.get(old.id)
-        if new is None:
+    for old, new in pairs:
+        both = [name for name in old.scores if name in new.scores]
+        apart = {name: new.scores[name] - old.scores[name] for name in both}
+        # The score of both that differs most, of equal ones the first; else whether each is right.
+        apart = apart or {"right": float(new.right or 0) - float(old.right or 0)}
+        metric = max(apart, key=lambda name: abs(apart[name]))
+        if old.verdict == new.verdict and abs(apart[metric]) < ROUNDING:
             continue
-        metric, scores = _score(old, new)
-        apart = scores[1] - scores[0]
-        if old.verdict == new.verdict and abs(apart) < ROUNDING:
-            continue
-        change = Change(
-            old.id, old.where, _named(old, new), metric, apart, old.gold, old.answer, new.answer
-        )
-        changed.append((abs(apart), abs(_belief(new) - _belief(old)), change))
+        words = f"{old.verdict} to {new.verdict}"
+        if old.verdict is None or new.verdict is None or old.verdict == new.verdict:
+            words = "score"
+        answers = (old.gold, old.answer, new.answer)
+        change = Change(old.id, old.where, words, metric, apart[metric], *answers)
+        changed.append((abs(apart[metric]), abs(_belief(new) - _belief(old)), change))
     changed.sort(key=lambda each: each[:2], reverse=True)
     return [change for *_, change in changed]
-
-
-def _score(old: Document, new: Document) -> tuple[str, tuple[float, float]]:
-    """The score of both that differs most, of equal ones the first; else whether each is right."""
-    both = [name for name in old.scores if name in new.scores]
-    if not both:
-        return "right", (float(old.right or 0), float(new.right or 0))
-    name = max(both, key=lambda name: abs(new.scores[name] - old.scores[name]))
-    return name, (old.scores[name], new.scores[name])
 
 
 def _belief(document: Document) -> float:
     """Confidence of a right answer, negative for a wrong one."""
     sure = document.confidence or 0.0
     return sure if document.right else -sure
-
-
-def _named(old: Document, new: Document) -> str:
-    """The change in words."""
-    if old.verdict is None or new.verdict is None or old.verdict == new.verdict:
-        return "score"
-    return f"{old.verdict} to {new.verdict}"
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:

@@ -107,11 +107,12 @@ def summary(run: Run) -> Summary:
         record = None
     if record is None:
         return Summary(str(run), size=size, note=f"{RUN} cannot be read")
+    identity = record["identity"]
     facts: dict[str, Any] = {
         "name": str(run),
-        "task": _text(record["identity"].get("task.name")),
-        "model": _text(record["identity"].get("model.path")),
-        "length": _whole(record["identity"].get("data.max_length")),
+        "task": _typed(str, identity.get("task.name")),
+        "model": _typed(str, identity.get("model.path")),
+        "length": _typed(int, identity.get("data.max_length")),
         "size": size,
     }
     if record.get("finished"):
@@ -127,7 +128,11 @@ def summary(run: Run) -> Summary:
         epoch = f", epoch {last['epoch']:.2f}" if number(last.get("epoch")) is not None else ""
         who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
         return Summary(**facts, state=RUNNING, note=f"{who}: step {last['step']:,}{epoch}")
-    note = f"{run.stopped()}; {_resuming(run, facts['task'])}"
+    task = TASKS.get(facts["task"] or "")
+    kind = task.reads.kind if task else "examples"
+    # A phase of a staged training is gone on with by the recipe of all of them.
+    recipe = "RECIPE" if kind == "characters" else run.folder / RECIPE
+    note = f"{run.stopped()}; ldt {COMMANDS[kind]} {recipe} --resume goes on"
     return Summary(**facts, state=STOPPED, note=note)
 
 
@@ -141,8 +146,8 @@ def _finished(run: Run, record: dict[str, Any], facts: dict[str, Any]) -> Summar
         results = run.results()
         metrics = results["metrics"]
         facts["date"] = datetime.fromisoformat(results["finished"]).astimezone()
-        facts["model"] = _text(results.get("base_model")) or facts["model"]
-        facts["length"] = _whole(results.get("max_length")) or facts["length"]
+        facts["model"] = _typed(str, results.get("base_model")) or facts["model"]
+        facts["length"] = _typed(int, results.get("max_length")) or facts["length"]
         facts["time"] = number(results["seconds"])
         metric = (results["metric"] or "train_loss").removeprefix("eval_")
         names = [evaluated(metric), metric]
@@ -155,24 +160,12 @@ def _finished(run: Run, record: dict[str, Any], facts: dict[str, Any]) -> Summar
 
 def _logged(log: list[dict[str, Any]], metric: Any) -> dict[str, Any]:
     """The metric of the last evaluation, else the last loss; no value if it is not finite."""
-    wanted = evaluated(metric)
     for row in reversed(log):
-        names = [name for name in row if is_metric(name)]
-        if names:
-            others = [name for name in names if name != "eval_loss"]
-            name = wanted if wanted in names else (others or names)[0]
-            return {"metric": name.removeprefix("eval_"), "value": number(row[name])}
+        if names := [name for name in row if is_metric(name)]:
+            names.sort(key=lambda name: (name != evaluated(metric), name == "eval_loss"))
+            return {"metric": names[0].removeprefix("eval_"), "value": number(row[names[0]])}
     losses = [row["loss"] for row in log if "loss" in row]
     return {"metric": "train_loss", "value": number(losses[-1])} if losses else {}
-
-
-def _resuming(run: Run, task: str | None) -> str:
-    """The command that goes on with a run."""
-    known = TASKS.get(task or "")
-    kind = known.reads.kind if known else "examples"
-    # A phase of a staged training is gone on with by the recipe of all of them.
-    recipe = "RECIPE" if kind == "characters" else run.folder / RECIPE
-    return f"ldt {COMMANDS[kind]} {recipe} --resume goes on"
 
 
 def _goodness(run: Summary) -> float:
@@ -190,9 +183,6 @@ def _changed(path: Path) -> datetime | None:
         return None
 
 
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def _typed(kind: type, value: Any) -> Any:
+    """A value of a type; None for any other, such as a bool in the place of a number."""
+    return value if type(value) is kind else None

@@ -286,10 +286,7 @@ def openapi(served: Served) -> dict[str, Any]:
     failures = {
         str(status): {"description": why, **content("Error")} for status, why in _REFUSED.items()
     }
-    paths: dict[str, Any] = {
-        path: {"get": {"summary": says, "responses": {"200": {"description": says}}}}
-        for path, says in _GOT.items()
-    }
+    paths: dict[str, Any] = {}
     for path, route in ROUTES.items():
         says = f"{route.says} For models of {route.models}." if route.models else route.says
         paths[path] = {
@@ -299,6 +296,8 @@ def openapi(served: Served) -> dict[str, Any]:
                 "responses": {"200": {"description": says, **content("")}, **failures},
             }
         }
+    for path, says in _GOT.items():
+        paths[path] = {"get": {"summary": says, "responses": {"200": {"description": says}}}}
     return {
         "openapi": "3.1.0",
         "info": {"title": f"ldt serve {served.name}", "version": __version__},
