@@ -73,25 +73,6 @@ def test_processes_explain_and_take_the_options_of_a_request(options, served, ru
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["squad", "token_classification", "multiple_choice"])
-def test_other_tasks_answer_from_processes(name, runs, tmp_path):
-    fields = {
-        "squad": {"question": "when does it end?", "context": LONG},
-        "token_classification": {"text": LONG},
-        "multiple_choice": {"question": "when?", "context": LONG, "choices": ["now", "never"]},
-    }[name]
-    (right,) = predicted(runs(name), [{"id": 1} | fields], tmp_path)
-    made = Served(str(runs(name)), places=TWO[:1])
-    try:
-        with running(made) as here:
-            status, found, _ = here.ask("/answer", fields)
-    finally:
-        made.close()
-    assert status == 200
-    assert_same(found, right)
-
-
-@pytest.mark.slow
 def test_a_process_that_dies_is_replaced_and_its_batch_is_run_again(served, tmp_path, caplog):
     before = set(processes())
     assert len(before) == 2

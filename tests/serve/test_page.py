@@ -140,69 +140,6 @@ def test_a_document_is_classified_with_its_passages_where_they_are(server, opene
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize(
-    ("task", "route", "fields", "answer", "verdict", "sent"),
-    [
-        (
-            "squad",
-            "answer",
-            {"question": "When?"},
-            {"answer": "in May", **place("in May")},
-            "in May",
-            {"question": "When?", "context": TEXT, "passages": 3},
-        ),
-        (
-            "squad",
-            "answer",
-            {"question": "Who?"},
-            {"answer": "", "no_answer": 0.9, **place("in May")},
-            "No answer in this document",
-            {"question": "Who?", "context": TEXT, "passages": 3},
-        ),
-        (
-            "token_classification",
-            "entities",
-            {},
-            {"entities": [place("𝔄cme Ltd") | {"label": "ORG"}]},
-            "1 entity",
-            {"text": TEXT},
-        ),
-        (
-            "multiple_choice",
-            "rank",
-            {"question": "When?", "choices": "May\n\n June "},
-            {"ranking": [{"text": "June", "score": 0.8}, {"text": "May", "score": 0.2}]},
-            "June",
-            {"question": "When?", "choices": ["May", "June"], "context": TEXT, "passages": 3},
-        ),
-        (
-            "summarization",
-            "summarize",
-            {},
-            {"summary": "Rent is paid."},
-            "Rent is paid.",
-            {"text": TEXT},
-        ),
-    ],
-    ids=["span", "no answer", "entities", "ranking", "summary"],
-)
-def test_each_task_is_asked_at_its_route(
-    server, opened, task, route, fields, answer, verdict, sent
-):
-    server.info = INFO | {"task": task}
-    server.answers[route] = lambda body: (200, answer)
-    shown = opened()
-    shown.locator("#ask:not([disabled])").wait_for()
-    name = "Question answering" if task == "squad" else task.replace("_", " ").capitalize()
-    assert shown.locator("#about").inner_text().startswith(f"{name}. ")
-    ask(shown, **fields)
-    assert server.asked[0][:2] == (f"/{route}", sent)
-    assert shown.locator("#verdict").inner_text() == verdict
-    named = [*answer.get("entities", ()), *([answer] if answer.get("answer") else [])]
-    assert marks(shown, "answer") == [each["text"] for each in named]
-
-
-@pytest.mark.browser
 def test_a_model_that_cuts_documents_off_says_so_and_can_be_told_to(server, opened):
     server.info = INFO | {"max_input_length": 4096}
     server.answers["answer"] = lambda body: (
