@@ -336,43 +336,37 @@ def _check_function(function: str | None, served: Served) -> None:
 
 def _inputs(inputs: Any, served: Served) -> tuple[bool, list[dict[str, Any]]]:
     """Read ``inputs``: True if it is one document without a list around it, and the documents."""
-    task = served.task
-    if isinstance(inputs, dict):
-        return True, [_fields(inputs, served, strict=True)]
-    if isinstance(inputs, list) and not inputs:
+    task, name = served.task, served.task.reads.document
+    single = not isinstance(inputs, list)
+    each_input = [inputs] if single else inputs
+    if not each_input:
         raise Refused(400, "Empty", "inputs cannot be empty", "batch_size")
-    if isinstance(inputs, list) and isinstance(inputs[0], dict):
-        for number, each in enumerate(inputs, 1):
+    if isinstance(each_input[0], dict):
+        for number, each in enumerate(each_input, 1):
             if not isinstance(each, dict):
                 raise invalid(f"inputs: {kind(each)} as number {number:,}, expected an object")
-        return False, [_fields(each, served, strict=True) for each in inputs]
-    if asked := task.reads.asked:
-        names = listed([task.reads.document, *asked])
+        return single, [_fields(each, served, strict=True) for each in each_input]
+    if task.reads.asked:
+        names = listed([name, *task.reads.asked])
         raise invalid(f"inputs: {kind(inputs)}, expected an object with {names}")
-    if isinstance(inputs, str):
-        return True, [{task.reads.document: inputs}]
-    if task.answers.kind != "label":
-        return False, [{task.reads.document: _text(each)} for each in inputs]
-    if not isinstance(inputs[0], list):
-        if len(inputs) > 2:
+    if task.answers.kind == "label" and not single:  # TEI has a list around each text
+        single = not isinstance(inputs[0], list)
+        if single and len(inputs) > 2:
             raise invalid('inputs: a list of texts; a batch is a list of lists, [["a"], ["b"]]')
-        return True, [{task.reads.document: _alone(inputs)}]
-    return False, [{task.reads.document: _alone(each)} for each in inputs]
+        each_input = list(map(_alone, [inputs] if single else inputs))
+    for each in each_input:
+        if not isinstance(each, str):
+            raise invalid(f"inputs: {kind(each)}, expected text")
+    return single, [{name: each} for each in each_input]
 
 
-def _alone(texts: Any) -> str:
+def _alone(texts: Any) -> Any:
     """The text of a list of one, as TEI has it."""
     if isinstance(texts, list) and len(texts) == 2:
         raise invalid('inputs: two texts are a pair, this model reads one; [["a"], ["b"]] is two')
     if not isinstance(texts, list) or len(texts) != 1:
         raise invalid(f"inputs: {kind(texts)}, expected a list of one text")
-    return _text(texts[0])
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise invalid(f"inputs: {kind(value)}, expected text")
-    return value
+    return texts[0]
 
 
 def ranked(answer: Answer, document: Mapping[str, Any], most: int | None) -> Answer:
