@@ -120,10 +120,11 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
     ids, warnings = _common(subjects, results)
     units = {item.id: item.unit for item in first.items if item.id in ids}
     measured = paired(results, units)
-    before = {each.id: each for each in subjects[0].documents if each.id in ids}
+    before = [each for each in subjects[0].documents if each.id in ids]
     others = []
     for subject, other in zip(subjects[1:], measured[1:], strict=True):
-        pairs = [(before[each.id], each) for each in subject.documents if each.id in before]
+        after = {each.id: each for each in subject.documents}
+        pairs = [(each, after[each.id]) for each in before if each.id in after]
         differences = _differences(measured[0], other)
         other_answers = sum(old.answer != new.answer for old, new in pairs)
         others.append(Beside(subject.name, differences, _changes(pairs), other_answers))
