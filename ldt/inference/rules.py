@@ -11,7 +11,8 @@ from ldt.tasks.base import Task
 
 
 def of_answer(task: Task, right: Any, answer: Example | None, where: str) -> dict[str, float]:
-    """Return the scores of an answer by the names of the metrics.
+    """Return the scores of an answer by the names of the metrics: by the rule of its kind, else
+    `Task.measure` of this document alone, in percent there.
 
     Args:
         right: the right answer, as `Task.gold` has it.
@@ -21,8 +22,12 @@ def of_answer(task: Task, right: Any, answer: Example | None, where: str) -> dic
     Raises:
         DataError: it is not as ``ldt predict`` writes it.
     """
+    rule = _RULES.get(task.answers.kind)
     try:
-        return _RULES[task.answers.kind](right, answer)
+        if rule is not None:
+            return rule(right, answer)
+        metrics, _ = ({}, []) if answer is None else task.measure([answer.fields], [right], None)
+        return {name: value / 100 for name, value in metrics.items()}
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         what = f"{type(error).__name__}: {error}"
         raise DataError(f"{where}: not as ldt predict writes it ({what})") from None
