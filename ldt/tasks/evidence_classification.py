@@ -264,9 +264,9 @@ class EvidenceClassification(QuestionTask, ByPlaces):
 
     def _named(self, example: Example, data: "DataSection") -> dict[str, Any]:
         """Key and document, as far as the example has them."""
-        found = {name: path_of(self, name, data) for name in ("key", "document")}
+        paths = {name: path_of(self, name, data) for name in ("key", "document")}
         return {
-            name: field(example, path) for name, path in found.items() if path in example.fields
+            name: field(example, path) for name, path in paths.items() if path in example.fields
         }
 
     def _spans(self, example: Example, data: "DataSection") -> list[Span]:

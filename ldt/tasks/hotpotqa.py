@@ -174,8 +174,8 @@ class HotpotQA(Task):
         answer, facts = self.gold(example, data, None).values()
         context = read_context(example, path_of(self, "context", data))
         there = {(title, place) for title, sentences in context for place in range(len(sentences))}
-        told = "\n".join(sentence for _, sentences in context for sentence in sentences)
-        if answer not in TYPES[1:] and not mentions(told, [answer]):
+        sentences_read = "\n".join(sentence for _, sentences in context for sentence in sentences)
+        if answer not in TYPES[1:] and not mentions(sentences_read, [answer]):
             yield Fault("answer_not_mentioned", f"no mention of {answer[:60]!r}")
         for title, place in sorted(facts - there):
             yield Fault("answer_not_in_context", f"no sentence {place} of {title[:60]!r}, a fact")
@@ -212,8 +212,8 @@ class HotpotQA(Task):
         read = tokenized(context, tokenizer)
         length = around + sum(paragraph.size for paragraph in read)
         chunks, flags = grouped(read, room, example, data)
-        about = {"document": 0, "tokens": length, "flags": flags}
-        features = [self._feature(head, chunk, tail, marks) | about for chunk in chunks]
+        shared = {"document": 0, "tokens": length, "flags": flags}
+        features = [self._feature(head, chunk, tail, marks) | shared for chunk in chunks]
         features[0]["context"] = context
         if config is not None:
             self._label(features, self.gold(example, data, config), context)

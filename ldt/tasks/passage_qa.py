@@ -266,8 +266,8 @@ class PassageQA(SpanTask):
         """Return what the first paragraph, or else the first passage, has as the passage."""
         first = [tydiqa.Prediction(gold.first) for gold in golds]
         metrics, _ = passage_qa.measure(golds, first)
-        kept = {name: metrics[name] for name in ("f1", "passage_f1")}
-        return baseline.best({"always the first paragraph": kept})
+        figures = {name: metrics[name] for name in ("f1", "passage_f1")}
+        return baseline.best({"always the first paragraph": figures})
 
     def _passage(self, outputs: Sequence[Outputs], features: Sequence[Feature]) -> _Chosen:
         """The passage of the highest score; without any, none of that of none."""

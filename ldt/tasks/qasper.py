@@ -318,9 +318,9 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
 
 def _kind(references: Sequence[Reference]) -> int:
     """The kind that most annotators say, of equal ones the first."""
-    said = {answer: KINDS.index(name) for name, answer in SAID.items()}
+    numbers = {answer: KINDS.index(name) for name, answer in SAID.items()}
     kinds = [
-        said[each.answer] if each.type in ("boolean", "none") and each.answer in said else 0
+        numbers[each.answer] if each.type in ("boolean", "none") and each.answer in numbers else 0
         for each in references
     ]
     return baseline.commonest([kind] for kind in kinds)
@@ -328,19 +328,19 @@ def _kind(references: Sequence[Reference]) -> int:
 
 def _mentions(gold: dict[str, Any], context: str, places: Sequence[Span]) -> tuple[list[Span], int]:
     """Where the spans of all annotators stand, and how many of these have none that does."""
-    found: dict[Span, None] = {}
+    placed: dict[Span, None] = {}
     unplaced = 0
     for reference, numbers in zip(gold["references"], gold["paragraphs"], strict=True):
-        own = [
+        places_of = [
             [span for place in where for span in _all(context, words, *place)]
             or _all(context, words, 0, len(context))
             for where in [[places[n] for n in numbers]]
             for words in map(bare, reference.spans)
             if words
         ]
-        found |= dict.fromkeys(span for spans in own for span in spans)
-        unplaced += reference.type == "extractive" and not any(own)
-    return list(found), unplaced
+        placed |= dict.fromkeys(span for spans in places_of for span in spans)
+        unplaced += reference.type == "extractive" and not any(places_of)
+    return list(placed), unplaced
 
 
 def _all(context: str, words: str, start: int, end: int) -> list[Span]:

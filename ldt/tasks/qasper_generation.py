@@ -15,10 +15,9 @@ from ldt.errors import DataError
 from ldt.io.records import Example
 from ldt.metrics.numbers import logistic
 from ldt.tasks.base import WRITTEN, Outputs, TaskAnswers, TaskInputs, question_of
-from ldt.tasks.generation import Generation
 from ldt.tasks.qasper import PaperQuestions, left_out_of
 from ldt.tasks.questions import Weight
-from ldt.tasks.writing_task import WritingTask
+from ldt.tasks.writing_task import Generation, WritingTask
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection

@@ -24,8 +24,7 @@ from ldt.tasks.base import (
     path_of,
     question_of,
 )
-from ldt.tasks.generation import wordless
-from ldt.tasks.writing_task import WritingTask
+from ldt.tasks.writing_task import WritingTask, wordless
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection

@@ -105,8 +105,8 @@ class TriviaQA(SpanTask, ByPlaces):
     def about(self, example: Example, data: "DataSection") -> dict[str, Any]:
         """Return the place of the example, and its question_id where it has one."""
         question = _optional(example, path_of(self, "question_id", data))
-        found = {} if question is None else {"question_id": question}
-        return {"where": example.where} | found
+        keys = {} if question is None else {"question_id": question}
+        return {"where": example.where} | keys
 
     def instances(self, features: Sequence[Feature]) -> Sequence[Feature]:
         """Return them where a chunk has a mention, or documents without one are kept.

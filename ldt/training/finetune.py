@@ -22,7 +22,7 @@ from ldt.model.loading import draw_embeddings, find_folder, read_config
 from ldt.recipe.recipe import Recipe
 from ldt.system import processors
 from ldt.tasks.base import Task, metric_of
-from ldt.tasks.generation import configure
+from ldt.tasks.writing_task import configure
 from ldt.training import kept, lora
 from ldt.training.arguments import check_smoothing
 from ldt.training.check import first_look

@@ -11,8 +11,8 @@ from ldt.errors import DataError, RecipeError
 from ldt.io.records import Example
 from ldt.recipe import recipe as recipes
 from ldt.tasks import Summarization
-from ldt.tasks.generation import Generation
 from ldt.tasks.summarization import shares
+from ldt.tasks.writing_task import Generation
 
 TEXT = "the party of the first part and the other party agree "
 CONFIG = SimpleNamespace(max_decoder_position_embeddings=64)
