@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from served import assert_same
 from serving import running
 from typed import typed, write_lines
 
@@ -66,9 +67,18 @@ def test_every_command_knows_a_task_of_one_file_one_row_and_one_recipe(
     assert any(line.split()[:2] == ["accuracy", f"{100 * right / 24:.2f}"] for line in figures)
     ldt("report", "run", "--gold", "all.jsonl", "--output", "page.html")
     assert "agreement" in Path("page.html").read_text("utf-8")
-    ldt("export", "run", "--format", "torch", "--output", "exported")
-    ldt("predict", "all.jsonl", "--model", "exported", "--output", "again.jsonl")
-    assert Path("again.jsonl").exists()
     with running(Served("run")) as server:
-        status, answer = server.ask("/predict", {"inputs": agreement[0]})
-    assert (status, answer["verdict"]) == (200, answers[0]["verdict"])
+        assert_same(server.ask("/answer", {"documents": agreement})[1], answers)
+    ldt("export", "run", "exported", "--format", "torch")
+    ldt(
+        "predict",
+        "all.jsonl",
+        "--model",
+        "exported",
+        "--runtime",
+        "pt2",
+        "--output",
+        "again.jsonl",
+    )
+    again = [json.loads(line) for line in Path("again.jsonl").read_text("utf-8").splitlines()]
+    assert_same(again, answers)
