@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,10 @@ from ldt.convert import rotary
 from ldt.convert.kinds import SEQ2SEQ, source_config
 from ldt.convert.seq2seq import Seq2SeqSource
 from ldt.convert.source import POSITION_TABLES, EncoderSource, long_config, long_weights, prove
-from ldt.errors import ModelError, ResourceError, UserError
+from ldt.errors import ModelError, UserError
 from ldt.inference.agreement import TOLERANCE, OutputCheck
 from ldt.inference.perplexity import MaskedText, Score, score, scorer, texts
-from ldt.io.files import check_new_folder, new_folder, writing
+from ldt.io.files import check_new_folder, new_folder, require_space, writing
 from ldt.model import LdtForMaskedLM, load, load_tokenizer, usable_length
 from ldt.model.config import upper_middle_layers
 from ldt.model.config_file import read_values
@@ -159,21 +158,14 @@ def convert(
     _check_options(architecture, window, positions, max_length)
     folder = _source_folder(source)
     kind = read_values(folder).get("model_type")
-
-    def target_of(length: int) -> Path:
-        """The target, which can be written: refused before weights are read, which takes time."""
-        name = _default_name(source, folder, architecture, length)
-        path = Path(target or name).expanduser()
-        check_new_folder(path, folder, overwrite)
-        return path
-
+    where = folder, target, architecture, overwrite
     if kind in rotary.KINDS:
         if architecture != "longformer" or positions != "tile":
             raise UserError(_not_of_rotary(kind.removeprefix("ldt_"), architecture, positions))
         origin = rotary.read(folder, kind, source, max_length, window, rope_theta, rope_scaling)
         plan = _Plan(
             origin,
-            target_of(usable_length(origin.config)),
+            _target(source, *where, usable_length(origin.config)),
             origin.config,
             origin.weights(),
             load_tokenizer(folder, origin.model.config),
@@ -189,7 +181,7 @@ def convert(
         kind, config = source_config(folder)
         family = Seq2SeqSource if kind in SEQ2SEQ else EncoderSource
         max_length = family.longest if max_length is None else max_length
-        path = target_of(max_length)
+        path = _target(source, *where, max_length)
         origin = family.read(folder, kind, config)
         _check_source(origin, source, max_length, check)
         windows, pooling = _attention(origin, architecture, window, second_level)
@@ -290,12 +282,15 @@ def _check_options(architecture, window, positions, max_length):
         raise UserError(f"--max-length must be at least 1, got {max_length}")
 
 
-def _default_name(source, folder, architecture, max_length):
-    """Name of the target if none is given: roberta-base-4096."""
+def _target(source, folder, target, architecture, overwrite, max_length):
+    """The folder to write, roberta-base-4096 if none is given; refused before weights are read,
+    which takes time."""
     local = Path(source).expanduser().is_dir()
     name = Path(os.path.abspath(folder)).name if local else Path(source).name
     kind = "" if architecture == "longformer" else f"-{architecture}"
-    return f"{name}{kind}-{max_length}"
+    path = Path(target or f"{name}{kind}-{max_length}").expanduser()
+    check_new_folder(path, folder, overwrite)
+    return path
 
 
 def _check_head(origin, source, check):
@@ -400,11 +395,7 @@ def _shown(path):
 def _write(folder, config, weights, tokenizer, generation):
     """The files of a model; nothing in them depends on the time or on a path."""
     size = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
-    free = shutil.disk_usage(folder).free
-    if free < 1.1 * size:
-        raise ResourceError(
-            f"{folder.parent}: {size / 2**20:,.0f} MiB are needed, {free / 2**20:,.0f} MiB are free"
-        )
+    require_space(folder.parent, round(1.1 * size), "the model")
     config.save_pretrained(folder)
     weights = {name: tensor.contiguous() for name, tensor in weights.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

@@ -1,20 +1,19 @@
 """A fine-tuned model to one file that other programs run, with proof that it computes the same."""
 
 import os
-import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ldt.errors import ModelError, ResourceError, UserError
+from ldt.errors import ModelError, UserError
 from ldt.export import folder as beside
 from ldt.export import graph
 from ldt.export.int8 import Int8Comparison, documents_of, quantise
 from ldt.inference.agreement import TOLERANCE, OutputCheck
 from ldt.inference.engine import read_recipe
 from ldt.inference.runtimes import FORMATS, Exported, session
-from ldt.io.files import check_new_folder, existing, new_folder, writing
+from ldt.io.files import check_new_folder, new_folder, require_space, writing
 from ldt.io.sources import Names
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.model.padded import HEADS, refused
@@ -115,7 +114,8 @@ def export(
         raise ModelError(f"{folder}: not exported: {why} has no form in {format}")
     interface = graph.GraphInterface.of(recipe.task, model.config)
     place = Path(os.path.abspath(target))
-    _check_space(target, place, model)
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    require_space(place, round(1.1 * size), "the file")
     with writing(target), new_folder(place) as partial:
         checks = _written(partial, recipe, model, interface, written, opset)
         _check_proof(folder, target, checks)
@@ -150,11 +150,13 @@ def _written(
 ) -> list[OutputCheck]:
     """Write the graph of a model; the proof runs what was written, so that it covers saving and
     reading too."""
-    sample = graph.batch(model.config, interface, *_traced(recipe, model.config), "right")
+    longest = recipe.data.max_length or usable_length(model.config)
+    # By which the graph is traced; no case of the proof has that many rows and tokens.
+    sample = graph.batch(model.config, interface, 3, min(40, longest), "right")
     sample = {name: sample[name] for name in interface.inputs}
     file = folder / format.file
     graph.write(graph.graph(model, interface), interface, sample, file, format.name, opset)
-    return graph.prove(model, interface, session(format, file), _longest(recipe, model.config))
+    return graph.prove(model, interface, session(format, file), longest)
 
 
 def _check_options(format: str, precision: str, opset: int | None) -> Exported:
@@ -191,24 +193,6 @@ def _check_task(folder: Path, recipe: Recipe) -> None:
             f"{folder}: {recipe.task.name} is not exported, its head is {head.__name__}; these "
             f"are: {known}"
         )
-
-
-def _check_space(target: Path, place: Path, model: Any) -> None:
-    size = sum(p.numel() * p.element_size() for p in model.parameters())
-    free = shutil.disk_usage(existing(place)).free
-    if free < 1.1 * size:
-        raise ResourceError(
-            f"{target}: {size / 2**20:,.0f} MiB are needed, {free / 2**20:,.0f} MiB are free"
-        )
-
-
-def _longest(recipe: Recipe, config: Any) -> int:
-    return recipe.data.max_length or usable_length(config)
-
-
-def _traced(recipe: Recipe, config: Any) -> tuple[int, int]:
-    """Rows and tokens of the inputs by which the graph is traced; no case of the proof is that."""
-    return 3, min(40, _longest(recipe, config))
 
 
 def _check_proof(folder: Path, target: Path, checks: list[OutputCheck]) -> None:

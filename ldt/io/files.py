@@ -254,13 +254,16 @@ def _lives(number: int, since: float) -> bool:
         return False
 
 
-def require_space(folder: Path, needed: int, what: str) -> None:
-    """Stop before the start when the disk cannot hold what the run will write.
+def require_space(
+    folder: Path, needed: int, what: str, would_do: str = "free some, or name another folder"
+) -> None:
+    """Stop before the start when the disk cannot hold what a command will write.
 
     Args:
         folder: on the disk in question; need not exist yet.
         needed: bytes.
         what: what needs them, for the message.
+        would_do: advice.
 
     Raises:
         ResourceError: fewer bytes are free.
@@ -269,7 +272,7 @@ def require_space(folder: Path, needed: int, what: str) -> None:
     if free < needed:
         raise ResourceError(
             f"{folder}: {free / 1e6:,.1f} MB free, {needed / 1e6:,.1f} MB needed for {what}; "
-            "free some, set training.save_total_limit=1, or choose another training.output_dir"
+            f"{would_do}"
         )
 
 

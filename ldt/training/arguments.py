@@ -103,23 +103,16 @@ def settings(recipe: Recipe) -> dict[str, Any]:
         RecipeError: keys that are wrong, or ask for evaluation where there is nothing to evaluate.
     """
     check_training(recipe.training, recipe.places)
-    _check_backend(recipe)
+    _check_combinations(recipe)
     check_smoothing(recipe)
     check_reports(recipe)
-    _check_automatic(recipe)
-    _check_compile(recipe)
-    _check_tokens(recipe)
     for key, value in _fixed(recipe).items():
         if recipe.training.get(key, value) != value:
-            raise RecipeError(
-                f"{recipe.where('training', key)}: is always {shown(value)}; leave it out"
-            )
+            raise _refusal(recipe, key, f"is always {shown(value)}; leave it out")
     values = DEFAULTS | _by_one_name(recipe)
     if values.get("fp16") and not on_cuda(values):
-        raise RecipeError(
-            f"{recipe.where('training', 'fp16')}: runs on CUDA, the training on cpu; "
-            "training.bf16=true runs there"
-        )
+        why = "runs on CUDA, the training on cpu; training.bf16=true runs there"
+        raise _refusal(recipe, "fp16", why)
     if values.setdefault("bf16", "auto" if on_cuda(values) else False) == "auto":
         values["bf16"] = not values.get("fp16") and _multiplies_bfloat16(values)
     if values.get("lora") is not None:
@@ -132,7 +125,11 @@ def settings(recipe: Recipe) -> dict[str, Any]:
         values["per_device_train_batch_size"] = values["gradient_accumulation_steps"]
         values["gradient_accumulation_steps"] = 1
     if recipe.data.eval or recipe.data.eval_fraction:
-        _check_scorer(recipe)
+        try:
+            if recipe.task.answers.scorer:
+                recipe.task.answers.scorer()
+        except UserError as error:
+            raise RecipeError(f"{recipe.where('task', 'name')}: {error}") from None
         _fill_evaluation(recipe, values)
     else:
         # Without an evaluation set there is no best step: what needs one is refused.
@@ -140,14 +137,10 @@ def settings(recipe: Recipe) -> dict[str, Any]:
         for key in EVALUATION:
             idle_too = none and key == "eval_steps"
             if values.pop(key, None) not in (None, False, 0, "no") and not idle_too:
-                raise RecipeError(
-                    f"{recipe.where('training', key)}: needs data.eval or data.eval_fraction"
-                )
+                raise _refusal(recipe, key, "needs data.eval or data.eval_fraction")
         if values.setdefault("save_strategy", "epoch") == "best":
-            raise RecipeError(
-                f"{recipe.where('training', 'save_strategy')}: best needs data.eval or "
-                "data.eval_fraction"
-            )
+            why = "best needs data.eval or data.eval_fraction"
+            raise _refusal(recipe, "save_strategy", why)
     _check_together(recipe, values, DEFAULTS)
     return values
 
@@ -157,32 +150,41 @@ def is_automatic(recipe: Recipe) -> bool:
     return recipe.training.get("per_device_train_batch_size") == "auto"
 
 
-def _check_automatic(recipe: Recipe) -> None:
-    """Raise RecipeError for a batch size that cannot be found."""
-    if is_automatic(recipe) and processes.count() > 1:
+def _refusal(recipe: Recipe, key: str, why: str) -> RecipeError:
+    """The error of a key of the training section."""
+    return RecipeError(f"{recipe.where('training', key)}: {why}")
+
+
+def _check_combinations(recipe: Recipe) -> None:
+    """Raise RecipeError for keys that do not go with others, with the task or the device."""
+    training = recipe.training
+    shards = [key for key in ("fsdp", "deepspeed") if training.get(key)]
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if recipe.model.attention == "triton" and not interpreted and not on_cuda(training):
         raise RecipeError(
-            f"{recipe.where('training', 'per_device_train_batch_size')}: auto is for a single "
-            "process, here are several; give a number"
+            f"{recipe.where('model', 'attention')}: triton runs on CUDA, the training on cpu; "
+            "model.attention=blocked runs there"
         )
-
-
-def _check_tokens(recipe: Recipe) -> None:
-    """Raise RecipeError where the processes would have to part their batches alike."""
-    for other in ("fsdp", "deepspeed"):
-        if recipe.training.get("train_batch_tokens") and recipe.training.get(other):
-            raise RecipeError(
-                f"{recipe.where('training', 'train_batch_tokens')}: does not go with {other}, of "
-                "which each pass takes all processes; leave one of them out"
-            )
-
-
-def _check_scorer(recipe: Recipe) -> None:
-    """Raise RecipeError where no evaluation could score its answers."""
-    try:
-        if recipe.task.answers.scorer:
-            recipe.task.answers.scorer()
-    except UserError as error:
-        raise RecipeError(f"{recipe.where('task', 'name')}: {error}") from None
+    if is_automatic(recipe) and processes.count() > 1:
+        why = "auto is for a single process, here are several; give a number"
+        raise _refusal(recipe, "per_device_train_batch_size", why)
+    if training.get("train_batch_tokens") and shards:
+        why = f"does not go with {shards[0]}, of which each pass takes all processes"
+        raise _refusal(recipe, "train_batch_tokens", f"{why}; leave one of them out")
+    compiled = next((key for key in _COMPILE if training.get(key)), None)
+    if compiled and recipe.task.reads.kind == "characters":
+        why = "the relative positions of a character model are in no graph; leave it out"
+        raise _refusal(recipe, compiled, why)
+    if compiled and isinstance(recipe.task, WritingTask):
+        why = "the layers of an encoder-decoder are not compiled; leave it out"
+        raise _refusal(recipe, compiled, why)
+    if compiled and shards:
+        raise _refusal(
+            recipe,
+            compiled,
+            f"a compiled layer does not wait for the weights that training.{shards[0]} gathers; "
+            "leave one of them out",
+        )
 
 
 def _by_one_name(recipe: Recipe) -> dict[str, Any]:
@@ -197,10 +199,8 @@ def _by_one_name(recipe: Recipe) -> dict[str, Any]:
             continue
         value = values.pop(new)
         if values.setdefault(old, value) != value:
-            raise RecipeError(
-                f"{recipe.where('training', new)}: is {shown(value)}, and {old}, the older name "
-                f"of it, is {shown(values[old])}; leave one of them out"
-            )
+            why = f"is {shown(value)}, and {old}, the older name of it, is {shown(values[old])}"
+            raise _refusal(recipe, new, f"{why}; leave one of them out")
     return values
 
 
@@ -213,14 +213,11 @@ def _fill_steps(recipe: Recipe, values: dict[str, Any]) -> None:
     if tokens:
         wanted = max(1, round(tokens / (inputs * recipe.data.max_length)))
     if values.setdefault("gradient_accumulation_steps", wanted) != wanted and tokens:
-        raise RecipeError(
-            f"{recipe.where('training', 'gradient_accumulation_steps')}: data.tokens_per_step "
-            f"makes it {wanted}; leave one of them out"
-        )
+        why = f"data.tokens_per_step makes it {wanted}; leave one of them out"
+        raise _refusal(recipe, "gradient_accumulation_steps", why)
     if corpus and corpus.streaming:
         if values.get("max_steps", -1) < 1:
-            where = recipe.where("training", "max_steps")
-            raise RecipeError(f"{where}: missing; a stream has no end of its own")
+            raise _refusal(recipe, "max_steps", "missing; a stream has no end of its own")
         values.setdefault("save_strategy", "steps")
 
 
@@ -237,8 +234,8 @@ def _fill_evaluation(recipe: Recipe, values: dict[str, Any]) -> None:
     both = values["eval_strategy"] != "no" and values["save_strategy"] in (strategy, "best")
     values.setdefault("load_best_model_at_end", both)
     if values.get("early_stopping_patience") and not values["load_best_model_at_end"]:
-        where = recipe.where("training", "early_stopping_patience")
-        raise RecipeError(f"{where}: needs load_best_model_at_end and evaluation")
+        why = "needs load_best_model_at_end and evaluation"
+        raise _refusal(recipe, "early_stopping_patience", why)
 
 
 def arguments(
@@ -275,10 +272,14 @@ def arguments(
     steps = all_steps(values, inputs)
     values.setdefault("logging_steps", max(1, steps // LINES))
     with _refused(recipe.where("training")):
-        made = TrainingArguments(**values)
-    _check_parts(recipe, made, max(1, steps))
-    _check_loader(recipe, made)
-    return made
+        args = TrainingArguments(**values)
+    _check_parts(recipe, args, max(1, steps))
+    # Or several processes would not take equally many whole inputs.
+    for key, needed in (("dispatch_batches", False), ("even_batches", True)):
+        if getattr(args.accelerator_config, key, None) not in (None, needed):
+            why = f"{key} is always {shown(needed)}; leave it out"
+            raise _refusal(recipe, "accelerator_config", why)
+    return args
 
 
 def steps_an_epoch(training: Mapping[str, Any], inputs: int) -> int:
@@ -299,51 +300,43 @@ def _newest_name(key: str) -> str:
     return new if new in TrainingArguments.__dataclass_fields__ else key
 
 
-def _check_loader(recipe: Recipe, made: TrainingArguments) -> None:
-    """Raise RecipeError where several processes would not take equally many whole inputs."""
-    for key, needed in (("dispatch_batches", False), ("even_batches", True)):
-        if getattr(made.accelerator_config, key, None) not in (None, needed):
-            raise RecipeError(
-                f"{recipe.where('training', 'accelerator_config')}: {key} is always "
-                f"{shown(needed)}; leave it out"
-            )
-
-
-def _check_parts(recipe: Recipe, made: TrainingArguments, steps: int) -> None:
+def _check_parts(recipe: Recipe, args: TrainingArguments, steps: int) -> None:
     """Make what the Trainer makes of the arguments, some of it after hours, for one weight."""
     import torch
 
-    _check_schedule(recipe, made, DEFAULTS["warmup_steps"])
-    if made.deepspeed:
-        return  # made of the model's modules
+    _check_schedule(recipe, args, DEFAULTS["warmup_steps"])
+    if args.deepspeed:
+        return  # its optimizer is made of the model's modules
     model = torch.nn.Sequential(torch.nn.Linear(1, 1))
-    if made.optim_target_modules is not None:  # what they are is known of the model alone
-        made = copy(made)
-        made.optim_target_modules = "all-linear"
-    if made.fsdp and made.parallel_mode != ParallelMode.DISTRIBUTED:
-        raise RecipeError(
-            f"{recipe.where('training', 'fsdp')}: shards a model over several processes; "
-            "torchrun --nproc-per-node 2 -m ldt finetune RECIPE starts two"
+    if args.optim_target_modules is not None:  # what they are is known of the model alone
+        args = copy(args)
+        args.optim_target_modules = "all-linear"
+    if args.fsdp and args.parallel_mode != ParallelMode.DISTRIBUTED:
+        raise _refusal(
+            recipe,
+            "fsdp",
+            "shards a model over several processes; torchrun --nproc-per-node 2 -m ldt finetune "
+            "RECIPE starts two",
         )
     with _refused(recipe.where("training", "dataloader_persistent_workers")):
         torch.utils.data.DataLoader(
             cast(Any, [0]),
-            num_workers=made.dataloader_num_workers,
-            persistent_workers=made.dataloader_persistent_workers,
+            num_workers=args.dataloader_num_workers,
+            persistent_workers=args.dataloader_persistent_workers,
         )
-    if made.torch_compile:
+    if args.torch_compile:
         with _refused(recipe.where("training", "torch_compile")):
-            backend = made.torch_compile_backend or "inductor"
-            compiled = torch.compile(model[0], backend=backend, mode=made.torch_compile_mode)
+            backend = args.torch_compile_backend or "inductor"
+            compiled = torch.compile(model[0], backend=backend, mode=args.torch_compile_mode)
             compiled(torch.zeros(1, 1))  # which asks for a compiler of C++, and for Triton on CUDA
     with _refused(recipe.where("training", "optim")):
-        cls, options = Plain.get_optimizer_cls_and_kwargs(made, cast(Any, model))
+        cls, options = Plain.get_optimizer_cls_and_kwargs(args, cast(Any, model))
         optimizer = cls(**{"params": model.parameters()} | options)
-        _check_optimizer(recipe, made, (cls, options), model)
+        _check_optimizer(recipe, args, (cls, options), model)
     with _refused(recipe.where("training", "lr_scheduler_type")):
-        warmup = made.get_warmup_steps(steps)
+        warmup = args.get_warmup_steps(steps)
         schedule = get_scheduler(
-            made.lr_scheduler_type, optimizer, warmup, steps, cast(Any, made.lr_scheduler_kwargs)
+            args.lr_scheduler_type, optimizer, warmup, steps, cast(Any, args.lr_scheduler_kwargs)
         )
         for factor in getattr(schedule, "lr_lambdas", ()):
             for step in (warmup, (warmup + steps) // 2, steps):
@@ -383,39 +376,6 @@ def check_smoothing(recipe: Recipe, config: Any = None) -> None:
         )
 
 
-def _check_backend(recipe: Recipe) -> None:
-    """Raise RecipeError for a backend that does not run on the device of the training."""
-    if recipe.model.attention != "triton" or os.environ.get("TRITON_INTERPRET") == "1":
-        return
-    if not on_cuda(recipe.training):
-        raise RecipeError(
-            f"{recipe.where('model', 'attention')}: triton runs on CUDA, the training on cpu; "
-            "model.attention=blocked runs there"
-        )
-
-
-def _check_compile(recipe: Recipe) -> None:
-    """Raise RecipeError where a training is to be compiled and its layers cannot be."""
-    key = next((key for key in _COMPILE if recipe.training.get(key)), None)
-    if key is None:
-        return
-    where = recipe.where("training", key)
-    if recipe.task.reads.kind == "characters":
-        raise RecipeError(
-            f"{where}: the relative positions of a character model are in no graph; leave it out"
-        )
-    if isinstance(recipe.task, WritingTask):
-        raise RecipeError(
-            f"{where}: the layers of an encoder-decoder are not compiled; leave it out"
-        )
-    for other in ("fsdp", "deepspeed"):
-        if recipe.training.get(other):
-            raise RecipeError(
-                f"{where}: a compiled layer does not wait for the weights that training.{other} "
-                "gathers; leave one of them out"
-            )
-
-
 def on_cuda(training: Mapping[str, Any]) -> bool:
     """True if a training runs on CUDA."""
     import torch
@@ -450,8 +410,8 @@ def precision(training: Mapping[str, Any], weight: Any) -> str:
         return f"precision: bf16{why}; training.bf16=false trains in float32"
     line = "precision: float32"
     if device == "GPU":
-        told = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
-        line += f", products of layers in {told}, of attention kernels in {kernels(weight)}"
+        format = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+        line += f", products of layers in {format}, of attention kernels in {kernels(weight)}"
     return line + (f"; the {device} has bf16: training.bf16=true computes in it" if has else "")
 
 
@@ -478,10 +438,10 @@ def _check_together(recipe: Recipe, values: Mapping[str, Any], defaults: Mapping
         acts = acts or value == "no"  # as a strategy, which says it plainly
         if values.get(key) not in (None, usual.get(key)) and not acts:
             what = f"{other}: {shown(needed)}" if needed else other
-            raise RecipeError(
-                f"{recipe.where('training', key)}: acts with {what} alone, and {other} is "
-                f"{shown(value)}; leave it out, or set that"
+            why = (
+                f"acts with {what} alone, and {other} is {shown(value)}; leave it out, or set that"
             )
+            raise _refusal(recipe, key, why)
     orders = [
         ("task.sample", isinstance(recipe.task, Deciding) and recipe.task.balanced),
         ("data.streaming", getattr(recipe.data, "streaming", False)),
@@ -489,52 +449,44 @@ def _check_together(recipe: Recipe, values: Mapping[str, Any], defaults: Mapping
     for key, random in (("train_sampling_strategy", "random"), ("data_seed", None)):
         for other, is_set in orders:
             if is_set and values.get(key) not in (None, random):
-                raise RecipeError(
-                    f"{recipe.where('training', key)}: {other} decides the order of the inputs; "
-                    "leave one of them out"
-                )
+                why = f"{other} decides the order of the inputs; leave one of them out"
+                raise _refusal(recipe, key, why)
 
 
-def _check_schedule(recipe: Recipe, made: TrainingArguments, warmup: float) -> None:
+def _check_schedule(recipe: Recipe, args: TrainingArguments, warmup: float) -> None:
     """Raise RecipeError for a key that schedule and optimizer do not read.
 
     Args:
         warmup: ldt's default of warmup_steps.
     """
-    optim = OptimizerNames(made.optim).value
-    if made.optim_target_modules is not None and not optim.startswith(("galore", "apollo")):
-        raise RecipeError(
-            f"{recipe.where('training', 'optim_target_modules')}: is for optimizers of GaLore and "
-            f"APOLLO, as optim: galore_adamw; {optim} trains all weights"
-        )
-    name = SchedulerType(made.lr_scheduler_type).value
+    optim = OptimizerNames(args.optim).value
+    if args.optim_target_modules is not None and not optim.startswith(("galore", "apollo")):
+        why = "is for optimizers of GaLore and APOLLO, as optim: galore_adamw"
+        raise _refusal(recipe, "optim_target_modules", f"{why}; {optim} trains all weights")
+    name = SchedulerType(args.lr_scheduler_type).value
     idle = []
     if name in ("constant", "reduce_lr_on_plateau", "greedy"):
-        idle += ["warmup_steps"] * (made.warmup_steps not in (0, warmup))
+        idle += ["warmup_steps"] * (args.warmup_steps not in (0, warmup))
     if name in ("constant", "constant_with_warmup"):
-        idle += ["lr_scheduler_kwargs"] * bool(made.lr_scheduler_kwargs)
+        idle += ["lr_scheduler_kwargs"] * bool(args.lr_scheduler_kwargs)
     for key in idle:
-        raise RecipeError(
-            f"{recipe.where('training', key)}: lr_scheduler_type: {name} has no use for it; leave "
-            "it out, or take another"
-        )
+        why = f"lr_scheduler_type: {name} has no use for it; leave it out, or take another"
+        raise _refusal(recipe, key, why)
 
 
-def _check_optimizer(recipe: Recipe, made: TrainingArguments, found: tuple, model: Any) -> None:
+def _check_optimizer(recipe: Recipe, args: TrainingArguments, chosen: tuple, model: Any) -> None:
     """Raise RecipeError for a key that makes no difference to the optimizer.
 
     Args:
-        found: its class and options.
+        chosen: its class and options.
         model: what it is of.
     """
     for key in ("adam_beta1", "adam_beta2", "adam_epsilon", "optim_args"):
         usual = TrainingArguments.__dataclass_fields__[key].default
-        if getattr(made, key) == usual:
+        if getattr(args, key) == usual:
             continue
-        without = copy(made)
+        without = copy(args)
         setattr(without, key, usual)
-        if Plain.get_optimizer_cls_and_kwargs(without, model) == found:
-            raise RecipeError(
-                f"{recipe.where('training', key)}: optim: {OptimizerNames(made.optim).value} has "
-                "no use for it; leave it out"
-            )
+        if Plain.get_optimizer_cls_and_kwargs(without, model) == chosen:
+            optim = OptimizerNames(args.optim).value
+            raise _refusal(recipe, key, f"optim: {optim} has no use for it; leave it out")

@@ -114,10 +114,12 @@ class CharacterTraining(Job[Inputs]):
         model = self._model(folder, alphabet)
         length = recipe.data.max_length
         items = Stretches(parts["train"], length, seed)
-        evaluation = None
+        evaluation = measure = None
         if "eval" in parts:
-            whole = task.eval_length or length
-            evaluation = Overlapping(parts["eval"], whole, task.eval_step or max(1, whole // 2))
+            whole, ids = task.eval_length or length, parts["eval"]
+            evaluation = Overlapping(ids, whole, task.eval_step or max(1, whole // 2))
+            sizes = {"characters": len(ids), "size": alphabet.bytes_of(ids)}
+            measure = BySum(partial(character_lm_metrics, **sizes))
         data = {
             part: {
                 "source": source_of(recipe, part),
@@ -137,7 +139,7 @@ class CharacterTraining(Job[Inputs]):
             eval_items=evaluation,
             collate=Collator(0, type(model)),
             names=range(len(items)),
-            measure=_measure(data["eval"]) if evaluation is not None else None,
+            measure=measure,
             metric="loss",
             facts={
                 "problem": None,
@@ -247,9 +249,11 @@ def phases(recipe: Recipe) -> list[Recipe]:
             place = recipe.where("task", "phases", number)
             raise RecipeError(f"{place}: inputs of {length:,}, at most {LONGEST:,} are possible")
         if phase.steps:
-            training = _without(training, "num_train_epochs") | {"max_steps": phase.steps}
+            training = training | {"max_steps": phase.steps}
+            training.pop("num_train_epochs", None)
         if phase.epochs:
-            training = _without(training, "max_steps") | {"num_train_epochs": phase.epochs}
+            training = training | {"num_train_epochs": phase.epochs}
+            training.pop("max_steps", None)
         if phase.batch:
             training = training | _accumulation(recipe, training, phase.batch, number)
 
@@ -266,7 +270,10 @@ def phases(recipe: Recipe) -> list[Recipe]:
         # All phases are checked before the first one is trained.
         several = len(stages) > 1
         where = recipe.where("task", "phases", number) if several else recipe.where("model")
-        _check(base, window, where)
+        try:
+            LdtCausalConfig.from_dict(base.to_dict() | {"attention_window": window}).check()
+        except ValueError as error:
+            raise RecipeError(f"{where}: {error}") from error
         if task.eval_step and task.eval_step >= (task.eval_length or length):
             raise RecipeError(
                 f"{recipe.where('task', 'eval_step')}: {task.eval_step:,} of inputs of "
@@ -302,15 +309,6 @@ def _config(recipe: Recipe) -> LdtCausalConfig:
         raise RecipeError(f"{recipe.where('model', 'config')}: {what}") from error
 
 
-def _check(base: LdtCausalConfig, window: int | list[int], where: str) -> None:
-    """Raise RecipeError if the windows do not fit the model."""
-    config = LdtCausalConfig.from_dict(base.to_dict() | {"attention_window": window})
-    try:
-        config.check()
-    except ValueError as error:
-        raise RecipeError(f"{where}: {error}") from error
-
-
 def _accumulation(recipe: Recipe, training: dict, batch: int, number: int) -> dict[str, int]:
     """The setting that makes ``batch`` inputs a step of phase ``number``."""
     size = 1 if is_automatic(recipe) else training.get("per_device_train_batch_size", 1)
@@ -326,10 +324,6 @@ def _accumulation(recipe: Recipe, training: dict, batch: int, number: int) -> di
 
 def _times(factor: int, window: int | list[int]) -> int | list[int]:
     return [factor * size for size in window] if isinstance(window, list) else factor * window
-
-
-def _without(training: dict, key: str) -> dict:
-    return {name: value for name, value in training.items() if name != key}
 
 
 def _windows(window: int | list[int]) -> str:
@@ -348,8 +342,3 @@ def _row(number: int, recipe: Recipe, metrics: dict[str, float]) -> dict[str, An
     }
     bits = metrics.get("eval_bits_per_character")
     return row if bits is None else row | {"bits_per_character": bits}
-
-
-def _measure(facts: dict[str, Any]) -> BySum:
-    """The metrics of an evaluation on a text of so many characters and bytes."""
-    return BySum(partial(character_lm_metrics, characters=facts["characters"], size=facts["bytes"]))

@@ -7,6 +7,7 @@ folder named ``checkpoint-N`` that equals its manifest is what the run saved, an
 
 from __future__ import annotations
 
+import errno
 import logging
 import shutil
 from collections.abc import Sequence
@@ -32,6 +33,16 @@ def seal(folder: Path, target: Path, step: int) -> None:
     """
     files.write_manifest(folder, step=step)
     files.move_into_place(folder, target)
+
+
+def require_space(run: Run) -> None:
+    """Raise OSError if the disk cannot hold another checkpoint such as the newest one."""
+    for newest in list(run.checkpoints().values())[-1:]:
+        needed = sum(path.stat().st_size for path in newest.rglob("*") if path.is_file())
+        free = shutil.disk_usage(run.folder).free
+        if free < needed:
+            what = f"{free / 1e6:,.1f} MB free, {needed / 1e6:,.1f} MB needed"
+            raise OSError(errno.ENOSPC, what, str(run))
 
 
 def problem(folder: Path, needed: Sequence[str] = NEEDED) -> str | None:

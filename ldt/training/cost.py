@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -136,25 +136,14 @@ def estimate(job: Job, prepared: Prepared, trainer: Trainer) -> Cost | None:
     # One at a time first: where two do not fit, they must not be tried.
     short, long = items.typical(1, 1)[0], items.longest(1)
     (_, one), *_ = measure(trainer, [short, long])
-    most, room = tokens(long), round(ROOM * limit)
-    a_token = (one.peak - one.base) / most
-
-    def peak_of(inputs: Sequence) -> int:
-        return round(one.peak + max(0, tokens(inputs) - most) * a_token)
-
-    def largest() -> int:
-        """The power of two of the longest inputs that memory holds."""
-        if (free := ROOM * limit - one.peak) < 0:
-            return 0
-        number = 1 + int(min(MOST - 1, free / max(a_token * most, 1)))
-        return 1 << (number.bit_length() - 1)
+    line = _MemoryLine(one.peak, tokens(long), (one.peak - one.base) / tokens(long))
 
     def seconds_of(batches: Sequence[Sequence]) -> float:
-        return one.seconds / most * sum(map(tokens, batches))
+        return one.seconds / line.longest * sum(map(tokens, batches))
 
-    surely = max(largest(), 1)
+    surely, room = max(line.largest(limit), 1), round(ROOM * limit)
     two, large, typical = items.longest(2), items.largest(batch), items.typical(TYPICAL, batch)
-    pair, whole = ([each] if peak_of(each) <= room else [] for each in (two, large))
+    pair, whole = ([each] if line.of(each) <= room else [] for each in (two, large))
     if seconds_of([short, *pair, *whole, *typical, last]) > MOST_SECONDS:
         whole, typical, last = [], items.typical(TYPICAL, 1), last[:1]
     batches = [short, *pair, *whole, *typical]
@@ -162,34 +151,66 @@ def estimate(job: Job, prepared: Prepared, trainer: Trainer) -> Cost | None:
         log.info("measuring what the training will take, nothing is trained: %s", _minutes(seconds))
     steps, answer, micro = measure(trainer, batches, last, surely if surely < batch else None)
     if pair:
-        a_token = max(steps[1].peak - one.peak, 0) / (tokens(two) - most)
+        further = tokens(two) - line.longest
+        line = replace(line, a_token=max(steps[1].peak - one.peak, 0) / further)
     peak = max(step.peak for step in [one, *steps, *([answer] if answer else [])])
     if not whole:
-        peak = max(peak, peak_of(large))
-    size, fits = largest(), peak <= room
+        peak = max(peak, line.of(large))
+    size, fits = line.largest(limit), peak <= room
     if micro is not None and micro < min(surely, batch):  # memory ended before that
         size, fits = min(size, micro), False
 
-    # Time grows with the tokens, but for the optimizer's part of a step.
-    timed = steps[-TYPICAL:]
-    optimizer = sum(step.optimizer for step in timed) / TYPICAL
-    rate = sum(step.seconds - step.optimizer for step in timed) / sum(map(tokens, typical))
     count = all_steps(vars(args), items.count) if prepared.whole or args.max_steps > 0 else None
-    if count is None:
-        seconds = inputs_a_step(args) * items.mean * rate + optimizer
-    else:
-        epochs = count / steps_an_epoch(vars(args), items.count)
-        seconds = epochs * items.count * items.mean * rate + count * optimizer
-        if answered and answer and prepared.measure:
-            times = 0
-            if args.eval_strategy == "epoch":
-                times = math.ceil(epochs)
-            elif args.eval_strategy == "steps" and (every := args.eval_steps):
-                times = count // math.ceil(every * count if every < 1 else every)
-            evaluations = times * prepared.measure.share + prepared.measure.rough
-            seconds += evaluations * answer.seconds * answered.mean * answered.count / tokens(last)
+    seconds = _seconds(args, items, count, steps[-TYPICAL:], sum(map(tokens, typical)))
+    if count and answered and answer and prepared.measure:
+        evaluations = _evaluations(args, items, count) * prepared.measure.share
+        every = answer.seconds * answered.mean * answered.count / tokens(last)
+        seconds += (evaluations + prepared.measure.rough) * every
     device = args.device.type
     return Cost(count, seconds, peak, limit, batch, fits, size, items.most, job.unit, device)
+
+
+@dataclass(frozen=True)
+class _MemoryLine:
+    """Bytes at the peak by the tokens of a batch: of the longest input, and for each beyond."""
+
+    one: int
+    longest: int
+    a_token: float
+
+    def of(self, inputs: Sequence) -> int:
+        return round(self.one + max(0, tokens(inputs) - self.longest) * self.a_token)
+
+    def largest(self, limit: int) -> int:
+        """The power of two of the longest inputs that fits into ``limit`` bytes."""
+        if (free := ROOM * limit - self.one) < 0:
+            return 0
+        number = 1 + int(min(MOST - 1, free / max(self.a_token * self.longest, 1)))
+        return 1 << (number.bit_length() - 1)
+
+
+def _seconds(args, items: _Sample, count: int | None, steps: list[Step], read: int) -> float:
+    """Seconds of so many optimizer steps, without evaluation; of one where they are not known.
+
+    Args:
+        steps, read: of typical batches, and their tokens. Time grows with these, but for the
+            optimizer's part of a step.
+    """
+    optimizer = sum(step.optimizer for step in steps) / len(steps)
+    a_token = sum(step.seconds - step.optimizer for step in steps) / read
+    if count is None:
+        return inputs_a_step(args) * items.mean * a_token + optimizer
+    epochs = count / steps_an_epoch(vars(args), items.count)
+    return epochs * items.count * items.mean * a_token + count * optimizer
+
+
+def _evaluations(args, items: _Sample, count: int) -> int:
+    """Number of evaluations in so many steps."""
+    if args.eval_strategy == "epoch":
+        return math.ceil(count / steps_an_epoch(vars(args), items.count))
+    if args.eval_strategy != "steps" or not (every := args.eval_steps):
+        return 0
+    return count // math.ceil(every * count if every < 1 else every)
 
 
 def fitting(prepared: Prepared, trainer: Trainer, cost: Cost) -> int | None:

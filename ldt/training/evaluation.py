@@ -136,15 +136,15 @@ class ByExample(Measure):
 
     def _by_length(self, answers: Sequence, golds: Sequence, lengths: Sequence[int]) -> list[dict]:
         """The metrics of documents by their tokens, see `Measured`."""
-        found: list[dict[str, Any]] = []
+        table: list[dict[str, Any]] = []
         groups = by_doubling(lengths)
-        for most, own in groups if len(groups) > 1 else ():
-            parts = [answers[number] for number in own], [golds[number] for number in own]
+        for most, members in groups if len(groups) > 1 else ():
+            parts = [answers[number] for number in members], [golds[number] for number in members]
             metrics, _ = score_all(self.task, *parts, self.config)
             settings = settings_of(self.task, metrics)  # these tell nothing about the quality
             metrics = {name: value for name, value in metrics.items() if name not in settings}
-            found.append({"most_tokens": most, "documents": len(own), "metrics": metrics})
-        return found
+            table.append({"most_tokens": most, "documents": len(members), "metrics": metrics})
+        return table
 
     def names(self, trainer):
         rows = self.rows[0]
@@ -173,17 +173,17 @@ class ByExample(Measure):
             for row, number in enumerate(documents)
             if every or not self.rough or number in self.sampled
         ]
-        found: Mapping[str, Any] = {}
+        outputs: Mapping[str, Any] = {}
         if rows:
             part = {name: values[rows] for name, values in inputs.items()}
-            found = self.task.run(model, part, quick=self.rough)
+            outputs = self.task.run(model, part, quick=self.rough)
         whole, ids = {}, inputs["input_ids"]
         for name in self.task.answers.outputs:
-            size = found[name].shape[1] if rows else 1
+            size = outputs[name].shape[1] if rows else 1
             dtype = ids.dtype if name == WRITTEN else torch.float32
             whole[name] = ids.new_full((len(ids), size), NO_POSITION, dtype=dtype)
             if rows:
-                whole[name][rows] = found[name].to(dtype)
+                whole[name][rows] = outputs[name].to(dtype)
         return whole
 
     def _by_name(self, outputs) -> dict[str, np.ndarray]:
@@ -225,8 +225,8 @@ class MetricsByStep(TrainerCallback):
         return self.last.metrics
 
     def on_evaluate(self, args, state, control, metrics, **kwargs):
-        kept = {key: value for key, value in metrics.items() if is_metric(key)}
-        self._at[state.global_step] = self.last._replace(metrics=kept)
+        scores = {key: value for key, value in metrics.items() if is_metric(key)}
+        self._at[state.global_step] = self.last._replace(metrics=scores)
 
     def of_weights(self, trainer: Trainer) -> Measured:
         """Results of the weights that the model holds when training is over."""

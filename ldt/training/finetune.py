@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from ldt.data.options import DataSection
 from ldt.data.tokenization import add_tokens
 from ldt.errors import plain
 from ldt.io import files
-from ldt.io.sources import Names, digest, each, named
+from ldt.io.sources import digest, each, named
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.model.config import layer_windows
 from ldt.model.loading import draw_embeddings, find_folder, read_config
@@ -23,9 +22,10 @@ from ldt.recipe.recipe import Recipe
 from ldt.system import processors
 from ldt.tasks.base import Task, metric_of
 from ldt.tasks.writing_task import configure
-from ldt.training import kept, lora
+from ldt.training import dataset_cache, lora
 from ldt.training.arguments import check_smoothing
 from ldt.training.check import first_look
+from ldt.training.dataset_cache import LabelledSets
 from ldt.training.evaluation import ByExample, Measured
 from ldt.training.job import (
     Inputs,
@@ -35,7 +35,6 @@ from ldt.training.job import (
     longest_input,
     source_of,
 )
-from ldt.training.kept import LabelledSets
 from ldt.training.labelled import Golds, Ids, documents, encode_sets, items, sampler
 from ldt.training.summary import (
     Notice,
@@ -48,18 +47,7 @@ from ldt.training.summary import (
 )
 
 
-@dataclass
-class LabelledInputs(Inputs):
-    """Files of labelled documents.
-
-    Args:
-        dry: whether nothing is written that stays.
-    """
-
-    dry: bool
-
-
-class Finetuning(Job[LabelledInputs]):
+class Finetuning(Job[Inputs]):
     """A model that answers, by labelled documents.
 
     Args:
@@ -75,18 +63,19 @@ class Finetuning(Job[LabelledInputs]):
         """Hash the files. Reading them is left to `prepare`: a run that is refused need not wait
         for it, and the tokenizer of a resumed run is the checkpoint's."""
         data = self.recipe.data
-        hashes = {name: _digest(getattr(data, name)) for name in ("train", "eval")}
-        return LabelledInputs(training, hashes, scratch is not None)
+        sources = {name: getattr(data, name) for name in ("train", "eval")}
+        hashes = {name: digest(files) if files else None for name, files in sources.items()}
+        return Inputs(training, hashes, dry=scratch is not None)
 
     def prepare(self, inputs, checkpoint):
         task, data, seed = self.recipe.task, self.recipe.data, inputs.training["seed"]
-        large = kept.is_large(data)
+        large = dataset_cache.is_large(data)
         place = None
         if large and not inputs.dry and self.every == 1:
-            place = kept.place(self.recipe, inputs.hashes, seed)
+            place = dataset_cache.folder_of(self.recipe, inputs.hashes, seed)
         adapter = inputs.training.get("lora")
         with files.Lock(place, wait=True) if place else nullcontext():
-            sets = kept.opened(place) or self._read(seed, place)
+            sets = dataset_cache.load(place) or self._read(seed, place)
             # A checkpoint of an adapter has no base; the Trainer reads it.
             folder = find_folder((None if adapter else checkpoint) or self.recipe.model.path)
             config = read_config(folder, **sets.changes)
@@ -103,7 +92,7 @@ class Finetuning(Job[LabelledInputs]):
             if not sets.features:
                 workers = (data.workers or len(processors())) if large else 1
                 self._encode(sets, golds, tokenizer, **options, at=place, workers=workers)
-                kept.keep(place, sets)
+                dataset_cache.save(place, sets)
         batches = items(sets, task, tokenizer, **options)
         # The seed decides the weights of a new head and of new tokens, whatever was drawn before.
         set_seed(seed)
@@ -265,10 +254,6 @@ def settle(recipe: Recipe, config, measured: Measured) -> None:
 def _source(data: DataSection) -> dict[str, Any]:
     """The evaluation set, as the decisions name what they were chosen on."""
     if data.eval:
-        return {"source": named(each(data.eval)), "sha256": _digest(data.eval)}
-    share = {"share": data.eval_fraction, "sha256": _digest(data.train)}
+        return {"source": named(each(data.eval)), "sha256": digest(data.eval)}
+    share = {"share": data.eval_fraction, "sha256": digest(data.train or ())}
     return {"source": named(each(data.train or ())), **share}
-
-
-def _digest(source: Names | None) -> str | None:
-    return digest(source) if source else None

@@ -42,10 +42,12 @@ class Inputs:
         training: the `ldt.training.arguments.settings`.
         hashes: content hashes by key of the data section, for `ldt.recipe.run.identity`;
             None of what is no file.
+        dry: True if nothing is written that stays.
     """
 
     training: dict[str, Any]
     hashes: dict[str, str | None]
+    dry: bool = field(default=False, kw_only=True)
 
 
 def do_nothing(measured: Measured) -> None:

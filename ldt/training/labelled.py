@@ -39,7 +39,7 @@ from ldt.system import end_with_parent
 from ldt.tasks.base import Task, path_of, training_set
 from ldt.tasks.deciding import Deciding
 from ldt.tasks.weighted import classes_of
-from ldt.training.kept import LabelledSets
+from ldt.training.dataset_cache import LabelledSets
 
 AT_ONCE = 64  # documents that a process gets at a time
 Encode = Callable[[Example], list[Feature]]
@@ -124,8 +124,8 @@ def held_out(recipe: Recipe, seed: int) -> Examples:
 
 def _read(source: Names, data: DataSection, every: int = 1, at: Path | None = None) -> Examples:
     """The documents of a file or of several, one of each ``every``."""
-    found = reported(read(source, data), f"reading {named(source)}")
-    return unique(_one_in(every, found), at)
+    examples = reported(read(source, data), f"reading {named(source)}")
+    return unique(_one_in(every, examples), at)
 
 
 def _one_in(every: int, examples: Iterable[Example]) -> Iterator[Example]:
@@ -150,16 +150,16 @@ def unique(examples: Iterable[Example], at: Path | None = None) -> Examples:
             hashes.append(hash(example.id))
             yield example
 
-    found = Examples(seen(), at)
+    store = Examples(seen(), at)
     order = np.argsort(np.array(hashes), kind="stable")
     ordered = np.array(hashes)[order]
     alike = np.flatnonzero(ordered[1:] == ordered[:-1])
     for first, second in sorted(zip(order[alike + 1], order[alike], strict=True)):
-        later, earlier = found[first], found[second]
+        later, earlier = store[first], store[second]
         if later.id == earlier.id:
             where = f"{later.where}: id {later.id!r} stands at {earlier.where} too"
             raise DataError(where)
-    return found
+    return store
 
 
 def split(
@@ -243,8 +243,8 @@ def _units(
         unit, strata = task.groups(example, data)
         hashes.append(fingerprint(unit) if isinstance(unit, str) else hash(unit) % (1 << 64))
         names = strata or [None]
-        found = frozenset(numbers.setdefault(name, len(numbers)) for name in names)
-        which.append(sets.setdefault(found, len(sets)))
+        strata_of = frozenset(numbers.setdefault(name, len(numbers)) for name in names)
+        which.append(sets.setdefault(strata_of, len(sets)))
     _, firsts, of = np.unique(np.array(hashes), return_index=True, return_inverse=True)
     place = np.empty(len(firsts), int)
     place[np.argsort(firsts)] = np.arange(len(firsts))
@@ -299,9 +299,9 @@ def encode_sets(
         for name, part in examples.items()
     }
     doubts = _beyond(features["train"], task, data)
-    kept, thinned = task.thin(features["train"], seed)
-    if kept is not None:
-        features["train"] = features["train"].only(kept)
+    trained, thinned = task.thin(features["train"], seed)
+    if trained is not None:
+        features["train"] = features["train"].only(trained)
     if not len(features["train"]):
         raise DataError(f"{training_set(data)}: no document is left to train on")
     return Encoded(features, thinned, doubts)
@@ -350,7 +350,7 @@ def items(
     Args:
         seed: of what a task draws anew in every epoch.
     """
-    found: dict[str, Sequence[Any]] = {
+    batches: dict[str, Sequence[Any]] = {
         name: Items(part) if task.inputs.together else part for name, part in sets.features.items()
     }
     if task.inputs.shuffled:
@@ -360,8 +360,8 @@ def items(
         numbers = np.unique(sets.features["train"].documents).tolist()
         lists = [path_of(task, name, data) for name in task.inputs.shuffled]
         shuffle = partial(reordered, lists=lists)
-        found["train"] = Reshuffled(sets.examples["train"], numbers, shuffle, encode, seed)
-    return found
+        batches["train"] = Reshuffled(sets.examples["train"], numbers, shuffle, encode, seed)
+    return batches
 
 
 def encode_all(
@@ -382,7 +382,7 @@ def encode_all(
     Args:
         all: False gives what the task trains on (`Task.instances`) in place of all.
         what: the work in words, where it takes long.
-        at: name of the file that keeps the inputs; those that it has already are not made again.
+        at: name of the file that keeps the inputs; those that it has already are not inputs again.
         workers: processes that encode; several take `Examples`.
 
     Raises:
@@ -401,9 +401,9 @@ def encode_all(
     first = documents_there(at) if at else 0
 
     def features() -> Iterator[Feature]:
-        made = _encoded(examples, first, encode, workers)
+        inputs = _encoded(examples, first, encode, workers)
         total = len(examples) if isinstance(examples, Sized) else None
-        for number, parts in enumerate(reported(made, what, first=first, total=total), first):
+        for number, parts in enumerate(reported(inputs, what, first=first, total=total), first):
             yield from (part | {"document": number} for part in parts)
 
     return Features(features(), at)
@@ -491,8 +491,8 @@ class Balanced(Sampler[int]):
     def __init__(self, classes: Sequence[Sequence[int]], seed: int):
         self.seed, self.epoch, self.size = seed, 0, len(classes)
         members: dict[int, list[int]] = {}
-        for number, own in enumerate(classes):
-            for name in own or [-1]:
+        for number, names in enumerate(classes):
+            for name in names or [-1]:
                 members.setdefault(name, []).append(number)
         self.members = [np.array(members[name]) for name in sorted(members)]
 
@@ -507,13 +507,12 @@ class Balanced(Sampler[int]):
         generator = np.random.default_rng([self.seed, self.epoch])
         shares = np.full(len(self.members), self.size // len(self.members))
         shares[generator.permutation(len(shares))[: self.size - shares.sum()]] += 1
-        drawn = [
-            np.concatenate([generator.permutation(own) for _ in range(-(-share // len(own)))])[
-                :share
-            ]
-            for own, share in zip(self.members, shares.tolist(), strict=True)
-            if share
-        ]
+        drawn = []
+        for numbers, share in zip(self.members, shares.tolist(), strict=True):
+            rounds = range(-(-share // len(numbers)))
+            if share:
+                again = [generator.permutation(numbers) for _ in rounds]
+                drawn.append(np.concatenate(again)[:share])
         yield from generator.permutation(np.concatenate(drawn)).tolist()
 
 

@@ -124,7 +124,8 @@ def _require_space(run: Run, model, training: dict[str, Any]) -> None:
     if training["save_strategy"] != "no":
         count = (training["save_total_limit"] or 2) + 2  # the best one, and the one being written
     what = f"{count} checkpoints and the model" if count else "the model"
-    files.require_space(run.folder, (3 * count + 1) * size, what)
+    would_do = "free some, set training.save_total_limit=1, or choose another training.output_dir"
+    files.require_space(run.folder, (3 * count + 1) * size, what, would_do)
 
 
 def _measure(job: Job, prepared, trainer) -> Cost | None:

@@ -47,7 +47,7 @@ from ldt.recipe.recipe import Recipe
 from ldt.tasks.masked_lm import masked_lm_metrics
 from ldt.training import processes
 from ldt.training.check import first_look_at_text
-from ldt.training.evaluation import BySum, Measured
+from ldt.training.evaluation import BySum
 from ldt.training.job import (
     Inputs,
     Job,
@@ -160,7 +160,10 @@ class Pretraining(Job[CorpusInputs]):
         # The seed decides the weights of a new model, whatever was drawn before.
         set_seed(seed)
         model = self._model(inputs.config, checkpoint)
-        evaluation = items.get("eval")
+        evaluation, measure = items.get("eval"), None
+        if evaluation is not None:
+            sizes = {"tokens": evaluation.tokens, "size": evaluation.size}
+            measure = BySum(partial(masked_lm_metrics, **sizes))
         copies = not task.global_attention and self._global_are_copies()
         data = {name: {"source": source_of(self.recipe, name)} | facts[name] for name in facts}
         if inputs.data.streaming:
@@ -177,7 +180,7 @@ class Pretraining(Job[CorpusInputs]):
             eval_items=evaluation,
             collate=Collator(model.config.pad_token_id, type(model)),
             names=InputNumbers(),
-            measure=_measure(evaluation) if evaluation is not None else None,
+            measure=measure,
             metric="loss",
             facts={
                 "problem": None,
@@ -189,7 +192,7 @@ class Pretraining(Job[CorpusInputs]):
             notices=notices,
             whole=inputs.whole,
             callbacks=[self._frozen_rows(model)] if task.trainable == "positions" else [],
-            finish=partial(_copy_at_end, model) if copies else do_nothing,
+            finish=(lambda measured: copy_local_to_global(model)) if copies else do_nothing,
         )
 
     def _items(
@@ -294,11 +297,6 @@ class Pretraining(Job[CorpusInputs]):
         return f"ldt finetune RECIPE model.path={run}"
 
 
-def _measure(items: LmItems) -> BySum:
-    """The metrics of an evaluation on these items."""
-    return BySum(partial(masked_lm_metrics, tokens=items.tokens, size=items.size))
-
-
 def _facts(store: TokenStore, items: LmItems) -> dict[str, Any]:
     """Numbers and hash of a set, for metrics.json."""
     return {
@@ -311,11 +309,6 @@ def _facts(store: TokenStore, items: LmItems) -> dict[str, Any]:
         "messages": store.messages,
         "sha256": store.digest(),
     }
-
-
-def _copy_at_end(model, measured: Measured) -> None:
-    """Have the global projections follow what the local ones have learned."""
-    copy_local_to_global(model)
 
 
 @torch.no_grad()
@@ -406,9 +399,9 @@ def _train(sources: Sequence[CorpusSource], recipe: Recipe, seed: int, folder: P
         special_tokens=SPECIAL,
         show_progress=False,
     )
-    made = bpe.get_vocab_size()
-    if made < size:
-        log.info("the text has pairs for %s entries only", f"{made:,}")
+    learned = bpe.get_vocab_size()
+    if learned < size:
+        log.info("the text has pairs for %s entries only", f"{learned:,}")
     try:
         with TemporaryDirectory(prefix="ldt-") as parts, files.new_folder(folder) as new:
             vocab, merges = bpe.save_model(parts)
@@ -468,7 +461,8 @@ def new_config(recipe: Recipe, tokenizer) -> Any:
         config = config_class(**values | chosen | changes)
         config.check()
     except Exception as error:  # the config classes have kinds of their own
-        raise RecipeError(f"{where}: {_line(error)}") from error
+        line = str(error).strip().splitlines()[-1].strip()
+        raise RecipeError(f"{where}: {line}") from error
     return config
 
 
@@ -500,7 +494,3 @@ def check_keys(
             raise RecipeError(f"{where}: is set by {elsewhere[key]}")
         if key not in known:
             raise RecipeError(f"{where}: unknown key{did_you_mean(key, known)}")
-
-
-def _line(error: Exception) -> str:
-    return str(error).strip().splitlines()[-1].strip()

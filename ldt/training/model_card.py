@@ -90,7 +90,7 @@ def card(
         metrics = {key.removeprefix("eval_"): v for key, v in results["metrics"].items()}
         decided += map(_code, settings_of(task, metrics))
     decisions = getattr(config, "decisions", {})
-    made = ModelCard.from_template(
+    page = ModelCard.from_template(
         _metadata(task, results, name),
         template_path=str(TEMPLATE),
         kind=task.reads.kind,
@@ -123,7 +123,7 @@ def card(
         plain=_plain,
         code=_code,
     )
-    return made.content.rstrip() + "\n"
+    return page.content.rstrip() + "\n"
 
 
 def _auto(task: AnyTask, config) -> str | None:

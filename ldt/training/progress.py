@@ -187,8 +187,8 @@ def _gate(model: Any) -> dict[str, float]:
     """{"gate": mean amount of the gates of a Poolingformer}, empty for other models."""
     from ldt.model.pooling import gates
 
-    found = [abs(gate) for layer in gates(model).values() for gate in layer]
-    return {"gate": sum(found) / len(found)} if found else {}
+    amounts = [abs(gate) for layer in gates(model).values() for gate in layer]
+    return {"gate": sum(amounts) / len(amounts)} if amounts else {}
 
 
 def _place(state) -> str:
@@ -230,8 +230,8 @@ def check_reports(recipe: Recipe) -> None:
         except Exception as error:  # of kinds that differ, all with a line for people
             line = first_line(error)
             if "install" in line:
-                told = _PIP.search(line)
-                line = f"{name} is not installed; {told[0] if told else f'pip install {name}'}"
+                pip = _PIP.search(line)
+                line = f"{name} is not installed; {pip[0] if pip else f'pip install {name}'}"
             raise RecipeError(f"{where}: {line}") from error
         if name == "wandb" and not _has_wandb_key():
             raise RecipeError(

@@ -120,10 +120,10 @@ class ItemTrainer(transformers.Trainer):
         if together == size or not self.accelerator.gradient_state.end_of_dataloader:
             return batch
         last = len(cast(Sized, data)) % together or together
-        kept = min(max(last - size * self.args.process_index, 0), size)
-        rows = int(batch["rows"][: max(kept, 1)].sum())
+        count = min(max(last - size * self.args.process_index, 0), size)
+        rows = int(batch["rows"][: max(count, 1)].sum())
         cut = {name: value[:rows] for name, value in batch.items()}
-        return cut | {name: batch[name][:kept] for name in ("document", "rows")}
+        return cut | {name: batch[name][:count] for name in ("document", "rows")}
 
     # -- training
 

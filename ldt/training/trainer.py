@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
 import os
 import pickle
-import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -222,38 +220,16 @@ class Trainer(ItemTrainer):
         self._check_weights()
         self.store_flos()
         step = self.state.global_step
-        target = self.place.checkpoint(step)
         if self.state.best_global_step == step:
-            self.state.best_model_checkpoint = str(target)
-        folder = Path(broadcast_object_list([str(files.temporary(target))])[0])
+            self.state.best_model_checkpoint = str(self.place.checkpoint(step))
         self.check_folder()
-        # A full disk must not end the run: a failure is logged, and the next save tries again.
-        failure: Exception | None = None
-        try:
-            try:
-                self._check_space()
-                self._fill(folder)
-            except Exception as error:
-                if not files.is_write_error(error):
-                    raise
-                failure = error
-            # One process seals the folder, when all have written their parts.
-            self.accelerator.wait_for_everyone()
-            if self.args.should_save and failure is None:
-                try:
-                    self._require_all(folder)
-                    checkpoints.seal(folder, target, step)
-                except OSError as error:
-                    failure = error
-        finally:
-            if self.args.should_save:
-                shutil.rmtree(folder, ignore_errors=True)
-        # All processes go on alike; a best checkpoint that was not saved is none.
-        said = broadcast_object_list([failure and files.unwritten(failure)])[0]
-        if said:
+        # A full disk must not end the run: a failure is logged, and the next save tries again; a
+        # best checkpoint that was not saved is none.
+        reason = self._write_checkpoint(self.place)
+        if reason:
             self.check_folder()
             if self.state.best_global_step == step:
-                self.lost_best = LostBest(self.state.best_metric, step, said)
+                self.lost_best = LostBest(self.state.best_metric, step, reason)
             self.state.best_metric, self.state.best_global_step, best = self._saved_best
             self.state.best_model_checkpoint = best
             log.warning(
@@ -261,7 +237,7 @@ class Trainer(ItemTrainer):
                 "again; until then the run can only resume from an older checkpoint. Free some "
                 "disk space under %s",
                 step,
-                said,
+                reason,
                 self.place,
             )
             return
@@ -326,42 +302,47 @@ class Trainer(ItemTrainer):
         if fault:
             raise FolderLost(fault)
 
-    def _check_space(self) -> None:
-        """Raise OSError if the disk cannot hold another checkpoint such as the newest one."""
-        *_, newest = [None, *self.place.checkpoints().values()]
-        if newest is None or not self.args.should_save:
-            return
-        needed = sum(path.stat().st_size for path in newest.rglob("*") if path.is_file())
-        free = shutil.disk_usage(self.place.folder).free
-        if free < needed:
-            what = f"{free / 1e6:,.1f} MB free, {needed / 1e6:,.1f} MB needed"
-            raise OSError(errno.ENOSPC, what, str(self.place))
-
     def rescue(self, run: Run) -> None:
         """Save a checkpoint of this moment into another run folder, which is there.
 
         Raises:
             OSError: the disk did not take it.
         """
-        step = self.state.global_step
-        target = run.checkpoint(step)
-        unfinished = files.temporary(target)
         self.state.best_metric = self.state.best_global_step = None  # it went with the folder
         self.state.best_model_checkpoint = None
+        if reason := self._write_checkpoint(run):
+            raise OSError(reason)
+
+    def _write_checkpoint(self, run: Run) -> str | None:
+        """Write a checkpoint of this moment into a run folder; the reason why the disk did not take
+        it, the same in all processes."""
+        step = self.state.global_step
+        target = run.checkpoint(step)
+        folder = Path(broadcast_object_list([str(files.temporary(target))])[0])
+        failure: Exception | None = None
         try:
-            self._fill(unfinished)
+            try:
+                if self.args.should_save:
+                    checkpoints.require_space(run)
+                self._fill(folder)
+            except Exception as error:
+                if not files.is_write_error(error):
+                    raise
+                failure = error
+            # One process seals the folder, when all have written their parts.
             self.accelerator.wait_for_everyone()
-            if self.args.should_save:
-                checkpoints.seal(unfinished, target, step)
+            if self.args.should_save and failure is None:
+                try:
+                    missing = self.args.world_size - len(list(folder.glob("run_state*.pt")))
+                    if missing:
+                        raise OSError(f"{missing} processes could not write their part")
+                    checkpoints.seal(folder, target, step)
+                except OSError as error:
+                    failure = error
         finally:
             if self.args.should_save:
-                files.remove(unfinished)
-
-    def _require_all(self, folder: Path) -> None:
-        """Raise OSError when another process could not write its part."""
-        written = len(list(folder.glob("run_state*.pt")))
-        if written < self.args.world_size:
-            raise OSError(f"{self.args.world_size - written} processes could not write their part")
+                files.remove(folder)
+        return broadcast_object_list([failure and files.unwritten(failure)])[0]
 
     # -- divergence
 

@@ -10,7 +10,6 @@ from convertible import ROWS, SMALL, digests, edit
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, LongformerForMaskedLM, LongformerModel
 
-from ldt import convert as module
 from ldt.convert import convert
 from ldt.convert.kinds import KINDS
 from ldt.errors import ResourceError, UserError
@@ -258,8 +257,8 @@ def test_neither_the_source_nor_another_folder_is_overwritten(make, tmp_path):
 
 def test_a_full_disk_is_said_before_writing(make, tmp_path, monkeypatch):
     usage = shutil._ntuple_diskusage(10**6, 10**6, 100)
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(ResourceError, match="MiB are free"):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    with pytest.raises(ResourceError, match="MB needed for the model; free some, or name another"):
         convert(make(), tmp_path / "long", **SMALL)
     assert [p.name for p in tmp_path.iterdir()] == ["roberta"]
 

@@ -75,7 +75,7 @@ def is_large(data: DataSection) -> bool:
     return sum(os.path.getsize(name) for name in names if os.path.isfile(name)) >= LARGE
 
 
-def place(recipe: Recipe, hashes: Mapping[str, str | None], seed: int) -> Path | None:
+def folder_of(recipe: Recipe, hashes: Mapping[str, str | None], seed: int) -> Path | None:
     """The folder of a recipe's sets, there or not; None where what they are made of is not known:
     files elsewhere, or a model that is not here.
 
@@ -88,14 +88,14 @@ def place(recipe: Recipe, hashes: Mapping[str, str | None], seed: int) -> Path |
     """
     data, path = recipe.data, recipe.model.path
     sets = {name: hashes[name] for name in ("train", "eval") if getattr(data, name)}
-    named = recipe.task.reads.files or data.text_files  # files that the data name
-    if path is None or None in sets.values() or (named and not data.evidence):
+    names_files = recipe.task.reads.files or data.text_files
+    if path is None or None in sets.values() or (names_files and not data.evidence):
         return None
     try:
         model = find_folder(path)
     except UserError:  # who loads it says so
         return None
-    told = [file for file in sorted(model.iterdir()) if file.suffix in _BESIDE_WEIGHTS]
+    decisive = [file for file in sorted(model.iterdir()) if file.suffix in _BESIDE_WEIGHTS]
     parts = {
         "code": _code(),
         "versions": [transformers.__version__, tokenizers.__version__],
@@ -104,7 +104,7 @@ def place(recipe: Recipe, hashes: Mapping[str, str | None], seed: int) -> Path |
         "evidence": _listing(Path(data.evidence)) if data.evidence else None,
         "task": recipe.task.model_dump(mode="json"),
         "model": recipe.model.model_dump(mode="json", exclude={"path"}),
-        "tokenizer": {file.name: files.digest(file) for file in told},
+        "tokenizer": {file.name: files.digest(file) for file in decisive},
         "seed": seed,
     }
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
@@ -114,25 +114,25 @@ def place(recipe: Recipe, hashes: Mapping[str, str | None], seed: int) -> Path |
 @functools.cache
 def _code() -> str:
     """A hash of the code by which inputs come about, as it is at hand."""
-    found = hashlib.sha256()
+    total = hashlib.sha256()
     for package in _CODE:
         for path in sorted((Path(__file__).parents[1] / package).rglob("*.py")):
-            found.update(path.read_bytes())
-    return found.hexdigest()
+            total.update(path.read_bytes())
+    return total.hexdigest()
 
 
 def _listing(folder: Path) -> str:
     """A hash of the names, sizes and times of the files in a folder."""
-    found = hashlib.sha256()
+    total = hashlib.sha256()
     for path, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
             facts = os.stat(os.path.join(path, name))
-            found.update(f"{path}/{name}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
-    return found.hexdigest()
+            total.update(f"{path}/{name}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
+    return total.hexdigest()
 
 
-def opened(folder: Path | None) -> LabelledSets | None:
+def load(folder: Path | None) -> LabelledSets | None:
     """The sets of a folder; None where it has none, or they are damaged, which is logged.
 
     Documents that a killed run has read are removed, their inputs are not.
@@ -140,15 +140,14 @@ def opened(folder: Path | None) -> LabelledSets | None:
     if folder is None or not folder.is_dir():
         return None
     try:
-        found = _opened(folder)
+        sets = _read(folder)
     except FileNotFoundError:
-        found = None
+        pass
     except Exception as error:  # whatever somebody else has put there
         log.warning("%s: damaged (%s), made again", folder, first_line(error))
-        found = None
-    if found is not None:
+    else:
         log.info("%s has the documents encoded, by an earlier run", folder)
-        return found
+        return sets
     whole = (folder / WHOLE).exists()
     for path in folder.iterdir():
         if not path.name.startswith(".lock") and (whole or "-inputs." not in path.name):
@@ -156,31 +155,25 @@ def opened(folder: Path | None) -> LabelledSets | None:
     return None
 
 
-def _opened(folder: Path) -> LabelledSets:
+def _read(folder: Path) -> LabelledSets:
     content = (folder / WHOLE).read_bytes()
     if zlib.crc32(content[4:]) != int.from_bytes(content[:4], "little"):
         raise ValueError(f"{WHOLE} has changed since it was written")
-    told = values(content[4:])
-    whole = {name: Examples.opened(folder / name) for name in told.pop("files")}
-    rows, kept = told.pop("rows"), told.pop("kept")
-    empty = Examples()
+    facts = values(content[4:])
+    rows, trained = facts.pop("rows"), facts.pop("trained")
     examples = {
-        name: whole[file].only(rows[name]) if file else empty
-        for name, file in told.pop("of").items()
+        name: Examples.opened(folder / file).only(rows[name]) if file else Examples()
+        for name, file in facts.pop("files").items()
     }
     features = {name: Features.opened(folder / f"{name}-inputs") for name in examples}
-    features["train"] = features["train"].only(kept)
-    return LabelledSets(
-        examples=examples,
-        features=features,
-        lengths={name: LengthReport(**facts) for name, facts in told.pop("lengths").items()},
-        labels={name: Counter(counts) for name, counts in told.pop("labels").items()},
-        baselines={name: Baseline(**facts) for name, facts in told.pop("baselines").items()},
-        **told,
-    )
+    features["train"] = features["train"].only(trained)
+    for key, cls in (("lengths", LengthReport), ("baselines", Baseline)):
+        facts[key] = {name: cls(**each) for name, each in facts[key].items()}
+    facts["labels"] = {name: Counter(counts) for name, counts in facts["labels"].items()}
+    return LabelledSets(examples=examples, features=features, **facts)
 
 
-def keep(folder: Path | None, sets: LabelledSets) -> None:
+def save(folder: Path | None, sets: LabelledSets) -> None:
     """Keep what there is to say of sets whose documents and inputs a folder has already.
 
     Raises:
@@ -188,24 +181,27 @@ def keep(folder: Path | None, sets: LabelledSets) -> None:
     """
     if folder is None:
         return
-    given = {
+    of_eval = "eval" if (folder / "eval.rows").exists() else "train"  # of which it is a part
+    names = {"train": "train", "eval": of_eval}
+    names = {name: names[name] if len(part) else "" for name, part in sets.examples.items()}
+    rows = {
+        name: Examples.opened(folder / file).numbers_of(sets.examples[name])
+        for name, file in names.items()
+        if file
+    }
+    inputs = Features.opened(folder / "train-inputs")
+    facts = {
         name: part for name, part in vars(sets).items() if name not in ("examples", "features")
     }
-    names = [name for name in ("train", "eval") if (folder / f"{name}.rows").exists()]
-    of = {name: name if name in names else "train" for name in sets.examples}
-    of = {name: file if len(sets.examples[name]) else "" for name, file in of.items()}
-    opened = {name: Examples.opened(folder / name) for name in names}
-    inputs = Features.opened(folder / "train-inputs")
-    told = given | {
+    facts |= {
         "files": names,
-        "of": of,
-        "rows": {n: opened[file].numbers_of(sets.examples[n]) for n, file in of.items() if file},
-        "kept": inputs.numbers_of(sets.features["train"]),
+        "rows": rows,
+        "trained": inputs.numbers_of(sets.features["train"]),
         "lengths": {name: asdict(report) for name, report in sets.lengths.items()},
         "labels": {name: dict(counts) for name, counts in sets.labels.items()},
         "baselines": {name: each._asdict() for name, each in sets.baselines.items()},
     }
-    content = pickle.dumps(told, 5)
+    content = pickle.dumps(facts, 5)
     try:
         check = zlib.crc32(content).to_bytes(4, "little")
         files.write_whole(folder / WHOLE, check + content)

@@ -10,7 +10,7 @@ import pytest
 from ldt.data.features import Features
 from ldt.errors import DataError
 from ldt.io.record_store import Examples
-from ldt.training import kept, labelled
+from ldt.training import dataset_cache, labelled
 from ldt.training.arguments import settings
 from ldt.training.finetune import Finetuning
 
@@ -18,7 +18,7 @@ from ldt.training.finetune import Finetuning
 @pytest.fixture(autouse=True)
 def large(monkeypatch):
     """Lets every set be a large one."""
-    monkeypatch.setattr(kept, "LARGE", 1)
+    monkeypatch.setattr(dataset_cache, "LARGE", 1)
 
 
 @pytest.fixture
@@ -146,12 +146,12 @@ def cut_rows(folder):
 
 
 def change_sets(folder):
-    content = (folder / kept.WHOLE).read_bytes()
-    (folder / kept.WHOLE).write_bytes(content[:-9] + b"123456789")
+    content = (folder / dataset_cache.WHOLE).read_bytes()
+    (folder / dataset_cache.WHOLE).write_bytes(content[:-9] + b"123456789")
 
 
 def remove_sets(folder):
-    (folder / kept.WHOLE).unlink()
+    (folder / dataset_cache.WHOLE).unlink()
 
 
 @pytest.mark.parametrize("damage", [remove_rows, cut_rows, change_sets, remove_sets])
@@ -171,8 +171,8 @@ def test_code_in_a_file_of_sets_is_not_run(prepared, caplog):
     first = prepared("data.cache=other")
     prepared()
     content = b"cos\nmkdir\n(Vrun\ntR."
-    check = kept.zlib.crc32(content).to_bytes(4, "little")
-    (folders()[0] / kept.WHOLE).write_bytes(check + content)
+    check = dataset_cache.zlib.crc32(content).to_bytes(4, "little")
+    (folders()[0] / dataset_cache.WHOLE).write_bytes(check + content)
     assert_alike(first, prepared())
     assert "os.mkdir is no value" in caplog.text.replace("posix", "os")
     assert not Path("run").exists()
@@ -181,7 +181,7 @@ def test_code_in_a_file_of_sets_is_not_run(prepared, caplog):
 def test_a_dry_run_and_small_sets_leave_nothing(prepared, tmp_path, monkeypatch):
     prepared(dry=tmp_path)
     assert not folders()
-    monkeypatch.setattr(kept, "LARGE", 1 << 20)
+    monkeypatch.setattr(dataset_cache, "LARGE", 1 << 20)
     prepared()
     assert not folders()
 
