@@ -163,15 +163,7 @@ def convert(
         if architecture != "longformer" or positions != "tile":
             raise UserError(_not_of_rotary(kind.removeprefix("ldt_"), architecture, positions))
         origin = rotary.read(folder, kind, source, max_length, window, rope_theta, rope_scaling)
-        plan = _Plan(
-            origin,
-            _target(source, *where, usable_length(origin.config)),
-            origin.config,
-            origin.weights(),
-            load_tokenizer(folder, origin.model.config),
-            origin.facts(),
-            lambda model: rotary.prove(origin, model),
-        )
+        plan = _rotary_plan(origin, _target(source, *where, usable_length(origin.config)))
         _check_head(origin, source, check)
     elif rope_theta is not None or rope_scaling is not None:
         raise UserError(
@@ -187,6 +179,17 @@ def convert(
         windows, pooling = _attention(origin, architecture, window, second_level)
         plan = _long_plan(origin, path, max_length, windows, pooling, positions)
     return _written(plan, source, check)
+
+
+def _rotary_plan(origin, target) -> _Plan:
+    """The plan of a model with rotary positions."""
+    tokenizer = load_tokenizer(origin.folder, origin.model.config)
+    weights, facts = origin.weights(), origin.facts()
+
+    def checks(model):
+        return rotary.prove(origin, model)
+
+    return _Plan(origin, target, origin.config, weights, tokenizer, facts, checks)
 
 
 def _long_plan(origin, target, max_length, windows, pooling, positions) -> _Plan:

@@ -29,7 +29,6 @@ from ldt.model.loading import read_tokenizer
 from ldt.recipe import recipe as recipes
 from ldt.recipe.run import Run
 from ldt.tasks.char_lm import Sampling, character_lm_metrics
-from ldt.training import char_lm, loop
 from ldt.training.char_lm import phases
 from ldt.training.trainer import Trainer
 
@@ -132,22 +131,6 @@ def test_two_phases_lower_the_bits_per_character_and_leave_a_run_each(recipe, ca
     assert "windows 8, 16 from the bottom to the top" in card
 
 
-def test_a_phase_begins_with_the_weights_of_the_one_before(recipe, monkeypatch):
-    begun = []
-    ready = char_lm.CharacterTraining.prepare
-
-    def prepare(self, inputs, checkpoint):
-        found = ready(self, inputs, checkpoint)
-        begun.append({name: x.clone() for name, x in found.model.state_dict().items()})
-        return found
-
-    monkeypatch.setattr(char_lm.CharacterTraining, "prepare", prepare)
-    train(recipe())
-    before = weights("runs/r/phase-1")
-    assert all(torch.equal(begun[1][name], x) for name, x in before.items())
-    assert not torch.equal(begun[0]["norm.weight"], before["norm.weight"])
-
-
 def test_a_killed_training_goes_on_bit_by_bit_in_its_phase(recipe, monkeypatch):
     class Stop(Exception):
         pass
@@ -185,16 +168,6 @@ def test_a_finished_training_stays_and_is_replaced_when_asked(recipe, capsys):
     with pytest.raises(UserError, match=r"phase-1: holds this run, finished; --overwrite"):
         train(recipe())
     assert train(recipe("training.seed=5"), overwrite=True) != metrics
-
-
-def test_an_overwritten_training_that_is_killed_does_not_pass_for_finished(recipe, monkeypatch):
-    train(recipe())
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "train", lambda *args, **kwargs: {}["killed"])
-        with pytest.raises(KeyError):
-            train(recipe(), overwrite=True)
-    assert not Path("runs/r/model.safetensors").exists()
-    assert Run("runs/r").record() is None
 
 
 @pytest.mark.parametrize("native", [True, False])

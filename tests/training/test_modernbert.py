@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from recipe_data import LINES
-from training_runs import assert_same_run, documents, train
+from training_runs import assert_same_run, train
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, pipeline
-from typer.testing import CliRunner
 
-from ldt.cli import app
 from ldt.convert import convert
 from ldt.errors import Interrupted, ModelError, RecipeError
 from ldt.inference.predict import predict
@@ -186,26 +184,3 @@ def test_an_adapter_is_trained_and_merged(recipe, tiny_modernbert):
     merged, alone = (answers(run, "dev.jsonl") for run in ("runs/r", "runs/r/adapter"))
     for a, b in zip(merged, alone, strict=True):
         assert b["scores"] == pytest.approx(a["scores"], abs=1e-4)
-
-
-@pytest.mark.slow
-def test_the_commands_of_a_new_user(place, tiny_modernbert):
-    """Convert, pretrain, finetune, predict, evaluate, from the shell."""
-    documents("lines.jsonl", 30, 2)
-    lines = map(json.loads, Path("lines.jsonl").read_text().splitlines())
-    Path("text.txt").write_text("\n".join(line["text"] for line in lines))
-    Path("c.yaml").write_text("task: {name: classification}\ndata: {train: train.jsonl}\n")
-    Path("p.yaml").write_text(
-        "task: {name: mlm, mask_fraction: 0.3}\n"
-        "data: {train: text.txt, eval_fraction: 0.1, documents: line, tokens_per_step: 512}\n"
-    )
-    for command in (
-        ["convert", str(tiny_modernbert), "long", "--max-length", "256", "--window", "16"],
-        ["pretrain", "p.yaml", "model.path=long", *SHORT],
-        ["finetune", "c.yaml", "model.path=runs/p", *SHORT],
-        ["predict", "dev.jsonl", "--model", "runs/c", "--output", "a.jsonl"],
-        ["evaluate", "runs/p", "--gold", "text.txt", "--length", "64"],
-    ):
-        run = CliRunner().invoke(app, command)
-        assert run.exit_code == 0, (command, run.output)
-    assert len(Path("a.jsonl").read_text().splitlines()) == 7

@@ -3,7 +3,6 @@
 import json
 import logging
 import sys
-from functools import wraps
 from pathlib import Path
 
 import numpy as np
@@ -11,22 +10,20 @@ import pytest
 import torch
 from recipe_data import summarization
 from safetensors.torch import load_file
-from training_runs import assert_same_run, rows, train
+from training_runs import assert_same_run, train
 from transformers import AutoTokenizer, GenerationConfig, LEDForConditionalGeneration
 
-from ldt.data.features import Collator, Features
-from ldt.data.formats import read
+from ldt.data.features import Features
 from ldt.errors import ModelError, RecipeError, UserError
 from ldt.inference.predict import predict
 from ldt.io.records import Example
 from ldt.metrics import evaluate
 from ldt.metrics.summarization import ROUGE, scorer
-from ldt.model import LdtForConditionalGeneration, load
+from ldt.model import LdtForConditionalGeneration
 from ldt.model.adapters import PROJECTIONS
 from ldt.recipe import recipe as recipes
 from ldt.recipe.run import Run
 from ldt.tasks import QasperGeneration, Summarization
-from ldt.tasks.base import score_all
 from ldt.training import cost
 from ldt.training.arguments import settings
 from ldt.training.evaluation import ByExample
@@ -121,27 +118,6 @@ def test_predict_answers_as_the_evaluation_did_and_as_transformers_does(recipe, 
         marks[:, 0] = 1
         (written,) = model.generate(input_ids=ids, global_attention_mask=marks)
         assert tokenizer.decode(written, skip_special_tokens=True).strip() == answer["summary"]
-
-
-@pytest.mark.slow
-def test_while_it_trains_some_documents_are_summarized_greedily(recipe):
-    train(recipe())
-    step = json.loads(Path("runs/r/metrics.json").read_text())["step_of_weights"]
-    (row,) = (r for r in rows("runs/r") if r["step"] == step and "eval_rouge1" in r)
-    task, data = recipe().task, recipe().data
-    model, tokenizer = load("runs/r", task.head()), AutoTokenizer.from_pretrained("runs/r")
-    examples = list(read("dev.jsonl", data))[:8]
-    options = {"data": data, "max_length": 48, "config": model.config}
-    answers = []
-    for example in examples:
-        features = task.encode(example, tokenizer, **options)
-        batch = Collator(1, task.head(), task.inputs.extras)(features)
-        with torch.inference_mode():
-            written = task.run(model, batch, quick=True)["sequences"].numpy()
-        answers.append(task.decode([{"sequences": written[0]}], None, example, features))
-    golds = [task.gold(example, data, None) for example in examples]
-    metrics, _ = score_all(task, answers, golds, None)
-    assert {f"eval_{name}": value for name, value in metrics.items()}.items() <= row.items()
 
 
 def test_what_is_written_stands_in_the_row_of_its_document():
@@ -242,26 +218,6 @@ def test_a_run_that_ends_while_it_writes_resumes_bit_by_bit(recipe, monkeypatch,
                 train(own)
         train(own, resume=True)
         assert_same_run("runs/whole", f"runs/{call}")
-
-
-def test_smoothed_labels_are_those_of_the_trainer(recipe, monkeypatch):
-    seen = []
-    forward = LdtForConditionalGeneration.forward
-
-    @wraps(forward)
-    def noted(self, *args, **kwargs):
-        seen.append({name for name, value in kwargs.items() if value is not None})
-        return forward(self, *args, **kwargs)
-
-    monkeypatch.setattr(LdtForConditionalGeneration, "forward", noted)
-    short = ("training.max_steps=1", "task.generation.max_length=6")
-    plain = train(recipe(*short))
-    assert all("labels" in names for names in seen if "encoder_outputs" not in names)
-    seen.clear()
-    more = ("training.label_smoothing_factor=0.3", "training.output_dir=runs/s")
-    smooth = train(recipe(*short, *more))
-    assert all("decoder_input_ids" in names and "labels" not in names for names in seen)
-    assert smooth["eval_loss"] != plain["eval_loss"]
 
 
 def test_answers_say_what_was_not_read_and_what_has_no_end(recipe, caplog):
