@@ -39,7 +39,7 @@ from official_data import RANKED, Words, claims, parts, sample
 from rich.console import Console
 from rich.table import Table
 
-from ldt.data.formats.contractnli import LABELS
+from ldt.benchmarks.contractnli import LABELS
 from ldt.io.files import write_whole
 
 ROOT = Path(__file__).parents[1]

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
-from ldt.data.formats import contractnli, qasper
+from ldt.benchmarks import contractnli, qasper
 from ldt.io.files import write_whole
 from ldt.io.strict_json import read
 

@@ -128,7 +128,7 @@ def encoding():
     """Seconds to encode the first 100,000 documents, by one process and by two, in turn."""
     from transformers import AutoTokenizer
 
-    from ldt.data.formats import read
+    from ldt.benchmarks.formats import read
     from ldt.data.options import DataSection
     from ldt.model.loading import read_config
     from ldt.tasks import Classification

@@ -77,7 +77,7 @@ def in_yaml(value):
 def names(cls, key):
     """Names that a key of a section takes, where they are those of a table of ldt."""
     from ldt.attention import BACKENDS
-    from ldt.data.formats import FORMATS
+    from ldt.benchmarks.formats import FORMATS
     from ldt.data.options import DataSection
     from ldt.recipe.sections import ModelSection
 

@@ -10,12 +10,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from ldt.benchmarks import METRICS
 from ldt.cli import results
 from ldt.cli.console import say, stdout
 from ldt.cli.options import files_and_keys, refuse
 from ldt.cli.threads import settle
 from ldt.errors import UserError, listed, plain, plural
-from ldt.metrics import METRICS, OWN
+from ldt.tasks import OWN
 
 if TYPE_CHECKING:
     from ldt.metrics.result import Group, Result
@@ -244,21 +245,22 @@ def _of_predictions(
     options: dict[str, Any],
 ) -> "Result":
     """The score of predictions; the decision of the run that is named as a recipe is told."""
-    from ldt import metrics
+    from ldt import benchmarks
     from ldt.inference import evaluate
     from ldt.io.sources import only
+    from ldt.metrics import passages
 
     name = format.value if format else None
     if name == PASSAGES:
         refuse("--format passages, whose files are lines", *keys, recipe=recipe, **options)
-        return metrics.evaluate_passages(only(gold, "gold spans"), only(pred, "passages"))
+        return passages.evaluate(only(gold, "gold spans"), only(pred, "passages"))
     if name in OWN or (recipe and not name):
         refuse("answers in ldt's own layout", **options)
         result = evaluate.evaluate(gold, pred, format=name, recipe=recipe, overrides=keys)
     elif name:
         refuse(f"--format {name}, whose layout is published", recipe=recipe)
         data = evaluate.reading_of(name, keys)
-        result = metrics.evaluate(gold, pred, format=name, data=data, **options)
+        result = benchmarks.evaluate(gold, pred, format=name, data=data, **options)
     else:
         raise UserError("missing option '--format', or '--recipe'; see 'ldt evaluate --help'")
     if recipe and Path(recipe).is_dir():

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ldt.data.formats import read
+from ldt.benchmarks.formats import read
 from ldt.errors import PrecisionError, UserError, plural
 from ldt.inference.agreement import DOCUMENTS, same
 from ldt.inference.inputs import layout_of_training

@@ -31,6 +31,7 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
+from ldt.data import answer_files
 from ldt.errors import DataError, UserError, escaped, listed, plural, refusal
 from ldt.inference.inputs import is_stream
 from ldt.inference.options import named
@@ -47,7 +48,6 @@ from ldt.io.files import (
 )
 from ldt.io.records import Example
 from ldt.io.strict_json import json_line
-from ldt.metrics import prediction_files
 from ldt.tasks.base import AnyTask, PublishedLayout, Writer, default_layout
 
 Layout = Callable[[Path, Path], None]  # writes the answers of a file of lines to a new file
@@ -571,7 +571,7 @@ def layout_of(output: Path, published: PublishedLayout | None) -> Layout | None:
 def write_published(published: Writer, answers: Path, target: Path) -> None:
     """Write what the writer makes of all answers: text, lines, or one JSON value."""
     with open(answers, "rb") as lines:
-        prediction_files.write(published(map(json.loads, lines)), target)
+        answer_files.write(published(map(json.loads, lines)), target)
 
 
 def write_compressed(compression: str, answers: Path, target: Path) -> None:

@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ldt.data.formats import LINES
-from ldt.data.formats.recognition import MOST, recognised
+from ldt.benchmarks.formats import LINES
+from ldt.benchmarks.recognition import MOST, recognised
 from ldt.errors import DataError, UserError
 from ldt.inference.options import named
 from ldt.inference.stream import Beside, Records

@@ -2,7 +2,7 @@
 
 Label Studio's form is that of "Import pre-annotated data into Label Studio" and of the tags
 Choices, Labels and Text of its documentation; places are characters there, as its editor counts
-them (`ldt.data.formats.label_studio`). doccano has a line a document, and counts units of UTF-16.
+them (`ldt.data.label_tools`). doccano has a line a document, and counts units of UTF-16.
 """
 
 import json
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.sax.saxutils import quoteattr
 
-from ldt.data import formats
+from ldt.benchmarks import formats
+from ldt.data import answer_files
 from ldt.data.options import DataSection
 from ldt.data.sentences import trimmed
 from ldt.errors import DataError, UserError, listed, plural, shown
 from ldt.io import files, records
 from ldt.io.records import Example
 from ldt.io.text_files import Utf16
-from ldt.metrics import prediction_files
 
 CLASSES, SPANS, TEXT = "label", "spans", "text"  # names of the tags of Label Studio's interface
 ANSWER, EVIDENCE, PASSAGE = "answer", "evidence", "passage"  # labels of spans without a type
@@ -159,7 +159,7 @@ def read(
         DataError: a file is damaged; an answer has neither classes nor places; a document is
             missing, or is not the one that was answered for.
     """
-    found = list(prediction_files.answers(answers))
+    found = list(answer_files.answers(answers))
     if not found:
         raise DataError(f"{answers}: no answers in it")
     texts = None if documents is None else _documents(documents, data, {str(a.id) for a in found})

@@ -356,7 +356,7 @@ def check_reading(source: str, data: Any, filed: bool) -> None:
     Raises:
         UserError: there is no such format, or one of the keys is given.
     """
-    from ldt.data.formats import FORMATS, TEXT, unread
+    from ldt.benchmarks.formats import FORMATS, TEXT, unread
     from ldt.io.text_files import is_text
 
     format = data.get("format")

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ldt.data.formats import LINES, PUBLISHED, read
+from ldt.benchmarks.formats import LINES, PUBLISHED, read
 from ldt.errors import (
     EXIT_OK,
     EXIT_REJECTS,

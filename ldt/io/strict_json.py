@@ -96,8 +96,8 @@ class JsonFile(NamedTuple):
     value: Any
 
 
-def read(source: str, encoding: str | None = None) -> JsonFile:
-    """Read a path, or standard input for "-".
+def read(source: "str | JsonFile", encoding: str | None = None) -> JsonFile:
+    """Read a path, or standard input for "-"; a file that is read already is returned as it is.
 
     Args:
         encoding: of its text; None is UTF-8 where the caller has no option to name another.
@@ -107,6 +107,8 @@ def read(source: str, encoding: str | None = None) -> JsonFile:
         DataError: it is damaged, of another encoding or not exactly one value of strict JSON; a key
             that stands twice in one object is an error too.
     """
+    if isinstance(source, JsonFile):
+        return source
     with opened(source) as file:
         try:
             data = file.stream.read()

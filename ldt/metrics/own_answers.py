@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ldt.metrics import calibration, classification, conll
-from ldt.metrics.conll import Entity
+from ldt.metrics import calibration, classification
 from ldt.metrics.curves import RECALLS, curve, ranking_of_draws
+from ldt.metrics.entities import Entity, result_of, score
 from ldt.metrics.result import Item, Result, defined
 
 WORST = 20  # errors that are named
@@ -176,9 +176,9 @@ def entities(judged: Sequence[Judged]) -> Result:
     answers = [list(each.answer["entities"]) if each.answer else [] for each in judged]
     items = []
     for each, mine in zip(judged, answers, strict=True):
-        counts = conll.score({"entities": {*each.gold}}, {"entities": {*mine}})
+        counts = score({"entities": {*each.gold}}, {"entities": {*mine}})
         items.append(Item(each.id, each.unit, counts, each.words))
-    result = conll.result_of("token_classification", items)
+    result = result_of("token_classification", items)
     pairs: Counter[tuple[str, str]] = Counter()
     wrong = np.zeros(len(judged))
     for number, (each, mine) in enumerate(zip(judged, answers, strict=True)):

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ldt.data.answer_files import answers
 from ldt.errors import DataError, shown
 from ldt.io import records
-from ldt.metrics import prediction_files
 from ldt.metrics.result import Item, Result, compare, mean, unmatched
 
 KS = (1, 3, 5, 10)
@@ -66,7 +66,7 @@ def _places(source: str, key: str) -> dict[str, list[Passage]]:
         DataError: a line without them, or an id that comes twice.
     """
     by_id: dict[str, list[Passage]] = {}
-    for example in prediction_files.answers(source):
+    for example in answers(source):
         listed = records.field(example, key)
         if not isinstance(listed, list) or not all(map(_is_span, listed)):
             raise DataError(

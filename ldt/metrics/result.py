@@ -37,7 +37,8 @@ class Item:
     ``id`` is that of its document or question in the gold file, as text. ``scores`` are from 0 to
     1. ``unit`` is what it shares with questions that are not independent of it, such as those on
     the same document. ``words`` is the length of its document; ``place`` where in it the answer
-    stands, from 0 to 1, or in words why nowhere. None is not known.
+    stands, from 0 to 1, or in words why nowhere. None is not known. ``right`` is the right answer,
+    as the scorer takes it.
     """
 
     id: str
@@ -45,6 +46,7 @@ class Item:
     scores: dict[str, float]
     words: int | None = None
     place: float | str | None = None
+    right: Any = None
 
 
 @dataclass

@@ -1,11 +1,13 @@
 """Rules that the published metrics share: articles, white space, overlap of words."""
 
 import re
+import string
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 CJK = "\u3040-\u30ff\u3400-\u9fff"  # Japanese and Chinese have no space between words
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
@@ -23,6 +25,12 @@ NOTHING = Overlap(0.0, 0.0, 0.0)
 def tidy(text: str) -> str:
     """``text`` in lower case, already without punctuation, without articles and spare space."""
     return " ".join(_ARTICLES.sub(" ", text).split())
+
+
+def normalise(text: str) -> str:
+    """``text`` in lower case, without ASCII punctuation ("well-known" is one word) and articles:
+    the rule of SQuAD."""
+    return tidy(text.lower().translate(_PUNCTUATION))
 
 
 def overlap(answer: Sequence[Hashable], gold: Sequence[Hashable]) -> Overlap:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from ldt.data.formats import FORMATS, unread
+from ldt.benchmarks.formats import FORMATS, unread
 from ldt.data.options import OPTIONS, DataOptions, DataSection, Section
 from ldt.errors import UserError, did_you_mean, listed
 from ldt.io.records import suffix

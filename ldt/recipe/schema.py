@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from ldt.data.formats import FORMATS
+from ldt.benchmarks.formats import FORMATS
 from ldt.data.options import OPTIONS, DataSection
 from ldt.errors import UserError, did_you_mean
 from ldt.recipe.recipe import COMMANDS, NEEDS, SECTIONS, backends

@@ -11,8 +11,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ldt.data import corpus, formats
-from ldt.data.formats.recognition import recognised
+from ldt.benchmarks import formats
+from ldt.benchmarks.lexglue import TASKS as LEXGLUE
+from ldt.benchmarks.recognition import recognised
+from ldt.data import corpus, label_tools, summaries
 from ldt.data.labels import MOST_CODES, are_flags, flag_word
 from ldt.data.options import CorpusSection, DataSection
 from ldt.errors import DataError, UserError, first_line, listed, plural, shown
@@ -170,7 +172,7 @@ def survey(source: str) -> Survey:
         examples, keys = _read(source, None, keys | {"text_files": name})
     columns, count = _columns(examples), len(examples)
     # Text of a court's decision may be a list of paragraphs.
-    is_lexglue = layout in formats.lexglue.TASKS
+    is_lexglue = layout in LEXGLUE
     text = "text" if is_lexglue else keys.get("text_files") or _longest(columns)
     labels: Labels | None = None
     id, left_out = None, []
@@ -325,14 +327,14 @@ def _layout_of_lines(columns: Columns) -> str | None:
 
     Documents with summaries are one if these have other names than ``text`` and ``summary``.
     """
-    if formats.doccano.has_spans(columns):
+    if label_tools.has_spans(columns):
         return "doccano"
-    for name, part in formats.lexglue.TASKS.items():
+    for name, part in LEXGLUE.items():
         if set(_flat(columns.get(part.raw, []))) & set(part.classes) and (
             {"text", "facts"} & set(columns)
         ):
             return name
-    pairs = [pair for pair in formats.summarization.PAIRS.items() if set(pair) <= set(columns)]
+    pairs = [pair for pair in summaries.PAIRS.items() if set(pair) <= set(columns)]
     named = pairs and pairs[0][0] != "text" and not _NAMED & set(columns)
     return "summarization" if named else None
 

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ldt.data import formats
-from ldt.data.formats.entries import once
+from ldt.benchmarks import formats
+from ldt.benchmarks.base import once
+from ldt.data import answer_files
 from ldt.errors import DataError, UserError, plural, shown
-from ldt.inference.evaluate import choice_of
 from ldt.io import sources
 from ldt.io.records import Example
 from ldt.io.sources import Names
-from ldt.metrics import prediction_files
 from ldt.metrics.classification import indicators, several
 from ldt.metrics.label_doubt import doubts, doubts_of_each
 from ldt.metrics.result import Item, Result, count_words
@@ -23,6 +22,7 @@ from ldt.report.scores import Read
 from ldt.report.views import View
 from ldt.tasks.base import ANSWER_KEYS, Task, not_empty
 from ldt.tasks.deciding import Deciding
+from ldt.tasks.results import choice_of
 
 SUM = 1e-3  # as far from 1 the probabilities of a document may add up
 Doubt = tuple[float, str] | None  # of a gold label, and of several the name of the doubtful one
@@ -44,7 +44,7 @@ def gather(
         gold: labelled documents, in a published layout or as ``data.eval`` names them; None for no
             scores.
         documents: file of the texts, where neither gold nor answers have them.
-        format: one of `ldt.metrics.OWN`, or a published format of `ldt.metrics.METRICS`; None where
+        format: one of `ldt.tasks.OWN` or of `ldt.benchmarks.METRICS`; None where
             a recipe says it, or without gold.
         recipe, overrides: recipe and its changed keys, as for `ldt.inference.evaluate.evaluate`.
 
@@ -55,7 +55,7 @@ def gather(
     overrides = list(overrides)
     if "-" in [answers, *sources.each(gold or []), *sources.each(documents or [])]:
         raise UserError("a report reads its files twice; save standard input first")
-    answered = _by_id(prediction_files.answers(answers), answers)
+    answered = _by_id(answer_files.answers(answers), answers)
     first = next(iter(answered.values()))
     asked = scores.asked(first, format, recipe, overrides, gold)
     task, data = asked.task, asked.data

@@ -1,22 +1,24 @@
 """Scores of answers for a report: of all of them, and of each."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ldt import metrics
+from ldt import benchmarks
+from ldt.benchmarks import METRICS
+from ldt.benchmarks.summarization import ROUGE
 from ldt.errors import DataError, UserError, listed
 from ldt.inference import evaluate
-from ldt.inference.rules import of_answer
 from ldt.io.records import Example
 from ldt.io.sources import Names
-from ldt.metrics import OWN, conll, summarization
-from ldt.metrics.classification import several
+from ldt.metrics.entities import NAMES, ratios
 from ldt.metrics.result import Item, Result
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import Recipe
 from ldt.recipe.run import recipe_file
+from ldt.tasks import OWN
 from ldt.tasks.base import Task
+from ldt.tasks.results import entities_of, score_of
 from ldt.tasks.token_classification import TokenClassification
 
 
@@ -104,11 +106,11 @@ def result_of(
     evaluation has them.
 
     Raises:
-        UserError, DataError: as `ldt.metrics.evaluate` and `ldt.inference.evaluate.evaluate`.
+        UserError, DataError: as `ldt.benchmarks.evaluate` and `ldt.inference.evaluate.evaluate`.
     """
     data, name = asked.data, asked.task.name
-    if format in metrics.METRICS and asked.task.answers.kind not in evaluate.SCORED:
-        return metrics.evaluate(gold, answers, format=format, data=data)
+    if format in METRICS and not asked.task.answers.own:
+        return benchmarks.evaluate(gold, answers, format=format, data=data)
     kind = format if format in OWN else name if recipe is None else None
     keys = [*([f"data.format={data.format}"] if format in _PUBLISHED else []), *overrides]
     return evaluate.evaluate(gold, answers, format=kind, recipe=recipe, overrides=keys)
@@ -131,12 +133,10 @@ def of_document(
         where = (read.answer or read.example).where
         if isinstance(task, TokenClassification):
             scores = _entities(read.right, read.answer, task.raw_text(read.example, data))
-        elif rule := _RULES.get(task.answers.kind):
-            scores = rule(read.right, read.answer)
         else:
-            scores = of_answer(task, read.right, read.answer, where)
+            scores = score_of(task, read.right, read.answer, where)
     if task.answers.kind == "summary":
-        scores = {name: scores[name] for name in summarization.ROUGE}
+        scores = {name: scores[name] for name in ROUGE}
     decisive = next((name for name in _DECISIVE if name in scores), None)
     return None if decisive is None else scores[decisive] == 1, scores
 
@@ -147,32 +147,10 @@ _DECISIVE = (
 )
 
 
-def _labels(right: Any, answer: Example | None) -> dict[str, float]:
-    if isinstance(right, float):
-        return {}
-    label = answer and answer.fields.get("label")
-    answered = None if label is None else {*map(str, several(label))}
-    same = float(answered == {*several(right)})
-    if not isinstance(right, list):
-        return {"accuracy": same}
-    shared, both = len({*right} & (answered or set())), len({*right}) + len(answered or ())
-    return {"exact_match": same, "f1": 2 * shared / both if both else same}
-
-
 def _entities(right: Any, answer: Example | None, text: str | None) -> dict[str, float]:
     gold = {*right}
-    mine = {*evaluate.found_entities(answer, text)["entities"]} if answer else set()
+    mine = {*entities_of(answer, text)["entities"]} if answer else set()
     if answer and gold == mine:
-        return dict.fromkeys(conll.NAMES, 1.0)
-    values = conll.ratios(len(gold), len(mine), len(gold & mine))
-    return dict(zip(conll.NAMES, map(float, values), strict=True))
-
-
-def _choice(right: Any, answer: Example | None) -> dict[str, float]:
-    return {"accuracy": float((answer and answer.fields.get("choice")) == right["choice"])}
-
-
-_RULES: dict[str, Callable[[Any, Example | None], dict[str, float]]] = {
-    "label": _labels,
-    "choice": _choice,
-}
+        return dict.fromkeys(NAMES, 1.0)
+    values = ratios(len(gold), len(mine), len(gold & mine))
+    return dict(zip(NAMES, map(float, values), strict=True))

@@ -5,17 +5,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ldt.benchmarks import passage_qa
 from ldt.errors import DataError
-from ldt.inference.evaluate import found_entities
 from ldt.inference.label_tools import ANSWER as ANSWERED
 from ldt.inference.label_tools import EVIDENCE, KEYS, Span, checked, spans_in
 from ldt.io import records
 from ldt.io.records import Example
-from ldt.metrics import passage_qa
 from ldt.metrics.classification import several
 from ldt.report.model import ANSWER, GOLD, PASSAGE, Mark
 from ldt.tasks.base import path_of
 from ldt.tasks.questions import context_of
+from ldt.tasks.results import entities_of
 from ldt.tasks.text import mentions, sentences
 
 TEXTS = ("text", "context")  # fields of a text where the task's own is not there
@@ -182,7 +182,7 @@ def _entities(view: View) -> None:
     if answer is not None and view.text is not None and places is None:
         answered_spans = list(spans_in(answer, view.text, example.where, {"entities"}))
     elif answer is not None:
-        answered = found_entities(answer)
+        answered = entities_of(answer)
         scores = answered["scores"] or [None] * len(answered["entities"])
         pairs = zip(answered["entities"], scores, strict=True)
         answered_spans = [Span(*entity)._replace(score=score) for entity, score in pairs]

@@ -22,6 +22,14 @@ _CLASSES = {
     "wikihop": "wikihop:WikiHop",
 }
 
+# Keys of the task of answers in ldt's own layout, by the names of `ldt evaluate --format`.
+OWN: dict[str, dict[str, str]] = {
+    "classification": {"name": "classification"},
+    "token_classification": {"name": "token_classification"},
+    "regression": {"name": "classification", "problem": "regression"},
+    "multiple_choice": {"name": "multiple_choice"},
+}
+
 
 class _Tasks(Mapping[str, type[AnyTask]]):
     """The classes of `_CLASSES`, so that a recipe of one task need not import all of them."""

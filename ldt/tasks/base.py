@@ -157,6 +157,10 @@ class TaskAnswers:
         means: True if each metric is a mean over documents.
         scorer: raises a UserError where a package that scores the answers is not installed.
         layouts: published layouts, by name.
+        own: names of `ldt evaluate --format` for files of these answers.
+        score: scores of one answer, from 0 to 1, by the names of the metrics; it takes the right
+            answer, as `Task.gold` has it, and the answer or None.
+        result: scorer of a file of answers, see `ldt.tasks.results`; None is the means of score.
     """
 
     kind: str = ""
@@ -167,6 +171,9 @@ class TaskAnswers:
     means: bool = True
     scorer: Callable[[], Any] | None = None
     layouts: Mapping[str, PublishedLayout] = dataclasses.field(default_factory=dict)
+    own: tuple[str, ...] = ()
+    score: Callable[[Any, Mapping[str, Any] | None], dict[str, float]] | None = None
+    result: Callable[..., Any] | None = None
 
 
 class AnyTask(Section, ABC):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from ldt.data import formats
+from ldt.benchmarks import formats, lexglue
 from ldt.data.features import Feature, Segment, cut_off, ends, fit, join
 from ldt.data.labels import (
     MULTI,
@@ -29,9 +29,10 @@ from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import tokenize, tokenize_with_offsets
 from ldt.errors import DataError, RecipeError, UserError, listed, shown
 from ldt.io.records import Example, field, text, texts
-from ldt.metrics import baseline, classification, lexglue
+from ldt.metrics import baseline, classification
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.classification import indicators, several
+from ldt.tasks import results
 from ldt.tasks.base import (
     Fault,
     Outputs,
@@ -104,6 +105,9 @@ class Classification(Deciding, Weighted, ByLogits):
     )
     answers: ClassVar[TaskAnswers] = replace(
         Deciding.answers,
+        own=("classification", "regression"),
+        score=results.score_label,
+        result=results.classes,
         layouts={
             "lexglue": PublishedLayout(
                 lexglue.published, default=lexglue.TASKS, check=_check_layout

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from ldt.benchmarks import contractnli
+from ldt.benchmarks.contractnli import LABELS
 from ldt.data.features import Feature
-from ldt.data.formats.contractnli import LABELS
 from ldt.data.labels import SINGLE, LabelReader
 from ldt.data.options import Names
 from ldt.data.sentences import Span
 from ldt.errors import DataError, listed
 from ldt.io.records import Example, field, text
-from ldt.metrics import baseline, classification, contractnli
+from ldt.metrics import baseline, classification
 from ldt.metrics.baseline import Baselines
 from ldt.tasks.base import (
     Outputs,
@@ -88,6 +89,7 @@ class EvidenceClassification(QuestionTask, ByPlaces):
     answers: ClassVar[TaskAnswers] = replace(
         QuestionTask.answers,
         kind="evidence",
+        score=contractnli.score,
         outputs=("logits", "passage_logits"),
         keys=(
             *("label", "scores", "score", "evidence", "span_probs"),
@@ -214,7 +216,7 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         """Return figures with the names of ContractNLI, from 0 to 100, and a row per class.
 
         Where all hypotheses have a key and a document and the classes are those of ContractNLI,
-        its own figures, means over hypotheses (`ldt.metrics.contractnli.SHOWN`); else
+        its own figures, means over hypotheses (`ldt.benchmarks.contractnli.SHOWN`); else
         class.accuracy and class.macro_f1 of all together, and span.map over those with evidence.
         """
         names = names_of(config)
@@ -223,7 +225,7 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         rows = classification.class_rows(right, predicted, names)
         keyed = all(gold["key"] is not None and gold["document"] is not None for gold in golds)
         if keyed and set(names) == set(LABELS):
-            return contractnli.score(golds, answers), rows
+            return contractnli.score_all(golds, answers), rows
         metrics = classification.class_metrics(right, predicted, several=False)
         figures = {f"class.{name}": metrics[name] for name in ("accuracy", "macro_f1")}
         return figures | contractnli.evidence_map(golds, answers), rows

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, field_validator
 
+from ldt.benchmarks import hotpotqa
 from ldt.data.features import Feature, Segment, cut_off, ends, join
 from ldt.data.options import Length
 from ldt.data.tokenization import marker_ids, tokenize, tokenize_inside
 from ldt.errors import DataError
 from ldt.io.records import Example, field, kind, text
-from ldt.metrics import baseline, hotpotqa
+from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.numbers import logistic, logsumexp, softmax
 from ldt.metrics.result import mean
@@ -127,6 +128,7 @@ class HotpotQA(Task):
     answers: ClassVar[TaskAnswers] = replace(
         Task.answers,
         kind="facts",
+        score=hotpotqa.score,
         outputs=(
             *("start_logits", "end_logits", "logits"),
             *("passage_logits", "sentence_logits"),

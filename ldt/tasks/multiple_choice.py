@@ -14,6 +14,7 @@ from ldt.io.records import Example, field, kind, text, texts
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import mean
+from ldt.tasks import results
 from ldt.tasks.base import (
     Outputs,
     TaskAnswers,
@@ -58,6 +59,9 @@ class MultipleChoice(Ranking, ByLogits):
     answers: ClassVar[TaskAnswers] = replace(
         Ranking.answers,
         kind="choice",
+        own=("multiple_choice",),
+        score=results.score_choice,
+        result=results.choices,
         keys=("answer", "choice", "score", "scores", "abstained", "why"),
     )
     probability: ClassVar[str] = "scores"

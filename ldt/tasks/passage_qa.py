@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from ldt.benchmarks import nq, passage_qa, tydiqa
+from ldt.benchmarks.passage_qa import Annotation, PassageAnswer, PassageGold
 from ldt.data.features import Feature
-from ldt.data.formats import nq as nq_format
-from ldt.data.formats import tydiqa as tydiqa_format
 from ldt.data.sentences import Span
 from ldt.errors import DataError, shown
 from ldt.io.records import Example, field, text
-from ldt.metrics import baseline, nq, passage_qa, tydiqa
+from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.numbers import logsumexp
-from ldt.metrics.passage_qa import Annotation, Gold
 from ldt.tasks.base import (
     Outputs,
     PublishedLayout,
@@ -49,7 +48,7 @@ NONE, PASSAGE, SPAN, YES, NO = range(len(TYPES))
 MARKERS = {"paragraph": "[paragraph]", "table": "[table]", "list": "[list]"}
 PASSAGE_MARKER = "[passage]"
 # What the writer of a layout needs beside an answer, of documents that are read in it.
-OFFSETS = {"nq": nq_format.offsets, "tydiqa": tydiqa_format.offsets}
+OFFSETS = {"nq": nq.offsets, "tydiqa": tydiqa.offsets}
 
 
 class _Chosen(NamedTuple):
@@ -108,6 +107,7 @@ class PassageQA(SpanTask):
     answers: ClassVar[TaskAnswers] = replace(
         SpanTask.answers,
         kind="passage",
+        score=passage_qa.score,
         outputs=(*SPAN_LOGITS, "logits", "passage_logits"),
         keys=(
             *("passage", "passage_score", "answer", "start", "end", "span_score", "yes_no"),
@@ -188,7 +188,7 @@ class PassageQA(SpanTask):
         there = ", ".join(f"{name} {counts[name]:,}" for name in TYPES if counts[name])
         return [f"inputs by type of answer: {there}"]
 
-    def gold(self, example: Example, data: "DataSection", config) -> Gold:
+    def gold(self, example: Example, data: "DataSection", config) -> PassageGold:
         """Return what the annotations say, spans in the unit in which the metric counts.
 
         Raises:
@@ -200,14 +200,13 @@ class PassageQA(SpanTask):
                 spans = [tuple(s) for s in example.fields["annotations"][number]["tokens"]]
             elif data.format == "tydiqa":
                 spans = [
-                    passage_qa.in_bytes(tydiqa_format.offsets(example.fields, None, s))
-                    for s in spans
+                    passage_qa.in_bytes(tydiqa.offsets(example.fields, None, s)) for s in spans
                 ]
             annotations.append((passage, spans, yes_no))
         kinds = [name for name, _ in self._candidates(example, data)]
         first = kinds.index("paragraph") if "paragraph" in kinds else 0 if kinds else None
         language = example.fields["language"] if data.format == "tydiqa" else None
-        return Gold(tuple(annotations), first, language)
+        return PassageGold(tuple(annotations), first, language)
 
     def decode(
         self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
@@ -225,8 +224,7 @@ class PassageQA(SpanTask):
         spans = self._inside(outputs, features, chosen.number)
         if layout == "nq":  # whose spans are of whole words
             spans = [
-                each._replace(span=nq_format.whole_words(example.fields, each.span))
-                for each in spans
+                each._replace(span=nq.whole_words(example.fields, each.span)) for each in spans
             ]
         answer = self.answer(spans, context)
         score = answer.pop("score") or 0.0
@@ -257,14 +255,16 @@ class PassageQA(SpanTask):
         return answer | features[0]["flags"]
 
     def measure(
-        self, answers: Sequence[dict], golds: Sequence[Gold], config
+        self, answers: Sequence[dict], golds: Sequence[PassageGold], config
     ) -> tuple[dict[str, float], list[dict]]:
-        """Return the figures and rows of `ldt.metrics.passage_qa.measure`."""
-        return passage_qa.measure(golds, list(map(passage_qa.prediction, answers)))
+        """Return the figures and rows of `ldt.benchmarks.passage_qa.measure`."""
+        return passage_qa.measure(golds, list(map(passage_qa.answer_of, answers)))
 
-    def baseline(self, trained: Sequence[Gold], golds: Sequence[Gold], config) -> Baselines:
+    def baseline(
+        self, trained: Sequence[PassageGold], golds: Sequence[PassageGold], config
+    ) -> Baselines:
         """Return what the first paragraph, or else the first passage, has as the passage."""
-        first = [tydiqa.Prediction(gold.first) for gold in golds]
+        first = [PassageAnswer(gold.first) for gold in golds]
         metrics, _ = passage_qa.measure(golds, first)
         figures = {name: metrics[name] for name in ("f1", "passage_f1")}
         return baseline.best({"always the first paragraph": figures})

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from ldt.benchmarks import qasper
+from ldt.benchmarks.qasper import NO, TYPES, UNANSWERABLE, YES, Reference
 from ldt.data.features import Feature
-from ldt.data.formats.qasper import NO, TYPES, UNANSWERABLE, YES, Reference
 from ldt.data.sentences import Span, bare
 from ldt.errors import DataError, listed, shown
 from ldt.io.records import Example, field, text, texts
 from ldt.io.strict_json import take
 from ldt.io.strict_json import texts as all_texts
-from ldt.metrics import baseline, qasper
+from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import mean
 from ldt.tasks.base import (
@@ -73,6 +74,7 @@ class PaperQuestions(Task):
     answers: ClassVar[TaskAnswers] = replace(
         Task.answers,
         kind="paper",
+        score=qasper.score_line,
         metric="Answer F1",
         layouts={"qasper": PublishedLayout(qasper.published)},
     )

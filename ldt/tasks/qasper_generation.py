@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from ldt.benchmarks.qasper import UNANSWERABLE, Reference
 from ldt.data.features import Feature, Segment, cut_off, ends, join
-from ldt.data.formats.qasper import UNANSWERABLE, Reference
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError
 from ldt.io.records import Example

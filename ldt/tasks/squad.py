@@ -1,17 +1,18 @@
 """Questions on documents whose answers have a place, or none; as in SQuAD 1.1 and 2.0."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from ldt.benchmarks import squad
 from ldt.data.features import Feature
 from ldt.data.sentences import Span, bare, trimmed
 from ldt.errors import DataError, RecipeError
 from ldt.io.records import Example, field, kind, text
-from ldt.metrics import baseline, cuad, squad
+from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.numbers import logistic
 from ldt.metrics.result import mean
@@ -39,6 +40,12 @@ if TYPE_CHECKING:
 
 NAMES = ("no answer",)  # what a question is calibrated for
 UNSETTLED = 0.5  # "no answer" where it scores higher than every span
+
+
+def _score(right: Any, answer: Mapping[str, Any] | None) -> dict[str, float]:
+    """The scores of an answer, without the marks around it, by the rules of SQuAD 2.0."""
+    words = answer and answer.get("answer")
+    return squad.score2(right, {"answer": words and bare(words)})
 
 
 class Squad(SpanTask, Calibrated, ByPlaces):
@@ -76,11 +83,12 @@ class Squad(SpanTask, Calibrated, ByPlaces):
     answers: ClassVar[TaskAnswers] = replace(
         SpanTask.answers,
         kind="span",
+        score=_score,
         keys=(*SpanTask.answers.keys, "best", "best_start", "best_end", "no_answer", "null"),
         settings={"no_answer_threshold": ("no_answer_threshold",)},
         layouts={
             "squad": PublishedLayout(squad.published),
-            "cuad-nbest": PublishedLayout(cuad.published, {"n_best": cuad.N_BEST}),
+            "cuad-nbest": PublishedLayout(squad.published_n_best, {"n_best": squad.N_BEST}),
         },
     )
 

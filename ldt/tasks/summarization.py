@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from ldt.benchmarks import summarization
 from ldt.data.features import Feature, Segment, cut_off, ends, join
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, plural
 from ldt.io.records import Example, flat, kind, text, texts
 from ldt.io.records import field as field_of
-from ldt.metrics import baseline, summarization
+from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import count_words, mean
 from ldt.tasks.base import (
@@ -56,6 +57,7 @@ class Summarization(WritingTask):
     answers: ClassVar[TaskAnswers] = replace(
         WritingTask.answers,
         kind="summary",
+        score=summarization.score,
         keys=("summary", "summary_tokens", "unfinished", "read_tokens"),
         metric="rougeLsum",  # by sentences, which papers on long documents call ROUGE-L
         scorer=summarization.scorer,
@@ -160,7 +162,7 @@ class Summarization(WritingTask):
     def measure(
         self, answers: Sequence[dict], golds: Sequence[dict], config
     ) -> tuple[dict[str, float], list[dict]]:
-        """Return ROUGE and the other figures of `ldt.metrics.summarization`."""
+        """Return ROUGE and the other figures of `ldt.benchmarks.summarization`."""
         blank = sum(answer.get("summary_tokens", 2) < 2 for answer in answers)
         if len(answers) > 1 and (doubt := wordless(blank, len(answers))):
             log.warning("%s", doubt)

@@ -16,7 +16,7 @@ from ldt.data.tokenization import special_id, tokenize_inside, tokenize_with_off
 from ldt.errors import DataError
 from ldt.io.records import Example, field, kind
 from ldt.metrics import word_overlap
-from ldt.metrics.conll import Entity
+from ldt.metrics.entities import Entity
 
 _ALONE = (  # Thai, Lao, Burmese, Khmer, Chinese, Japanese
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from ldt.benchmarks import conll
 from ldt.data import sentences as splitter
 from ldt.data.features import Feature, Segment, ends, fit, join
 from ldt.data.options import Names
 from ldt.data.tokenization import tokenize_with_offsets
 from ldt.errors import DataError
 from ldt.io.records import Example, field, text
-from ldt.metrics import conll
 from ldt.metrics.baseline import Baselines
-from ldt.metrics.conll import Entity
+from ldt.metrics.entities import COUNTS, NAMES, Entity, by_sentence, ratios, tags_of
+from ldt.metrics.entities import score as score_entities
 from ldt.metrics.numbers import softmax
+from ldt.tasks import results
 from ldt.tasks.base import (
     NO_LABEL,
     Fault,
@@ -77,6 +79,8 @@ class TokenClassification(Weighted, ByPlaces):
     answers: ClassVar[TaskAnswers] = replace(
         Weighted.answers,
         kind="entities",
+        own=("token_classification",),
+        result=results.entities,
         keys=("entities", "tags"),
         layouts={"conll": PublishedLayout(conll.published)},
     )
@@ -277,7 +281,7 @@ class TokenClassification(Weighted, ByPlaces):
         # Given words get a tag each, also those that were cut off, in the form they came in.
         answer: dict[str, Any] = {"entities": entities}
         if sizes is not None:
-            tags = conll.tags(in_words, sum(sizes))
+            tags = tags_of(in_words, sum(sizes))
             ends = np.cumsum(sizes).tolist()
             parted = [tags[end - size : end] for end, size in zip(ends, sizes, strict=True)]
             answer["tags"] = parted if first["nested"] else tags
@@ -318,7 +322,7 @@ class TokenClassification(Weighted, ByPlaces):
             entities = {
                 Entity(*(each[key] for key in Entity._fields)) for each in answer["entities"]
             }
-            totals.update(conll.score({"entities": set(gold)}, {"entities": entities}))
+            totals.update(score_entities({"entities": set(gold)}, {"entities": entities}))
         rows = [
             {"type": label} | _percent(totals, label) | {"support": totals[f"{label}:gold"]}
             for label in _types(config)
@@ -406,20 +410,11 @@ def _merged(
     return numbers, softmax(np.concatenate(logits).astype(float)[chosen]), words[chosen, 2:]
 
 
-def by_sentence(sentences: Iterable[list[str]]) -> list[Entity]:
-    """The entities of all sentences, counted in words of the document; none crosses a border."""
-    entities, begin = [], 0
-    for tags in sentences:
-        entities += [Entity(a + begin, b + begin, label) for a, b, label in conll.entities(tags)]
-        begin += len(tags)
-    return entities
-
-
 def _types(config) -> list[str]:
     return [name[2:] for name in config.label2id if name.startswith("B-")]
 
 
 def _percent(totals: Counter[str], label: str) -> dict[str, float]:
     """Precision, recall and F1 of a type, "" for all, from 0 to 100."""
-    values = conll.ratios(*(totals[f"{label}:{name}"] for name in conll.COUNTS))
-    return {name: 100 * value for name, value in zip(conll.NAMES, values, strict=True)}
+    values = ratios(*(totals[f"{label}:{name}"] for name in COUNTS))
+    return {name: 100 * value for name, value in zip(NAMES, values, strict=True)}

@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from ldt.benchmarks import triviaqa
 from ldt.data.features import Feature
 from ldt.data.options import Count, Length
 from ldt.errors import DataError, listed
 from ldt.io import text_files
 from ldt.io.records import Example, field, kind
-from ldt.metrics import baseline, triviaqa
+from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import mean
 from ldt.tasks.base import (
@@ -72,6 +73,7 @@ class TriviaQA(SpanTask, ByPlaces):
     answers: ClassVar[TaskAnswers] = replace(
         SpanTask.answers,
         kind="mention",
+        score=triviaqa.score,
         keys=(*SpanTask.answers.keys, "question_id"),
         layouts={"triviaqa": PublishedLayout(triviaqa.published)},
     )

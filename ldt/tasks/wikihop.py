@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
+from ldt.benchmarks import wikihop
 from ldt.data.features import Feature, Segment, ends, fit, join
 from ldt.data.options import Count
 from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import marker_ids, tokenize, tokenize_with_offsets
 from ldt.errors import DataError, listed
 from ldt.io.records import Example, flat, text, texts
-from ldt.metrics import wikihop
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import mean
 from ldt.tasks.base import (
@@ -90,6 +90,7 @@ class WikiHop(Ranking, ByLogits):
     answers: ClassVar[TaskAnswers] = replace(
         Ranking.answers,
         kind="candidate",
+        score=wikihop.score,
         keys=("answer", "score", "n_best", "best", "abstained", "why"),
         layouts={"wikihop": PublishedLayout(wikihop.published)},
     )

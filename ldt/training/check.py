@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ldt.benchmarks.formats import read
 from ldt.data.corpus import Reader, sources
 from ldt.data.findings import KINDS, Finding, worst_first
-from ldt.data.formats import read
 from ldt.data.labels import AmbiguousLabels
 from ldt.data.near_duplicates import Sketches
 from ldt.data.profile import (

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch.utils.data import Sampler
 
+from ldt.benchmarks.formats import read
 from ldt.data.corpus import fingerprint
 from ldt.data.features import (
     Feature,
@@ -27,7 +28,6 @@ from ldt.data.features import (
     reordered,
 )
 from ldt.data.findings import KINDS
-from ldt.data.formats import read
 from ldt.data.options import DataSection
 from ldt.errors import DataError, RecipeError, ResourceError, UserError
 from ldt.io.progress import reported

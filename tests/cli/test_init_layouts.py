@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ldt import cli
-from ldt.data.formats import FORMATS
-from ldt.data.formats.lexglue import TASKS
+from ldt.benchmarks.formats import FORMATS
+from ldt.benchmarks.lexglue import TASKS
 from ldt.recipe import load
 
 DATA = Path(__file__).parents[1] / "helpers" / "snapshot_data"

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import PretrainedConfig
 
-from ldt.data.formats import read
+from ldt.benchmarks.formats import read
 from ldt.data.labels import LabelReader, near
 from ldt.data.options import DataSection
 from ldt.errors import DataError, RecipeError

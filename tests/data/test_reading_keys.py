@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ldt.data.formats import FORMATS, LINES, read
+from ldt.benchmarks.formats import FORMATS, LINES, read
 from ldt.data.labels import LabelReader
 from ldt.data.options import DataSection
 from ldt.errors import DataError, RecipeError

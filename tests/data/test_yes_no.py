@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ldt.data.formats import read
+from ldt.benchmarks.formats import read
 from ldt.data.options import DataSection
 from ldt.errors import DataError
 from ldt.io.records import Example

@@ -62,7 +62,7 @@ def test_contributing_names_tables_that_exist():
         assert getattr(module, name)
     added = re.findall(r"^\| ([\w ]+) \| ", text, re.M)[1:]
     assert added == (
-        "task|kind of answer|kind of training|published layout|metric|attention backend|pooling|"
+        "task|kind of answer|kind of training|published set|attention backend|pooling|"
         "encoder|command"
     ).split("|")
 

@@ -3,7 +3,7 @@
 import copy
 import json
 
-from ldt.data.formats import read
+from ldt.benchmarks.formats import read
 from ldt.data.options import DataSection
 
 NULL = {"start_byte": -1, "end_byte": -1, "start_token": -1, "end_token": -1}

@@ -9,7 +9,7 @@ import pytest
 from ldt.data.labels import MULTI, SINGLE
 from ldt.errors import DataError, RecipeError, UserError
 from ldt.inference.evaluate import evaluate
-from ldt.metrics.conll import Entity
+from ldt.metrics.entities import Entity
 from ldt.tasks import TASKS
 from ldt.tasks.base import named_labels
 

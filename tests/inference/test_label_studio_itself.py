@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ldt.data.formats import read
+from ldt.benchmarks.formats import read
 from ldt.data.options import DataSection
 from ldt.inference import label_tools
 from ldt.io import records

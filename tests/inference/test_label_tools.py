@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from ldt import cli
-from ldt.data.formats import read
+from ldt.benchmarks.formats import read
 from ldt.data.options import DataSection
 
 # Emoji, joined ones, CR LF, a mark, a letter above U+FFFF, what XML and JSON escape.

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ldt import metrics
+from ldt import benchmarks
+from ldt.benchmarks.squad import N_BEST
 from ldt.errors import DataError, UserError
 from ldt.inference.answer_file import layout_of, published_layout, write_published
 from ldt.inference.predict import predict
-from ldt.metrics.cuad import N_BEST
 from ldt.metrics.result import as_json
 from ldt.model import load, load_tokenizer
 from ldt.tasks import Classification, Squad
@@ -106,7 +106,7 @@ def test_the_named_layout_is_written_and_read_back_by_evaluate(run, tmp_path):
     assert predict(source, model=str(run), output=str(by_ending)) == 0
     assert output.read_bytes() == by_ending.read_bytes()
     assert list(json.loads(output.read_text())) == ["York__0", "York__1", "York__2"]
-    assert metrics.evaluate(source, str(output), format="squad").metrics["f1"] >= 0
+    assert benchmarks.evaluate(source, str(output), format="squad").metrics["f1"] >= 0
 
 
 def test_the_n_best_of_cuad_are_twenty_with_no_answer_and_read_by_its_metric(run, tmp_path):
@@ -126,7 +126,7 @@ def test_the_n_best_of_cuad_are_twenty_with_no_answer_and_read_by_its_metric(run
         assert (np.diff(sums) <= 0).all()
         shares = np.exp(sums) / np.exp(sums).sum()
         assert [entry["probability"] for entry in entries] == pytest.approx(shares)
-    result = metrics.evaluate(source, str(output), format="cuad")
+    result = benchmarks.evaluate(source, str(output), format="cuad")
     assert 0 <= result.metrics["aupr"] <= 100
 
 
@@ -140,13 +140,13 @@ def test_lines_of_predict_have_the_figures_of_the_layout(run, tmp_path, format, 
     }
     assert predict(source, output=str(lines), **options) == 0
     assert predict(source, output=str(output), layout=layout, **options) == 0
-    found, wanted = (metrics.evaluate(source, str(f), format=format) for f in (lines, output))
+    found, wanted = (benchmarks.evaluate(source, str(f), format=format) for f in (lines, output))
     assert as_json(found) == as_json(wanted)
     if format == "cuad":
         options["n_best"] = 5
         assert predict(source, output=str(lines), overwrite=True, **options) == 0
-        with pytest.raises(DataError, match="a.jsonl:3: 5 spans of a question at most; .* 20"):
-            metrics.evaluate(source, str(lines), format="cuad")
+        with pytest.raises(DataError, match="a.jsonl:3: .*5 spans of a question at most; .* 20"):
+            benchmarks.evaluate(source, str(lines), format="cuad")
 
 
 def test_another_layout_is_no_resumed_run_and_keeps_no_fields(run, tmp_path, log):

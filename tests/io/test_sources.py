@@ -10,7 +10,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow import parquet
 
-from ldt.data.formats import read
+from ldt.benchmarks.formats import read
 from ldt.data.options import DataSection
 from ldt.data.profile import same_files
 from ldt.errors import DataError, UserError

@@ -10,7 +10,7 @@ import threading
 import pytest
 from reads import error, records
 
-from ldt.data.formats import read
+from ldt.benchmarks.formats import read
 from ldt.data.options import DataSection
 from ldt.io.records import read as read_records
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ldt.data.formats import read
+from ldt.benchmarks.formats import read
 from ldt.data.options import DataSection
 from ldt.errors import DataError, UserError
 from ldt.io.records import Example, text

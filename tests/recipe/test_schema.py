@@ -8,7 +8,7 @@ import pytest
 from processes import ldt
 from pydantic import BaseModel
 
-from ldt.data.formats import FORMATS
+from ldt.benchmarks.formats import FORMATS
 from ldt.data.options import OPTIONS
 from ldt.errors import RecipeError, UserError
 from ldt.recipe import load, shipped, yaml

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from passages_made import nq, right_answers, tydi, write
 
-from ldt.data.formats import nq as nq_layout
-from ldt.data.formats import read
-from ldt.data.formats import tydiqa as tydiqa_layout
+from ldt.benchmarks import nq as nq_layout
+from ldt.benchmarks import tydiqa as tydiqa_layout
+from ldt.benchmarks.formats import read
 from ldt.data.options import DataSection
 from ldt.errors import DataError, UserError
 from ldt.inference.answer_file import layout_of

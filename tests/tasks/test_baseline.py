@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from ldt.data.formats.qasper import Reference
-from ldt.metrics.conll import Entity
-from ldt.metrics.passage_qa import Gold
+from ldt.benchmarks.passage_qa import PassageGold as Gold
+from ldt.benchmarks.qasper import Reference
+from ldt.metrics.entities import Entity
 from ldt.tasks import TASKS
 from ldt.tasks.base import Task
 

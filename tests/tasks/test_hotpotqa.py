@@ -5,7 +5,7 @@ import pytest
 from training_runs import train
 from transformers import AutoTokenizer, PretrainedConfig
 
-from ldt import metrics as evaluation
+from ldt import benchmarks as evaluation
 from ldt.data.tokenization import add_tokens
 from ldt.errors import DataError, ModelError, RecipeError
 from ldt.inference.predict import predict

@@ -10,15 +10,13 @@ from classified import answer, read, write
 from sklearn.metrics import f1_score
 from transformers import AutoTokenizer
 
-from ldt import metrics
-from ldt.data import formats
-from ldt.data.formats.lexglue import TASKS
+from ldt import benchmarks
+from ldt.benchmarks import formats, lexglue
+from ldt.benchmarks.lexglue import TASKS, with_none
 from ldt.errors import DataError
 from ldt.inference.answer_file import write_published
 from ldt.inference.predict import predict
 from ldt.io.records import Example
-from ldt.metrics import lexglue
-from ldt.metrics.lexglue import with_none
 from ldt.model import load, load_tokenizer
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Classification
@@ -197,7 +195,8 @@ def test_the_layouts_of_the_benchmark_are_written_and_evaluated(run, shared_data
     found = [each["label"] for each in read(lines)]
     assert found == logits.argmax(1).tolist()
     one, other = (
-        metrics.evaluate(source, file, format="lexglue", task="scotus") for file in (lines, table)
+        benchmarks.evaluate(source, file, format="lexglue", task="scotus")
+        for file in (lines, table)
     )
     assert one.metrics == other.metrics
 

@@ -12,10 +12,10 @@ from passage_answers import (
 )
 from transformers import AutoTokenizer, PretrainedConfig
 
+from ldt.benchmarks.passage_qa import PassageAnswer as Prediction
 from ldt.data.tokenization import add_tokens
 from ldt.errors import DataError, RecipeError, UserError
 from ldt.inference.answer_file import published_layout
-from ldt.metrics.tydiqa import Prediction
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import PassageQA

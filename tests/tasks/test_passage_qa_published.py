@@ -11,8 +11,8 @@ from passages_made import changed, nq, simplified, tydi, write
 from training_runs import train
 from transformers import AutoTokenizer
 
-from ldt import metrics as evaluation
-from ldt.data.formats import read
+from ldt import benchmarks as evaluation
+from ldt.benchmarks.formats import read
 from ldt.data.tokenization import add_tokens
 from ldt.errors import DataError
 from ldt.inference.predict import predict

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ldt import metrics
-from ldt.data.formats import read
+from ldt import benchmarks
+from ldt.benchmarks.formats import read
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import TASKS
 from ldt.tasks.base import score_all
@@ -81,6 +81,6 @@ def test_training_and_evaluate_agree_to_the_last_digit(tmp_path, name):
     golds = [task.gold(example, data, CONFIG) for example in examples]
     trained, _ = score_all(task, answers, golds, CONFIG)
     pred.write_text(json.dumps(task.answers.layouts[name].write(answers)))
-    published = metrics.evaluate(str(gold), str(pred), format=name).metrics
+    published = benchmarks.evaluate(str(gold), str(pred), format=name).metrics
     assert trained == {key: published[key] for key in trained}
     assert 0 < max(trained.values()) < 100

@@ -8,7 +8,7 @@ from papers import NOTHING, PARAGRAPHS, papers, question, said
 from training_runs import train
 from transformers import AutoTokenizer, PretrainedConfig
 
-from ldt import metrics as evaluation
+from ldt import benchmarks as evaluation
 from ldt.data.tokenization import add_tokens
 from ldt.errors import DataError
 from ldt.inference.predict import predict

@@ -10,10 +10,10 @@ from papers import NOTHING, papers, question, said
 from training_runs import assert_same_run, train
 from transformers import AutoTokenizer
 
+from ldt.benchmarks import evaluate
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, RecipeError
 from ldt.inference.predict import predict
-from ldt.metrics import evaluate
 from ldt.model import LdtConfig, LdtForConditionalGeneration, LdtSeq2SeqConfig
 from ldt.model.encoders.led import LedEncoder
 from ldt.recipe import recipe as recipes

@@ -8,12 +8,11 @@ from span_pins import said
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerFast
 
+from ldt.benchmarks import squad
 from ldt.data.features import apart
-from ldt.data.formats import squad
 from ldt.data.sentences import bare
 from ldt.data.tokenization import tokenize, tokenize_with_offsets
 from ldt.errors import DataError
-from ldt.io import strict_json
 from ldt.io.records import Example
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Squad
@@ -24,7 +23,7 @@ LANGUAGES = ("en", "de", "zh", "ar", "hi")
 
 
 def xquad(shared_data, language):
-    file = strict_json.read(str(shared_data / f"xquad/xquad.{language}.json.gz"))
+    file = str(shared_data / f"xquad/xquad.{language}.json.gz")
     return list(squad.read(file, DataSection()))
 
 

@@ -8,12 +8,11 @@ from span_pins import crc, said
 from training_runs import train
 from transformers import AutoTokenizer
 
-from ldt.data.formats import squad as layout
+from ldt.benchmarks import evaluate
+from ldt.benchmarks import squad as layout
 from ldt.errors import DataError
 from ldt.inference.predict import predict
-from ldt.io import strict_json
 from ldt.io.records import Example
-from ldt.metrics import evaluate
 from ldt.model import load as load_model
 from ldt.recipe.recipe import DataSection, load
 from ldt.tasks import Squad
@@ -63,7 +62,7 @@ def encode(tiny, item, config=ALWAYS, max_length=64, **data):
 )
 def test_the_encoding_of_a_contract_is_pinned(shared_data, name, start, pins, global_tokens, spans):
     """CUAD in the layout of SQuAD 2.0: ids, offsets, global positions, gold spans, no answers."""
-    file = strict_json.read(str(shared_data / "cuad/cuad_qa.dev.squad2.json.gz"))
+    file = str(shared_data / "cuad/cuad_qa.dev.squad2.json.gz")
     item = next(layout.read(file, DataSection()))
     tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / name)
     how = {"data": DataSection(stride=256), "max_length": 4096, "config": MAYBE}
@@ -118,7 +117,7 @@ def test_the_encoding_of_a_contract_is_pinned(shared_data, name, start, pins, gl
 )
 def test_the_encoding_of_five_languages_is_pinned(shared_data, language, answer, roberta, bert):
     """Length, checksums of ids and offsets, global tokens, first and last token of the answer."""
-    file = strict_json.read(str(shared_data / f"xquad/xquad.{language}.json.gz"))
+    file = str(shared_data / f"xquad/xquad.{language}.json.gz")
     item = next(layout.read(file, DataSection()))
     for name, pin in (("roberta-base", roberta), ("bert-base-uncased", bert)):
         tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / name)

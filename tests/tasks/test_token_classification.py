@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, PretrainedConfig
 from ldt.errors import DataError
 from ldt.inference.predict import predict
 from ldt.io.records import Example
-from ldt.metrics import conll
+from ldt.metrics import entities as conll
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import TokenClassification

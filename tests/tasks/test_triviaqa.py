@@ -9,12 +9,11 @@ from span_pins import crc, said
 from training_runs import train
 from transformers import AutoTokenizer
 
-from ldt.data.formats import triviaqa as layout
+from ldt.benchmarks import evaluate
+from ldt.benchmarks import triviaqa as layout
 from ldt.errors import DataError
 from ldt.inference.predict import predict
-from ldt.io import strict_json
 from ldt.io.records import Example
-from ldt.metrics import evaluate
 from ldt.recipe.recipe import DataSection, load
 from ldt.tasks import TriviaQA
 from ldt.tasks.base import score_all
@@ -91,7 +90,7 @@ def test_the_encoding_of_real_items_is_pinned(
     shared_data, domain, id, name, start, windows, first, starts, ends, text
 ):
     """Ids, offsets, global positions and gold spans of both domains."""
-    file = strict_json.read(str(shared_data / f"triviaqa/qa/{domain}-train.json"))
+    file = str(shared_data / f"triviaqa/qa/{domain}-train.json")
     (item,) = (item for item in layout.read(file, DataSection()) if item.id == id)
     tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / name)
     features = encode(tokenizer, item, max_length=1024, data=DataSection(stride=128))

@@ -8,9 +8,9 @@ import torch
 from training_runs import train
 from transformers import AutoTokenizer, PretrainedConfig
 
-from ldt import metrics as evaluate
+from ldt import benchmarks as evaluate
+from ldt.benchmarks.formats import read
 from ldt.data.features import Collator, reordered
-from ldt.data.formats import read
 from ldt.data.tokenization import add_tokens
 from ldt.errors import DataError, ModelError
 from ldt.inference.predict import predict

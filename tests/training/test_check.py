@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ldt.benchmarks.formats import read
 from ldt.data import profile
 from ldt.data.findings import KINDS
-from ldt.data.formats import read
 from ldt.recipe.recipe import load
 from ldt.training import check as module
 from ldt.training import train as train_by

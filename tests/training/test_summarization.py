@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 from training_runs import assert_same_run, train
 from transformers import AutoTokenizer, GenerationConfig, LEDForConditionalGeneration
 
+from ldt.benchmarks import evaluate
+from ldt.benchmarks.summarization import ROUGE, scorer
 from ldt.data.features import Features
 from ldt.errors import ModelError, RecipeError, UserError
 from ldt.inference.predict import predict
 from ldt.io.records import Example
-from ldt.metrics import evaluate
-from ldt.metrics.summarization import ROUGE, scorer
 from ldt.model import LdtForConditionalGeneration
 from ldt.model.adapters import PROJECTIONS
 from ldt.recipe import recipe as recipes

@@ -1,0 +1,108 @@
+"""Published data sets: prediction file and gold file to the published metric, without a model."""
+
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+from ldt.errors import DataError, UserError
+
+if TYPE_CHECKING:
+    from ldt.benchmarks.base import Benchmark
+    from ldt.data.options import DataSection
+    from ldt.io.sources import Names
+    from ldt.metrics.result import Result
+
+# Of each published layout the class that scores it, imported when it is asked for.
+METRICS = {
+    "triviaqa": "ldt.benchmarks.triviaqa:TriviaQAScorer",
+    "squad": "ldt.benchmarks.squad:SquadScorer",
+    "squad2": "ldt.benchmarks.squad:Squad2Scorer",
+    "wikihop": "ldt.benchmarks.wikihop:WikiHopScorer",
+    "hotpotqa": "ldt.benchmarks.hotpotqa:HotpotQAScorer",
+    "conll": "ldt.benchmarks.conll:ConllScorer",
+    "nq": "ldt.benchmarks.nq:NaturalQuestionsScorer",
+    "tydiqa": "ldt.benchmarks.tydiqa:TydiQAScorer",
+    "cuad": "ldt.benchmarks.squad:CuadScorer",
+    "contractnli": "ldt.benchmarks.contractnli:ContractNLIScorer",
+    "qasper": "ldt.benchmarks.qasper:QasperScorer",
+    "lexglue": "ldt.benchmarks.lexglue:LexGlueScorer",
+    "summarization": "ldt.benchmarks.summarization:SummarizationScorer",
+}
+
+
+def evaluate(
+    gold: "Names",
+    pred: "Names",
+    *,
+    format: str,
+    data: "DataSection | None" = None,
+    **options: Any,
+) -> "Result":
+    """Score a prediction file, and answers that are given without reading.
+
+    The result has warnings of ids that do not meet, and of figures that are no better than those.
+
+    Args:
+        gold, pred: files, several where the layout has shards; the predictions may be JSON lines
+            of `ldt predict` too. "-", standard input, for at most one of them and of na_prob.
+        format: a key of `METRICS`.
+        data: encoding of the gold file and what else says how it is read, its domain and evidence
+            too; None for the defaults.
+        options: fields of the class of the format; None is not given.
+
+    Raises:
+        UserError: an option that the format does not have, a file that is not there.
+        DataError: a file that is damaged, of another layout, or without questions.
+    """
+    from ldt.data.options import DEFAULTS
+    from ldt.io.sources import each
+    from ldt.metrics.baseline import no_better
+    from ldt.metrics.result import unmatched
+
+    kind: type[Benchmark] = resolve_name(METRICS[format])
+    options = {name: value for name, value in options.items() if value is not None}
+    for name in options.keys() - {*kind.options()}:
+        other = next(key for key, place in METRICS.items() if name in resolve_name(place).options())
+        option = f"--{name.replace('_', '-')}"
+        raise UserError(f"{option} is an option of --format {other}, not of {format}")
+    golds, preds = each(gold), each(pred)
+    if [*golds, *preds, options.get("na_prob")].count("-") > 1:
+        raise UserError("standard input can be one file only; name the other")
+    benchmark = kind(data or DEFAULTS, **options)
+    name = base_name(preds)
+    try:
+        items = benchmark.gold(golds)
+    except DataError as error:
+        raise DataError(f"{error}{_hint(format, golds, preds)}") from None
+    try:
+        answers = benchmark.answers(preds)
+    except DataError as error:
+        raise DataError(f"{error}{_hint(format, (), preds)}") from None
+    result = benchmark.aggregate(items, answers, name)
+    result.warnings[:0] = unmatched(result, name)
+    result.baselines = benchmark.baselines(items, answers, name)
+    result.warnings += no_better(result.metrics, result.baselines)
+    return result
+
+
+def base_name(files: "Names") -> str:
+    """Name of files in messages."""
+    from ldt.benchmarks.base import name_of
+
+    return name_of(files)
+
+
+def _hint(format: str, golds: "Names", preds: "Names") -> str:
+    """The end of a message on a file that cannot be read: what its beginning looks like.
+
+    Args:
+        golds: none where the predictions cannot be read.
+    """
+    from ldt.benchmarks.recognition import looks_like
+
+    format = format.removesuffix("2")
+    if any(format in looks_like(file) for file in preds):
+        return "; are --gold and --pred swapped?"
+    others = [other for file in golds for other in looks_like(file) if other in METRICS]
+    if others and format not in others:
+        return f"; it looks like a {others[0]} gold file, which --format {others[0]} reads"
+    return ""

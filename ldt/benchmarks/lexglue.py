@@ -1,0 +1,460 @@
+"""LexGLUE (Chalkidis et al. 2022, arXiv:2110.00976): ECtHR A and B, SCOTUS and EUR-LEX.
+
+JSON lines as they are published (``facts`` or ``text``, labels by name), or as the library
+`datasets` has them (``text``, labels by number). Predictions are the published table of logits, or
+JSON lines with the numbers of classes; the figures are micro-f1 and macro-f1, of UNFAIR-ToS too, by
+the rules of the published training scripts.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ldt.benchmarks import base
+from ldt.benchmarks.base import Benchmark
+from ldt.errors import DataError, UserError, listed, plural, shown
+from ldt.io import records
+from ldt.io.records import Example
+from ldt.io.sources import only
+from ldt.io.streams import beginning
+from ldt.io.strict_json import take, texts
+from ldt.metrics import baseline
+from ldt.metrics.classification import f1_of_draws
+from ldt.metrics.result import Item, count_words, defined
+
+_ARTICLES = ("2", "3", "5", "6", "8", "9", "10", "11", "14", "P1-1")
+_CONCEPTS = tuple(
+    """
+    100163 100168 100169 100170 100171 100172 100173 100174 100175 100176 100177 100179
+    100180 100183 100184 100185 100186 100187 100189 100190 100191 100192 100193 100194
+    100195 100196 100197 100198 100199 100200 100201 100202 100204 100205 100206 100207
+    100212 100214 100215 100220 100221 100222 100223 100224 100226 100227 100229 100230
+    100231 100232 100233 100234 100235 100237 100238 100239 100240 100241 100242 100243
+    100244 100245 100246 100247 100248 100249 100250 100252 100253 100254 100255 100256
+    100257 100258 100259 100260 100261 100262 100263 100264 100265 100266 100268 100269
+    100270 100271 100272 100273 100274 100275 100276 100277 100278 100279 100280 100281
+    100282 100283 100284 100285
+""".split()
+)  # of EuroVoc
+
+
+class LexGlueTask(NamedTuple):
+    """A part of the benchmark.
+
+    ``classes`` are in the official order. ``raw`` is the field of the published labels; ``several``
+    says whether a document can have more than one, or none; ``none`` whether having none is scored
+    as one more class; ``parted`` whether blank lines part its text into paragraphs.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    raw: str
+    several: bool = True
+    none: bool = False
+    parted: bool = False
+
+    def read(self, source: str, data) -> Iterator[Example]:
+        """Yield an example for each line: text, a list of paragraphs or one text, and label, the
+        name of the class or a list of names, where the line has one.
+
+        The id is that of the line, else its number from 0.
+
+        Args:
+            source: a path, or "-" for standard input; compressed or not.
+            data: its ``encoding``.
+
+        Raises:
+            UserError: there is no such file.
+            DataError: a line of another layout.
+        """
+        read = records.read(source, format="jsonl", encoding=data.encoding)
+        for number, line in enumerate(read):
+            labels = self.labels(line.fields, line.where)
+            document = text(line.fields, line.where)
+            if self.parted and isinstance(document, str):
+                document = re.split(r"\n{2,}", document)
+            fields: dict[str, Any] = {"text": document}
+            if labels is not None:
+                names = [self.classes[place] for place in labels]
+                fields["label"] = names if self.several else names[0]
+            yield Example(fields, line_id(line, number), line.where)
+
+    def labels(self, fields: dict[str, Any], where: str) -> list[int] | None:
+        """The numbers of the classes of a line, None if it has no labels; names that are not among
+        the classes are dropped, as the published data set drops them.
+
+        Raises:
+            DataError: no labels, numbers that are not among the classes.
+        """
+        key = self.key(fields)
+        if key is None:
+            return None
+        values = fields[key] if isinstance(fields[key], list) else [fields[key]]
+        if isinstance(fields[key], list) != self.several:
+            expected = "a list of classes" if self.several else "one class"
+            raise DataError(f"{where}: {key!r} is {shown(fields[key])}; {self.name} has {expected}")
+        if all(isinstance(value, str) for value in values):
+            places = [self.classes.index(value) for value in values if value in self.classes]
+            if not self.several and not places:
+                raise DataError(f"{where}: {key!r} is {values[0]!r}, none of the classes")
+            return sorted(set(places))
+        return numbers(values, len(self.classes), where)
+
+    def key(self, fields: dict[str, Any]) -> str | None:
+        """The field of a line that has the labels; None if there is none."""
+        by_number = "labels" if self.several else "label"
+        return next((key for key in (self.raw, by_number) if key in fields), None)
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        LexGlueTask("ecthr_a", _ARTICLES, "violated_articles", none=True),
+        LexGlueTask("ecthr_b", _ARTICLES, "allegedly_violated_articles", none=True),
+        LexGlueTask(
+            "scotus", tuple(map(str, range(1, 14))), "issueArea", several=False, parted=True
+        ),
+        LexGlueTask("eurlex", _CONCEPTS, "labels"),
+    )
+}
+
+
+def line_id(line: Example, number: int) -> str | int:
+    """The id that a line states, else its number from 0."""
+    return line.id if line.fields.get("id") not in (None, "") else number
+
+
+def text(fields: dict[str, Any], where: str) -> str | list[str]:
+    """The paragraphs of a line, or its text in one.
+
+    Raises:
+        DataError: it has neither.
+    """
+    key = "facts" if "facts" in fields else "text"
+    if isinstance(fields.get(key), list):
+        return texts(fields[key], where)
+    return take(fields, key, str, where)
+
+
+def numbers(values: list, classes: int, where: str) -> list[int]:
+    """Numbers of classes in order, each once.
+
+    Raises:
+        DataError: one that no class has.
+    """
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < classes:
+            raise DataError(
+                f"{where}: label {shown(value)}; there are {classes} classes, from 0 to "
+                f"{classes - 1}"
+            )
+    return sorted(set(values))
+
+
+def lines(source: str, encoding: str | None = None) -> list[Example]:
+    """The lines of a file of gold labels or of predictions, each with its id.
+
+    Raises:
+        UserError: there is no such file.
+        DataError: a line that is no JSON object, an id twice.
+    """
+    files = [
+        Example(line.fields, line_id(line, number), line.where)
+        for number, line in enumerate(records.read(source, format="jsonl", encoding=encoding))
+    ]
+    base.once((str(line.id) for line in files), "stdin" if source == "-" else source)
+    return files
+
+
+# -- score
+
+_ECTHR = TASKS["ecthr_a"]._replace(name="ecthr", raw="labels")  # A or B, which score alike
+_UNFAIR_TOS = LexGlueTask("unfair_tos", tuple(map(str, range(8))), "labels", none=True)
+SCOTUS_OUTPUTS = 14  # of the published scripts, for 13 classes
+BY_COLUMNS = {
+    8: _UNFAIR_TOS,
+    10: _ECTHR,
+    13: TASKS["scotus"],
+    SCOTUS_OUTPUTS: TASKS["scotus"],
+    100: TASKS["eurlex"],
+}
+_LINE = 1 << 20  # bytes of a row at most
+
+
+def decided(logits: np.ndarray, *, several: bool) -> np.ndarray:
+    """The classes [documents, classes] bool that logits say.
+
+    With several a document, those whose sigmoid is above 0.5, so that a logit of 0 is no; else
+    the highest, the first at a tie.
+    """
+    if several:
+        return logits > 0
+    return np.arange(logits.shape[1]) == logits.argmax(1)[:, None]
+
+
+def with_none(classes: np.ndarray) -> np.ndarray:
+    """Classes [documents, classes] bool with one more, of documents that have no other."""
+    return np.column_stack([classes, ~classes.any(1)])
+
+
+def f1(
+    gold: np.ndarray, predicted: np.ndarray, weights: np.ndarray, task: LexGlueTask
+) -> dict[str, np.ndarray]:
+    """Return micro-f1 and macro-f1 [draws], from 0 to 100, of documents drawn so often each.
+
+    macro-f1 is the mean over all classes, also those that no document has; in SCOTUS over those
+    that occur in gold or predictions.
+
+    Args:
+        gold, predicted: [documents, classes] bool, without the class of none.
+        weights: [draws, documents].
+    """
+    if task.none:
+        gold, predicted = with_none(gold), with_none(predicted)
+    figures = f1_of_draws(gold, predicted, weights, several=task.several)
+    return {"micro-f1": figures["micro_f1"], "macro-f1": figures["macro_f1"]}
+
+
+def table(answers: Iterable[dict]) -> str:
+    """The published table: number of the document from 0 and its logits, with 5 decimals, parted
+    by tabs, without a header.
+
+    Args:
+        answers: each with ``logits``, one a class, in the order of the gold file.
+    """
+    rows = (
+        [str(number), *(f"{logit:.5f}" for logit in answer["logits"])]
+        for number, answer in enumerate(answers)
+    )
+    return "".join("\t".join(row) + "\n" for row in rows)
+
+
+def published(answers: Iterable[dict]) -> Iterator[dict]:
+    """Yield the lines with numbers of classes.
+
+    Args:
+        answers: of a classification, each with id, ``label`` (a class, or a list of them) and
+            ``scores`` by class. Where a model does not decide, the likeliest class stands; of a
+            part in which a document may have none, none.
+
+    Raises:
+        DataError: classes of no part of the benchmark.
+    """
+    for answer in answers:
+        part, label = _part(answer), answer["label"]
+        if part.several:
+            yield {"id": answer["id"], "labels": sorted(map(part.classes.index, label or []))}
+        else:
+            likeliest = max(answer["scores"], key=answer["scores"].get)
+            yield {"id": answer["id"], "label": part.classes.index(label or likeliest)}
+
+
+def published_logits(answers: Iterable[dict]) -> str:
+    """The published table (`table`) of a classification's answers, whose ``scores`` are logits.
+
+    Raises:
+        DataError: classes of no part of the benchmark.
+    """
+    return table(
+        {"logits": [answer["scores"][name] for name in _part(answer).classes]} for answer in answers
+    )
+
+
+def part_of(classes: Iterable[str]) -> LexGlueTask | None:
+    """The part of the benchmark that has these classes, None where none has; ECtHR A stands for
+    B."""
+    names = set(classes)
+    return next((task for task in TASKS.values() if names == set(task.classes)), None)
+
+
+def _part(answer: dict) -> LexGlueTask:
+    """The part of the benchmark whose classes an answer has."""
+    names, part = set(answer["scores"]), part_of(answer["scores"])
+    if part is None:
+        raise DataError(
+            f"{answer['id']}: the classes {listed(sorted(names))}; the layout lexglue has those of "
+            f"{', '.join(TASKS)}"
+        )
+    return part
+
+
+@dataclass
+class LexGlueScorer(Benchmark):
+    """LexGLUE: a part is told by the columns of a table of logits, or by ``task``.
+
+    Args:
+        task: a name in `TASKS`; needed where predictions are lines.
+    """
+
+    task: str | None = None
+
+    title = "lexglue"
+    units = "documents"
+    noun = "document"
+    no_length = "the gold file has no text"
+    no_place = "a class has no place"
+    needs = ("label", "scores")
+    advice = "answers of classification have both"
+    marks = ("scores", "windows")
+
+    def gold(self, files):
+        file = only(files, "the documents of lexglue")
+        items = [
+            Item(str(line.id), line.id, {}, _words(line.fields), right=line)
+            for line in lines(file, self.data.encoding)
+        ]
+        return base.checked(items, base.name_of(files), "documents")
+
+    def load(self, files):
+        file = only(files, "predictions of lexglue")
+        return lines(file) if _first(file) == "{" else _logits(file, base.name_of(files))
+
+    def published(self, lines):
+        return [
+            Example(fields, fields["id"], f"answer {number:,}")
+            for number, fields in enumerate(published(lines), 1)
+        ]
+
+    def parse(self, value, name):
+        """Logits by the number of the document, or classes by its id."""
+        rows = isinstance(value, np.ndarray)
+        self.part = self._part(value.shape[1] if rows else None, name)
+        self.outputs = value.shape[1] if rows else _outputs(self.part)
+        return dict(enumerate(value)) if rows else {str(line.id): line for line in value}
+
+    def _part(self, columns: int | None, name: str) -> LexGlueTask:
+        """The part of the benchmark that predictions are of.
+
+        Args:
+            columns: logits of a row; None of lines.
+        """
+        if columns is None:
+            if self.task is None:
+                raise UserError(
+                    f"{name}: lines do not tell the number of classes; --task {'|'.join(TASKS)} "
+                    "does"
+                )
+            return TASKS[self.task]
+        part = None if self.task is None else TASKS[self.task]
+        fitting = {*BY_COLUMNS} if part is None else {len(part.classes), _outputs(part)}
+        if columns not in fitting:
+            expected = " or ".join(map(str, sorted(fitting)))
+            what = f"{self.task or 'lexglue'} has {expected}"
+            raise DataError(f"{name}: {plural(columns, 'logit')} a row; {what}")
+        return part or BY_COLUMNS[columns]
+
+    def aggregate(self, items, answers, name):
+        part, size = self.part, self.outputs
+        right = _indicators((_gold_labels(part, item.right) for item in items), size)
+        if len(answers) != len(right):
+            raise DataError(
+                f"{name}: {plural(len(answers), 'row')}; the gold file has "
+                f"{plural(len(right), 'document')}, each of which needs one"
+            )
+        if 0 in answers:
+            predicted = decided(np.array([*answers.values()]), several=part.several)
+        else:
+            chosen = (self._classes(answers.get(item.id), item.id, name) for item in items)
+            predicted = _indicators(chosen, size)
+
+        def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
+            return f1(right, predicted, weights, part)
+
+        metrics = {**defined(figures, np.ones((1, len(items))))}
+        title = f"lexglue, {part.name}"
+        return self.result(items, metrics, [], [], figures=figures, title=title)
+
+    def _classes(self, line: Example | None, id: str, name: str) -> list[int]:
+        """The numbers of the classes that a line has."""
+        if line is None:
+            raise DataError(f"{name}: no prediction of {id!r}")
+        if "text" in line.fields or "facts" in line.fields:
+            raise DataError(
+                f"{line.where}: looks like a lexglue gold file, not like predictions; are --gold "
+                "and --pred swapped?"
+            )
+        key, kind = ("labels", list) if self.part.several else ("label", int)
+        value: Any = take(line.fields, key, kind, line.where)
+        return numbers(value if self.part.several else [value], self.outputs, line.where)
+
+    def constants(self, items):
+        """The most frequent class, and none where a document may have none."""
+        labels = [_gold_labels(self.part, item.right) for item in items]
+        usual = baseline.commonest(labels, default=0)
+        constant = {f"always {self.part.classes[usual]}": [usual]}
+        if self.part.several:
+            constant["always no class"] = []
+        return {
+            words: dict.fromkeys(
+                range(len(items)),
+                np.where(np.isin(np.arange(self.outputs), chosen), 1.0, -1.0),
+            )
+            for words, chosen in constant.items()
+        }
+
+
+def _outputs(part: LexGlueTask) -> int:
+    return SCOTUS_OUTPUTS if part.name == "scotus" else len(part.classes)
+
+
+def _gold_labels(task: LexGlueTask, line: Example) -> list[int]:
+    labels = task.labels(line.fields, line.where)
+    if labels is None:
+        other = "; --task says which of them to read" if task is _ECTHR else ""
+        key = "labels" if task.several else "label"
+        raise DataError(f"{line.where}: no field {key!r}, which gold of {task.name} has{other}")
+    return labels
+
+
+def _indicators(labels: Iterable[Sequence[int]], size: int) -> np.ndarray:
+    """Numbers of classes as [documents, classes] bool."""
+    rows = [np.isin(np.arange(size), numbers) for numbers in labels]
+    return np.array(rows, bool).reshape(len(rows), size)
+
+
+def _words(fields: dict[str, Any]) -> int | None:
+    text = fields.get("facts", fields.get("text"))
+    texts = text if isinstance(text, list) else [text]
+    known = all(isinstance(part, str) for part in texts)
+    return sum(map(count_words, texts)) if known else None
+
+
+def _first(file: str) -> str:
+    """The first character of a file, "" of an empty one."""
+    head = beginning(file, 1 << 10, lambda head: bool(head.strip()))
+    return head.decode("utf-8-sig", "ignore").lstrip()[:1]
+
+
+def _logits(file: str, name: str) -> np.ndarray:
+    """A published table as [documents, classes].
+
+    Raises:
+        DataError: a row that is not numbered on, or has other columns than the first.
+    """
+    rows: list[list[float]] = []
+    for line in records.lines(file, max_line_bytes=_LINE):
+        cells = line.raw.decode("utf-8", "replace").strip("\r\n").split("\t")
+        where = f"{name}:{line.number}"
+        if cells[0] != str(len(rows)):
+            raise DataError(
+                f"{where}: the row begins with {cells[0]!r:.40}, expected {len(rows)}, the number "
+                "of the document, and its logits behind tabs"
+            )
+        try:
+            values = [float(cell) for cell in cells[1:]]
+        except ValueError as error:
+            raise DataError(f"{where}: {error}") from None
+        if not all(map(math.isfinite, values)):
+            raise DataError(f"{where}: a logit that is not finite")
+        if rows and len(values) != len(rows[0]):
+            raise DataError(
+                f"{where}: {plural(len(values), 'logit')}, in the rows before {len(rows[0])}"
+            )
+        rows.append(values)
+    if not rows:
+        raise DataError(f"{name}: no rows in it")
+    return np.array(rows, np.float64)

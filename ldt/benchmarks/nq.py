@@ -1,0 +1,403 @@
+"""Natural Questions (Kwiatkowski et al. 2019, TACL): a question a line, with a whole web page.
+
+Two layouts. The original one has tokens with their bytes in the UTF-8 of ``document_html``; the
+simplified one has the tokens alone, joined by single blanks. A token is a word or an HTML tag; all
+ends of spans are exclusive. Predictions are {"predictions": [{example_id, long_answer,
+long_answer_score, short_answers, short_answers_score, yes_no_answer}]}, spans in bytes, in tokens,
+or in both; the figures are F1 of long and of short answers at the best threshold of their scores.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ldt.benchmarks import base, passage_qa
+from ldt.benchmarks.base import Benchmark
+from ldt.benchmarks.passage_qa import NEEDED, NOTE, Curve, PassageAnswer, score_parts
+from ldt.errors import DataError, plural, shown
+from ldt.io.records import Example
+from ldt.io.strict_json import take
+from ldt.io.text_files import Utf8
+from ldt.metrics.result import Item, compare
+
+# Tokens that are tags; blanks inside of them, before attributes, are _ in the simplified layout.
+_TAG = re.compile(r"</?(h[1-6]|p|table|tr|td|th|ul|ol|dl|li|dd|dt)([ _].*)?>", re.I | re.S)
+_TYPES = {"p": "paragraph", "table": "table", "ul": "list", "ol": "list", "dl": "list"}
+
+
+class PageSpan(NamedTuple):
+    """A part of a page, in bytes of the HTML and in tokens; -1 where not known."""
+
+    start_byte: int
+    end_byte: int
+    start_token: int
+    end_token: int
+
+
+NO_BYTES = -1, -1
+NOTHING = PageSpan(-1, -1, -1, -1)
+
+
+def read(source: str, data) -> Iterator[Example]:
+    """Yield an example for each question, one in memory at a time.
+
+    Its fields: question; title, where there is one; context, the tokens that are no tags, joined by
+    blanks; ``tokens``, of each of those its ``number`` among all, its ``start`` and ``end`` in
+    characters of the context and, in the original layout, ``start_byte`` and ``end_byte``;
+    ``candidates``, each {type, top_level, start, end} in characters with the fields of a
+    `PageSpan`, start equal to end where there is no word in it, and type paragraph, table, list or
+    other by its first tag; ``annotations``, where the file has them, each {passage: number of a
+    candidate or None, spans: [[start, end], ...] in characters, tokens: the same in numbers of
+    tokens, yes_no: "yes", "no" or None}.
+
+    Args:
+        source: a path, or "-" for standard input; compressed or not.
+        data: its ``encoding``.
+
+    Raises:
+        UserError: there is no such file.
+        DataError: it is damaged, has another layout, or offsets that are none.
+    """
+    for example in passage_qa.lines(
+        source, "long_answer_candidates", "question_text", encoding=data.encoding
+    ):
+        fields, where = example.fields, example.where
+        page = _page(fields, where)
+        columns: dict[str, Any] = {
+            "question": take(fields, "question_text", str, where),
+            "context": page.context,
+            "tokens": page.columns(where),
+            "candidates": [
+                {
+                    "type": page.type_of(span),
+                    "top_level": bool(item.get("top_level", True)),
+                    **dict(zip(("start", "end"), page.characters(span), strict=True)),
+                    **span._asdict(),
+                }
+                for item, span in _candidates(fields, page, where)
+            ],
+        }
+        if isinstance(fields.get("document_title"), str):
+            columns["title"] = fields["document_title"]
+        if "annotations" in fields:
+            columns["annotations"] = [
+                {
+                    "passage": passage,
+                    "spans": [list(page.characters(span)) for span in short],
+                    "tokens": [[span.start_token, span.end_token] for span in short],
+                    "yes_no": yes_no,
+                }
+                for passage, _, short, yes_no in _annotations(fields, page, where)
+            ]
+        yield Example(columns, example.id, where)
+
+
+def offsets(
+    fields: Mapping[str, Any], passage: int | None, span: tuple[int, int] | None
+) -> dict[str, Any]:
+    """Bytes and tokens of an answer's spans, for `published`.
+
+    Args:
+        fields: of an example of `read`.
+        passage: number of a candidate; None is no long answer.
+        span: start and end in characters of the context, with a part of a word in it, of which the
+            whole word is taken; None is no short answer.
+    """
+    tokens = fields["tokens"]
+    short = []
+    if span is not None:
+        first, last = _words(tokens, span)
+        bytes = NO_BYTES
+        if "start_byte" in tokens:
+            bytes = tokens["start_byte"][first], tokens["end_byte"][last]
+        places = PageSpan(*bytes, tokens["number"][first], tokens["number"][last] + 1)
+        short.append(places._asdict())
+    long = NOTHING._asdict() if passage is None else fields["candidates"][passage]
+    return {"long_answer": {name: long[name] for name in PageSpan._fields}, "short_answers": short}
+
+
+def whole_words(fields: Mapping[str, Any], span: tuple[int, int]) -> tuple[int, int]:
+    """The characters of the words that a span has a part of; arguments are those of `offsets`."""
+    tokens = fields["tokens"]
+    first, last = _words(tokens, span)
+    return tokens["start"][first], tokens["end"][last]
+
+
+def _words(tokens: Mapping[str, list[int]], span: tuple[int, int]) -> tuple[int, int]:
+    """Places of the first and the last word that a span has a part of."""
+    return bisect_right(tokens["end"], span[0]), bisect_left(tokens["start"], span[1]) - 1
+
+
+@dataclass
+class _Page:
+    """The tokens of a page.
+
+    ``is_word`` is False at tags; ``places`` are the tokens with their bytes, and ``html`` is the
+    text that these are of, both None in the simplified layout.
+    """
+
+    tokens: list[str]
+    is_word: list[bool]
+    places: list[dict] | None = None
+    html: Utf8 | None = None
+
+    @cached_property
+    def context(self) -> str:
+        return " ".join(t for t, word in zip(self.tokens, self.is_word, strict=True) if word)
+
+    @cached_property
+    def _before(self) -> list[int]:
+        """Words before each token, and before the end."""
+        return list(accumulate(self.is_word, initial=0))
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Where each word ends in the context."""
+        words = (t for t, word in zip(self.tokens, self.is_word, strict=True) if word)
+        return [end - 1 for end in accumulate(len(word) + 1 for word in words)]
+
+    def columns(self, where: str) -> dict[str, list[int]]:
+        """Numbers and places of the words; see ``tokens`` of `read`."""
+        ends = self._ends
+        numbers = [number for number, word in enumerate(self.is_word) if word]
+        columns_by_name = {
+            "number": numbers,
+            "start": [0, *(end + 1 for end in ends[:-1])] if ends else [],
+            "end": ends,
+        }
+        if self.places is not None and self.html is not None:
+            pairs = [
+                _bytes(self.places[number], self.html, f"{where}: token {number:,}")
+                for number in numbers
+            ]
+            columns_by_name["start_byte"] = [start for start, _ in pairs]
+            columns_by_name["end_byte"] = [end for _, end in pairs]
+        return columns_by_name
+
+    def characters(self, span: PageSpan) -> tuple[int, int]:
+        """Start and end of a span in the context, without the blanks around its words."""
+        first, after = self._before[span.start_token], self._before[span.end_token]
+        start = self._ends[first - 1] + 1 if first else 0
+        return (start, self._ends[after - 1]) if first < after else (start, start)
+
+    def type_of(self, span: PageSpan) -> str:
+        """The type of a candidate, by its first token."""
+        match = _TAG.fullmatch(self.tokens[span.start_token])
+        return _TYPES.get(match[1].lower(), "other") if match else "other"
+
+    def span(self, item: Any, where: str) -> PageSpan:
+        """The span that an object names; `NOTHING` where all is -1."""
+        bytes = _bytes(item, self.html, where) if self.html else NO_BYTES
+        tokens = passage_qa.pair(item, "start_token", "end_token", len(self.tokens), where)
+        if bytes[0] >= 0 > tokens[0]:
+            raise DataError(f"{where}: bytes without tokens, expected both")
+        return PageSpan(*bytes, *tokens)
+
+
+def _page(fields: dict, where: str) -> _Page:
+    if "document_tokens" not in fields:
+        if "document_text" not in fields:
+            raise DataError(f"{where}: no field 'document_tokens', and no 'document_text' either")
+        # At white space of other kinds, such as U+180E, tokens are not parted.
+        tokens = take(fields, "document_text", str, where).split(" ")
+        return _Page(tokens, [not _TAG.fullmatch(token) for token in tokens])
+    places = take(fields, "document_tokens", list, where)
+    try:
+        tokens = [place["token"] for place in places]
+        is_word = [place["html_token"] is False for place in places]
+    except (KeyError, TypeError):
+        raise DataError(
+            f"{where}: document_tokens: expected objects with token and html_token"
+        ) from None
+    if not all(isinstance(token, str) for token in tokens):
+        raise DataError(f"{where}: document_tokens: a token that is no text")
+    return _Page(tokens, is_word, places, Utf8(take(fields, "document_html", str, where)))
+
+
+def _bytes(item: Any, html: Utf8, where: str) -> tuple[int, int]:
+    places = passage_qa.pair(item, "start_byte", "end_byte", html.size, where)
+    for name, byte in zip(("start_byte", "end_byte"), places, strict=True):
+        if byte >= 0 and not html.parts(byte):
+            raise DataError(f"{where}: {name} {byte:,} is inside of a character of the UTF-8")
+    return places
+
+
+def _candidates(fields: dict, page: _Page, where: str) -> Iterator[tuple[dict, PageSpan]]:
+    for number, item in enumerate(take(fields, "long_answer_candidates", list, where)):
+        span = page.span(item, f"{where}: candidate {number:,}")
+        if span.start_token < 0:
+            raise DataError(f"{where}: candidate {number:,}: start_token is -1, expected a token")
+        yield item, span
+
+
+def _annotations(
+    fields: dict, page: _Page, where: str
+) -> Iterator[tuple[int | None, PageSpan | None, list[PageSpan], str | None]]:
+    """Yield number and span of the long answer, short answers, and yes or no, of each one."""
+    candidates = len(fields["long_answer_candidates"])
+    for number, annotation in enumerate(take(fields, "annotations", list, where)):
+        here = f"{where}: annotation {number:,}"
+        item = take(annotation, "long_answer", dict, here)
+        long = page.span(item, here)
+        short = [page.span(each, here) for each in take(annotation, "short_answers", list, here)]
+        yield (
+            passage_qa.index(item, candidates, here),
+            None if long.start_token < 0 else long,
+            [span for span in short if span.start_token >= 0],
+            passage_qa.yes_no(annotation, here),
+        )
+
+
+def same(one: PageSpan, other: PageSpan) -> bool:
+    """True if the bytes of two spans are known and equal, or their tokens are."""
+    return one[:2] == other[:2] != NOTHING[:2] or one[2:] == other[2:] != NOTHING[2:]
+
+
+def published(answers: Iterable[dict]) -> dict[str, list[dict[str, Any]]]:
+    """The published layout; yes or no takes the place of a span.
+
+    Args:
+        answers: ``id``, ``passage_score``, ``span_score``, ``yes_no`` ("yes", "no" or None) and
+            ``offsets``, which `offsets` makes.
+    """
+    return {"predictions": [*map(_published, answers)]}
+
+
+def _published(answer: dict) -> dict[str, Any]:
+    return {
+        "example_id": answer["id"],
+        "long_answer": answer["offsets"]["long_answer"],
+        "long_answer_score": answer["passage_score"],
+        "short_answers": [] if answer["yes_no"] else answer["offsets"]["short_answers"],
+        "short_answers_score": answer["span_score"],
+        "yes_no_answer": (answer["yes_no"] or "none").upper(),
+    }
+
+
+@dataclass
+class NaturalQuestionsScorer(Benchmark):
+    """Natural Questions: long and short answers; the ids of both files are the same."""
+
+    title = "nq"
+    units = "pages"
+    shown = ("long-best-threshold-f1", "short-best-threshold-f1")
+    no_place = "the annotations of a question stand in several places"
+    needs = ("passage_score", "span_score", "yes_no", "offsets")
+    advice = "answers of passage_qa have it for documents that ldt predict data.format=nq reads"
+
+    def gold(self, files):
+        items = []
+        for example in passage_qa.gold_lines(
+            files, "long_answer_candidates", encoding=self.data.encoding
+        ):
+            fields, where = example.fields, example.where
+            page = _page(fields, where)
+            spans = [span for _, span in _candidates(fields, page, where)]
+            first = (span for span in spans if page.type_of(span) == "paragraph")
+            annotations = [
+                (long, short, yes_no) if long or short or yes_no else _NULL
+                for _, long, short, yes_no in _annotations(fields, page, where)
+            ]
+            right = next(first, None), tuple(annotations)
+            unit, words = passage_qa.unit(example), page.is_word.count(True)
+            items.append(Item(str(example.id), unit, {}, words, right=right))
+        return items
+
+    def published(self, lines):
+        return {"predictions": map(_published, lines)}
+
+    def parse(self, value, name):
+        """Predictions by id.
+
+        Raises:
+            DataError: another layout, or what the published script refuses: a score that is
+                missing, yes or no beside a span, half a span, one that does not end after its
+                start.
+        """
+        items = value.get("predictions") if isinstance(value, dict) else None
+        if not isinstance(items, map):  # lines are converted one by one
+            items = take(value, "predictions", list, name)
+        by_id: dict[str, PassageAnswer] = {}
+        for number, item in enumerate(items, 1):
+            where = f"{name}: prediction {number:,}"
+            id = item.get("example_id") if isinstance(item, dict) else None
+            if isinstance(id, bool) or not isinstance(id, int | str):
+                raise DataError(
+                    f"{where}: example_id is {shown(id)}, expected a whole number; a number with a "
+                    "point has lost digits"
+                )
+            if str(id) in by_id:
+                raise DataError(f"{where}: the id {shown(id)} stands twice; each question once")
+            by_id[str(id)] = _prediction(item, f"{name}: {id}")
+        return by_id
+
+    def aggregate(self, items, answers, name):
+        ids = [item.id for item in items]
+        missing, extra = compare(ids, answers)
+        for odd, what in ((missing, "no prediction of"), (extra, "no gold of")):
+            if odd:
+                what = f"{what} {plural(len(odd), 'question')}, such as {odd[0]}"
+                raise DataError(f"{name}: {what}; the ids of both files are the same")
+        scored = [
+            score_parts(item.right[1], answers[item.id], passage_qa.same_set, same)
+            for item in items
+        ]
+        long, short = zip(*scored, strict=True)
+        curves = {"long": Curve(long), "short": Curve(short)}
+
+        def best(counts: np.ndarray) -> dict[str, np.ndarray]:
+            figures: dict[str, np.ndarray] = {}
+            for part, curve in curves.items():
+                figures |= curve.best(counts, f"{part}-")
+                figures |= curve.whole(counts, f"{part}-answer-")
+            return figures
+
+        def figures(counts: np.ndarray) -> dict[str, np.ndarray]:
+            return {key: v for key, v in best(counts).items() if not key.endswith("-threshold")}
+
+        whole = best(np.ones((1, len(items)), int))
+        metrics: dict[str, float | int] = {key: float(value[0]) for key, value in whole.items()}
+        metrics |= {f"{part}-answer-n": len(items) for part in curves}
+        result = self.result(items, metrics, [], [], figures=figures)
+        result.notes = dict.fromkeys(self.shown, NOTE)
+        if max(len(item.right[1]) for item in items) < NEEDED:
+            result.warnings.append(
+                f"one annotation a question in the gold file, but {NEEDED} have to have an answer "
+                "before there is one; all figures are 0"
+            )
+        return result
+
+    def constants(self, items):
+        """The first paragraph as the long answer to everything."""
+        first = {item.id: PassageAnswer(item.right[0]) for item in items}
+        return {"always the first paragraph": first}
+
+    def compared(self, name):
+        return name.startswith("long-") and not name.endswith("-threshold")
+
+
+_NULL: passage_qa.Annotation = (None, [], None)  # one for all that are so
+
+
+def _prediction(item: dict, where: str) -> PassageAnswer:
+    long = _span(item["long_answer"], where) if item.get("long_answer") is not None else None
+    listed = take(item, "short_answers", list, where) if item.get("short_answers") else []
+    short = [span for each in listed if (span := _span(each, where))]
+    yes_no = passage_qa.yes_no(item, where)
+    if yes_no and short:
+        raise DataError(f"{where}: {yes_no} beside short answers; one of the two")
+    keys = ("long_answer_score", "short_answers_score")
+    long_score, short_score = (base.number(item, key, where) for key in keys)
+    return PassageAnswer(long, long_score, short, short_score, yes_no)
+
+
+def _span(item: Any, where: str) -> PageSpan | None:
+    bytes = passage_qa.pair(item, "start_byte", "end_byte", None, where)
+    tokens = passage_qa.pair(item, "start_token", "end_token", None, where)
+    return PageSpan(*bytes, *tokens) if max(*bytes, *tokens) >= 0 else None

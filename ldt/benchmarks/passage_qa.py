@@ -1,0 +1,443 @@
+"""Passages and answers on one page: the rules of Natural Questions and of TyDi QA, and their lines.
+
+F1 is of counts over all questions, no mean over them, at the best threshold of the answers' scores,
+which is chosen on the scored set itself; so intervals choose it anew on each resample
+(`ldt.metrics.result.Figures`). The task passage_qa is steered by the same figures, under one name
+for both sets (`measure`).
+
+Sources: the evaluation scripts of Natural Questions (Kwiatkowski et al. 2019, TACL) and of TyDi QA
+(Clark et al. 2020, arXiv:2003.05002).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ldt.benchmarks.base import name_of
+from ldt.errors import DataError, shown
+from ldt.io import records, sources
+from ldt.io.records import Example
+from ldt.io.sources import Names
+from ldt.io.strict_json import take
+from ldt.metrics import word_overlap
+
+TARGETS = (0.5, 0.75, 0.9)  # precisions at which the recall is given
+NEEDED = 2  # annotations with an answer that make a question one that has an answer
+NOTE = "threshold chosen on the scored set"
+PARTS = ("passage", "span")
+LEFT_OUT = "english"  # of the means over languages
+YES_NO = ("YES", "NO", "NONE")
+
+Pair = tuple[int, int]
+# The passage or None, spans, yes or no; of passages and spans as the set names them.
+Annotation = tuple[Any, Sequence[Any], str | None]
+
+
+class PassageAnswer(NamedTuple):
+    """A passage, spans or yes or no, and how sure each of the two is."""
+
+    passage: Any = None
+    passage_score: float = 0.0
+    spans: Sequence[Any] = ()
+    span_score: float = 0.0
+    yes_no: str | None = None
+
+
+class PassageGold(NamedTuple):
+    """The right answers to a question, as the task has them.
+
+    Args:
+        annotations: at least one; numbers of passages, and spans in the unit of the answers
+            (tokens, bytes or characters).
+        first: number of the passage that an answer without reading names.
+        language: where there is one, it is scored as TyDi QA, else as Natural Questions.
+    """
+
+    annotations: tuple[Annotation, ...]
+    first: int | None
+    language: str | None
+
+
+class Scored(NamedTuple):
+    """One answer to one question.
+
+    ``has_gold`` and ``answered`` tell whether there is an answer on either side, ``right`` is from
+    0 to 1, and ``score`` is the confidence that thresholds are put on.
+    """
+
+    has_gold: bool
+    answered: bool
+    right: float
+    score: float
+
+
+# -- score
+
+
+def same_set(golds: Sequence[Sequence[Any]], spans: Sequence[Any], same: Callable) -> float:
+    """Natural Questions: 1.0 if the spans are the set of any annotation, else 0.0."""
+    return float(
+        any(
+            all(any(same(one, other) for other in spans) for one in gold)
+            and all(any(same(one, other) for one in gold) for other in spans)
+            for gold in golds
+        )
+    )
+
+
+def overlap(golds: Sequence[Sequence[Pair]], spans: Sequence[Pair], same: Callable) -> float:
+    """TyDi QA: the best F1 of the bytes that the span shares with one of any annotation."""
+    (start, end), best = spans[0], 0.0
+    for a, b in (gold for listed in golds for gold in listed):
+        both = max(0, min(end, b) - max(start, a))
+        best = max(best, word_overlap.of(both / (end - start), both / (b - a)).f1)
+    return best
+
+
+def score_parts(
+    annotations: Sequence[Annotation],
+    answer: PassageAnswer | None,
+    rule: Callable[..., float],
+    same: Callable[[Any, Any], bool] = lambda one, other: one == other,
+) -> tuple[Scored, Scored]:
+    """The passage and the span of an answer by the published rules.
+
+    A question has a passage, or a span, yes or no, where `NEEDED` annotations have one. A passage
+    is right if it is that of any annotation; yes or no if any says it; spans by ``rule``. No
+    prediction at all is a wrong answer of score 0 where gold has none, and else silence.
+
+    Args:
+        rule: `same_set` or `overlap`.
+        same: tells whether two passages, or two spans, are the same.
+    """
+    passages = [passage for passage, _, _ in annotations if passage is not None]
+    has_passage = len(passages) >= NEEDED
+    has_span = sum(bool(spans or yes_no) for _, spans, yes_no in annotations) >= NEEDED
+    if answer is None:
+        sides = has_passage, has_span
+        return Scored(sides[0], not sides[0], 0.0, 0.0), Scored(sides[1], not sides[1], 0.0, 0.0)
+    there = answer.passage is not None
+    right = has_passage and there and any(same(answer.passage, each) for each in passages)
+    found = 0.0
+    if has_span and answer.yes_no:
+        found = float(any(yes_no == answer.yes_no for _, _, yes_no in annotations))
+    elif has_span and answer.spans:
+        found = rule([spans for _, spans, _ in annotations], answer.spans, same)
+    answered = bool(answer.spans or answer.yes_no)
+    return (
+        Scored(has_passage, there, float(right), answer.passage_score),
+        Scored(has_span, answered, found, answer.span_score),
+    )
+
+
+class Curve:
+    """Precision and recall of the answers at or above each threshold.
+
+    Args:
+        answers: one a question.
+    """
+
+    def __init__(self, answers: Sequence[Scored]):
+        gold, answered, self._right, scores = np.array(answers, float).reshape(-1, 4).T
+        self._gold, self._answered = gold, answered
+        # A null answer adds to neither precision nor recall, so its threshold is never better.
+        places = np.flatnonzero(answered)
+        self._order = places[np.argsort(-scores[places], kind="stable")]
+        falling = scores[self._order]
+        self._ends = np.flatnonzero(
+            np.append(falling[1:] != falling[:-1], [True] * bool(len(falling)))
+        )
+        self.thresholds = falling[self._ends]  # falling, equal scores are one
+
+    def points(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Precision and recall, each [resamples, thresholds].
+
+        Args:
+            counts: [resamples, questions], how often each one counts.
+        """
+        weight = counts[:, self._order]
+        right = (weight * self._right[self._order]).cumsum(1)[:, self._ends]
+        answered = weight.cumsum(1)[:, self._ends]
+        return divide(right, answered), divide(right, (counts @ self._gold)[:, None])
+
+    def best(self, counts: np.ndarray, prefix: str) -> dict[str, np.ndarray]:
+        """The figures at the best threshold, 0 to 100, and the threshold, each [resamples].
+
+        At equal F1 the higher threshold stays; it is 0 where nothing is right. Beside it the
+        largest recall at each of `TARGETS`, and the precision there.
+
+        Args:
+            counts: as of `points`.
+            prefix: of the names: "long-".
+        """
+        if not len(self.thresholds):
+            nothing = np.zeros(len(counts))
+            return dict.fromkeys(_names(prefix), nothing)
+        precision, recall = self.points(counts)
+        f1 = harmonic(precision, recall)
+        place = f1.argmax(1)  # the first of equal ones, which is the highest threshold
+        figures = [_at(each, place) for each in (f1, precision, recall)]
+        values = [100 * each for each in figures]
+        values.append(np.where(figures[0] > 0, self.thresholds[place], 0.0))
+        for target in TARGETS:
+            reached = np.where(precision >= target, recall, 0)
+            place = reached.argmax(1)
+            most = _at(reached, place)
+            values += [100 * most, 100 * np.where(most > 0, _at(precision, place), 0)]
+        return dict(zip(_names(prefix), values, strict=True))
+
+    def whole(self, counts: np.ndarray, prefix: str) -> dict[str, np.ndarray]:
+        """Figures of all answers as they are, 0 to 100; arguments are those of `best`."""
+        right = counts @ self._right
+        precision = divide(right, counts @ self._answered)
+        recall = divide(right, counts @ self._gold)
+        figures = {"f1": harmonic(precision, recall), "precision": precision, "recall": recall}
+        return {f"{prefix}{name}": 100 * value for name, value in figures.items()}
+
+
+def divide(over: np.ndarray, under: np.ndarray) -> np.ndarray:
+    """The quotient; 0 where divided by 0."""
+    return np.divide(over, under, out=np.zeros(np.broadcast(over, under).shape), where=under != 0)
+
+
+def harmonic(precision: np.ndarray, recall: np.ndarray) -> np.ndarray:
+    """F1."""
+    return divide(2 * precision * recall, precision + recall)
+
+
+def _at(values: np.ndarray, place: np.ndarray) -> np.ndarray:
+    return np.take_along_axis(values, place[:, None], 1)[:, 0]
+
+
+def _names(prefix: str) -> list[str]:
+    best = [f"{prefix}best-threshold-{name}" for name in ("f1", "precision", "recall")]
+    best.append(f"{prefix}best-threshold")
+    for target in TARGETS:
+        best += [f"{prefix}{name}-at-precision>={target}" for name in ("recall", "precision")]
+    return best
+
+
+# -- the task
+
+
+def right_of(annotations: Sequence[Annotation]) -> tuple[bool, bool]:
+    """Tell whether a question has a passage, and whether it has a span, yes or no.
+
+    It has where `NEEDED` annotations say so, or the only one.
+    """
+    needed = min(NEEDED, len(annotations))
+    passages = sum(passage is not None for passage, _, _ in annotations)
+    spans = sum(bool(spans or yes_no) for _, spans, yes_no in annotations)
+    return passages >= needed > 0, spans >= needed > 0
+
+
+def scored(gold: PassageGold, answer: PassageAnswer) -> tuple[Scored, Scored]:
+    """The passage and the span of an answer, each by the published rule.
+
+    Where a question has one annotation, as in training data, it counts as two that say the same;
+    by the published rules there would be no answer.
+    """
+    annotations = gold.annotations * (NEEDED if len(gold.annotations) == 1 else 1)
+    return score_parts(annotations, answer, same_set if gold.language is None else overlap)
+
+
+def score(right: PassageGold, answer: Mapping[str, Any] | None) -> dict[str, float]:
+    """Scores of passage and answer by the published rules; where a question has none, 1.0 for
+    silence."""
+    if answer is None:
+        return {"passage": 0.0, "answer": 0.0}
+    spoken = {"passage": answer["passage"] is not None, "answer": bool(answer["answer"])}
+    parts = scored(right, answer_of(answer))
+    return {
+        name: each.right * spoken[name] if each.has_gold else float(not spoken[name])
+        for name, each in zip(spoken, parts, strict=True)
+    }
+
+
+def in_bytes(offsets: Mapping[str, Any]) -> Pair:
+    """The span of an answer in the published layout of TyDi QA."""
+    places = offsets["minimal_answer"]
+    return places["start_byte_offset"], places["end_byte_offset"]
+
+
+def answer_of(answer: Mapping[str, Any]) -> PassageAnswer:
+    """An answer of the task with its span in the unit of the golds (`PassageGold`)."""
+    offsets = answer.get("offsets", {})
+    if answer["best_start"] is None:  # yes, no, or not a word
+        spans = []
+    elif "minimal_answer" in offsets:
+        spans = [in_bytes(offsets)]
+    elif offsets:
+        places = offsets["short_answers"][0]
+        spans = [(places["start_token"], places["end_token"])]
+    else:
+        spans = [(answer["best_start"], answer["best_end"])]
+    scores = answer["passage_score"], answer["span_score"]
+    return PassageAnswer(answer["best_passage"], scores[0], spans, scores[1], answer["yes_no"])
+
+
+def measure(
+    golds: Sequence[PassageGold], answers: Sequence[PassageAnswer]
+) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Return F1, precision and recall of passages and of spans, and rows of the languages.
+
+    Each is at the best threshold of its score on these very questions, 0 to 100. With languages
+    it is the mean over them, each with thresholds of its own, without English unless that is the
+    only one. ``f1`` is the mean of both F1. Beside them passage_threshold and span_threshold, the
+    best ones over all questions together, midway to the next lower score.
+    """
+    pairs = [scored(*pair) for pair in zip(golds, answers, strict=True)]
+    languages = sorted({gold.language for gold in golds if gold.language is not None})
+    parts = {
+        language: [
+            pair for pair, gold in zip(pairs, golds, strict=True) if gold.language == language
+        ]
+        for language in languages
+    }
+    figures = {language: _best(part) for language, part in parts.items()}
+    counted = [name for name in languages if name != LEFT_OUT] or languages
+    whole = _best(pairs)
+    metrics = {
+        name: float(np.mean([figures[language][name] for language in counted]))
+        if counted
+        else value
+        for name, value in whole.items()
+    }
+    metrics["f1"] = sum(metrics[f"{part}_f1"] for part in PARTS) / len(PARTS)
+    for part, each in zip(PARTS, zip(*pairs, strict=True), strict=True):
+        metrics[f"{part}_threshold"] = _threshold(each)
+    rows: list[dict[str, Any]] = [
+        {"language": language, "questions": len(parts[language])}
+        | {f"{part}_f1": figures[language][f"{part}_f1"] for part in PARTS}
+        for language in languages
+    ]
+    return metrics, rows
+
+
+def _best(pairs: Sequence[tuple[Scored, Scored]]) -> dict[str, float]:
+    """The figures of both parts at their best thresholds."""
+    once, figures = np.ones((1, len(pairs)), int), {}
+    for part, each in zip(PARTS, zip(*pairs, strict=True), strict=True):
+        values = Curve(each).best(once, "")
+        for name in ("f1", "precision", "recall"):
+            figures[f"{part}_{name}"] = float(values[f"best-threshold-{name}"][0])
+    return figures
+
+
+def _threshold(answers: Sequence[Scored]) -> float:
+    once = np.ones((1, len(answers)), int)
+    best = float(Curve(answers).best(once, "")["best-threshold"][0])
+    if not any(each.right for each in answers):
+        return best
+    lower = [each.score for each in answers if each.answered and each.score < best]
+    return (best + max(lower, default=best)) / 2
+
+
+# -- lines of both sets
+
+
+def lines(source: str, *needed: str, encoding: str | None = None) -> Iterator[Example]:
+    """Yield the records of a file, one in memory at a time, with ``example_id`` as id.
+
+    Args:
+        needed: keys that a record of the layout has, one at least.
+        encoding: as of `ldt.io.records.read`.
+
+    Raises:
+        UserError: there is no such file.
+        DataError: it is damaged or breaks off; a record without these keys, or whose id is neither
+            a whole number nor text.
+    """
+    for example in records.read(source, format="jsonl", encoding=encoding):
+        fields = example.fields
+        for key in ("example_id", *needed):
+            if key not in fields:
+                raise DataError(f"{example.where}: no field {key!r}")
+        if fields["example_id"] in (None, ""):
+            raise DataError(
+                f"{example.where}: field 'example_id' is {shown(fields['example_id'])}, expected "
+                "text or a whole number"
+            )
+        example.id = records.identified(example, "example_id")
+        yield example
+
+
+def gold_lines(source: Names, *needed: str, encoding: str | None = None) -> Iterator[Example]:
+    """Yield the records of all files, which have annotations; an id comes once.
+
+    Raises:
+        UserError, DataError: as `lines` does; no record at all.
+    """
+    seen: set[str] = set()
+    for file in sources.each(source):
+        for example in lines(file, *needed, "annotations", encoding=encoding):
+            if str(example.id) in seen:
+                raise DataError(
+                    f"{example.where}: the id {shown(example.id)} stands twice; each question once"
+                )
+            seen.add(str(example.id))
+            yield example
+    if not seen:
+        raise DataError(f"{name_of(source)}: no questions in it")
+
+
+def pair(item: Any, start: str, end: str, most: int | None, where: str) -> tuple[int, int]:
+    """Two offsets, start and end (exclusive); (-1, -1) where there are none.
+
+    Args:
+        item: the object that holds them, under ``start`` and ``end``; missing ones are -1.
+        most: the largest end that there is; None is not known.
+
+    Raises:
+        DataError: no whole numbers, one of them alone is negative, start is not below end, or the
+            end is beyond the text.
+    """
+    if not isinstance(item, dict):
+        raise DataError(f"{where}: {shown(item)}, expected an object with {start!r}")
+    first, last = item.get(start, -1), item.get(end, -1)
+    for name, value in ((start, first), (end, last)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise DataError(f"{where}: {name} is {shown(value)}, expected a whole number")
+    if first < 0 and last < 0:
+        return -1, -1
+    if first < 0 or last < 0:
+        raise DataError(f"{where}: {start} {first}, {end} {last}; both are -1, or neither")
+    if first >= last:
+        raise DataError(f"{where}: {start} {first:,} is not below {end} {last:,}")
+    if most is not None and last > most:
+        raise DataError(f"{where}: {end} {last:,} is beyond the text, which has {most:,}")
+    return first, last
+
+
+def index(item: Any, candidates: int, where: str) -> int | None:
+    """The ``candidate_index`` of an object, from 0; None where it is -1.
+
+    Raises:
+        DataError: it is no number of a candidate.
+    """
+    number = take(item, "candidate_index", int, where)
+    if isinstance(number, bool) or not -1 <= number < candidates:
+        raise DataError(
+            f"{where}: candidate_index is {shown(number)}, expected 0 to {candidates - 1:,}, or -1"
+        )
+    return None if number < 0 else number
+
+
+def yes_no(item: dict[str, Any], where: str) -> str | None:
+    """``yes_no_answer`` as "yes", "no" or None, in any case; missing is None.
+
+    Raises:
+        DataError: another value.
+    """
+    value = item.get("yes_no_answer")
+    if value is None:
+        return None
+    if not isinstance(value, str) or value.upper() not in YES_NO:
+        raise DataError(f"{where}: yes_no_answer is {shown(value)}, expected {', '.join(YES_NO)}")
+    return None if value.upper() == "NONE" else value.lower()
+
+
+def unit(example: Example) -> str | int:
+    """Key that questions on one page share: its address, else its title, else the question's id."""
+    return example.fields.get("document_url") or example.fields.get("document_title") or example.id

@@ -1,0 +1,547 @@
+"""SQuAD 1.1 and 2.0 and what has their layout, XQuAD and CUAD: read, written and scored.
+
+Predictions of SQuAD are one object {id: text}, or a list of entries with id, prediction_text and,
+for squad2, no_answer_probability, as the library `evaluate` has them; those of CUAD are
+{id: [{"text", "probability", ...}]}, as the n-best file of the SQuAD code of transformers has them.
+
+XQuAD uses the same rules in every language: English articles only, ASCII punctuation only, words
+between spaces, so that F1 on Chinese is nearly exact match. CUAD is scored by the area under the
+precision-recall curve of its spans; a paragraph is a whole contract with any number of answers to a
+question, whose id is ``<title>__<category>``.
+
+Sources: Rajpurkar et al. 2016 (arXiv:1606.05250) and 2018 (arXiv:1806.03822), Hendrycks et al. 2021
+(arXiv:2103.06268), the rules of their evaluation scripts.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ldt.benchmarks import base
+from ldt.benchmarks.base import Answers, Benchmark
+from ldt.errors import DataError, plural, shown
+from ldt.io import strict_json
+from ldt.io.records import Example
+from ldt.io.strict_json import JsonFile, take, take_id
+from ldt.metrics import baseline
+from ldt.metrics.numbers import softmax
+from ldt.metrics.result import Item, Result, compare, count_words, defined, mean
+from ldt.metrics.word_overlap import best, normalise
+
+CERTAIN = 1.0  # a prediction counts as "no answer" above it, by default of the published script
+# The published thresholds [101] of CUAD, the highest first. numpy's own steps carry rounding: 0.5
+# is not exactly 0.5, and a probability of two decimals falls to the side that it has there.
+THRESHOLDS = np.array([*np.arange(0.99, 0, -0.01), 0.001, 0.0])
+OVERLAP = 0.5  # shared words of a match, of all words of the two
+RECALLS = {"prec_at_80_recall": 0.8, "prec_at_90_recall": 0.9}
+N_BEST = 20  # spans that are written of a question
+_DROPPED = str.maketrans({".": None, ",": None, ";": None, ":": None, "/": " "})
+
+_words = lru_cache(2)(count_words)  # questions on one paragraph come one after the other
+
+
+# -- read
+
+
+def read(source: str, data) -> Iterator[Example]:
+    """Yield an example for each question: title, context, question, answers; of CUAD its category.
+
+    ``answers`` is a list of {text, answer_start}, empty where there is no answer in the context;
+    files of a test set have none, and neither have their examples.
+
+    Raises:
+        DataError: another layout, or an id twice.
+    """
+    file = strict_json.read(source, data.encoding)
+    base.once((id for *_, id, _ in _questions(file)), file.name)
+    for article, _, context, qa, id, here in _questions(file):
+        fields = {"context": context, "question": take(qa, "question", str, here)}
+        if "title" in article:
+            fields["title"] = article["title"]
+        if "answers" in qa:
+            fields["answers"] = take(qa, "answers", list, f"{file.name}: {id}")
+        if data.format == "cuad":
+            fields["category"] = category(id)
+        yield Example(fields, id, f"{file.name}: {id}")
+
+
+def category(id: str) -> str:
+    """The category of a question of CUAD: the end of its id, behind the last ``__``."""
+    return id.rpartition("__")[2]
+
+
+def _questions(
+    file: JsonFile,
+) -> Iterator[tuple[dict[str, Any], tuple[int, int], str, dict[str, Any], str, str]]:
+    """Article, numbers of article and paragraph, context, question, its id, and the paragraph's
+    place in words."""
+    if not (isinstance(file.value, dict) and isinstance(file.value.get("data"), list)):
+        raise DataError(
+            f"{file.name}: {shown(file.value)}, expected an object with data, a list of articles"
+        )
+    for number, article in enumerate(file.value["data"], 1):
+        where = f"{file.name}: article {number:,}"
+        for place, paragraph in enumerate(take(article, "paragraphs", list, where), 1):
+            here = f"{where}, paragraph {place:,}"
+            context = take(paragraph, "context", str, here)
+            for qa in take(paragraph, "qas", list, here):
+                yield article, (number, place), context, qa, take_id(qa, "id", here), here
+
+
+def _gold(files: Sequence[str], format: str, data) -> list[Item]:
+    """The questions, whose right answer is ``answers``, a list of texts."""
+    file, items = base.whole(files, f"questions of {format}", data.encoding), []
+    for _, paragraph, context, qa, id, _ in _questions(file):
+        where = f"{file.name}: {id}"
+        answers = take(qa, "answers", list, where)
+        right = {"answers": [take(answer, "text", str, where) for answer in answers]}
+        place = _place(answers, context)
+        items.append(Item(id, paragraph, {}, _words(context), place, right))
+    return base.checked(items, file.name)
+
+
+def _place(answers: list[dict[str, Any]], context: str) -> float | str:
+    """Place of the first gold answer, from 0 to 1; in words why it has none."""
+    if not answers:
+        return "no answer"
+    starts = [
+        start
+        for answer in answers
+        if isinstance(start := answer.get("answer_start"), int)
+        and start >= 0
+        and answer["text"]
+        and context.startswith(answer["text"], start)
+    ]
+    return min(starts) / len(context) if starts else "not at its answer_start"
+
+
+# -- SQuAD
+
+
+def match(prediction: str, golds: Sequence[str]) -> tuple[int, float]:
+    """SQuAD 1.1: return (exact match, F1), each the best over ``golds``.
+
+    An answer without words has F1 0, also beside such a gold one.
+
+    Raises:
+        ValueError: ``golds`` is empty.
+    """
+    return best(normalise(prediction), [normalise(gold) for gold in golds])
+
+
+def match2(prediction: str, golds: Sequence[str]) -> tuple[int, float]:
+    """SQuAD 2.0: return (exact match, F1), each the best over ``golds``; "" says no answer.
+
+    Gold answers without words do not count; where none is left, only an answer without words is
+    right, with F1 1.
+    """
+    golds = [gold for gold in golds if normalise(gold)] or [""]
+    exact, f1 = match(prediction, golds)
+    if golds == [""]:
+        f1 = float(exact)
+    return exact, f1
+
+
+def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return exact_match and f1 by the rules of SQuAD 1.1 (`match`).
+
+    Args:
+        right: ``answers``, the texts of all that are right.
+        answer: ``answer``, a text; None, or None for the text, is no prediction, which counts 0.
+    """
+    return _scores(match, right, answer)
+
+
+def score2(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return exact_match and f1 by the rules of SQuAD 2.0 (`match2`); see `score`."""
+    return _scores(match2, right, answer)
+
+
+def _scores(rule, right, answer):
+    exact, f1 = (0, 0.0)
+    if answer is not None and answer.get("answer") is not None:
+        exact, f1 = rule(answer["answer"], right["answers"])
+    return {"exact_match": exact, "f1": f1}
+
+
+def best_threshold(
+    scores: Mapping[str, float],
+    answered: Iterable[str],
+    no_answer: Mapping[str, float],
+    answerable: Iterable[str],
+) -> tuple[float, float]:
+    """Return the largest sum of scores that a threshold gives, and that threshold.
+
+    Questions whose probability is not above the threshold keep their prediction, the others count
+    as "no answer". Questions of the same probability are taken in the order of ``no_answer``, one
+    by one, as the published search does: its best figure can lie between two of them.
+
+    Args:
+        scores: question to exact match or F1 of its prediction, all questions.
+        answered: questions whose prediction is not "".
+        no_answer: question to probability that it has no answer; others than in ``scores`` are
+            passed over.
+        answerable: questions that have an answer.
+    """
+    answered, answerable = set(answered), set(answerable)
+    now: float = len(scores.keys() - answerable)  # "no answer" to everything
+    highest = now
+    threshold = 0.0
+    for question in sorted(no_answer, key=no_answer.__getitem__):
+        if question not in scores:
+            continue
+        if question in answerable:
+            now += scores[question]
+        elif question in answered:
+            now -= 1
+        if now > highest:
+            highest, threshold = now, no_answer[question]
+    return highest, threshold
+
+
+published = base.by_id
+
+
+@dataclass
+class SquadScorer(Benchmark):
+    """SQuAD 1.1: every question has an answer; one without a prediction counts 0."""
+
+    title = "squad 1.1"
+    units = "paragraphs"
+    needs = ("answer",)
+    advice = "answers of squad and triviaqa have one"
+
+    def gold(self, files):
+        items = _gold(files, "squad", self.data)
+        for item in items:
+            if not item.right["answers"]:
+                where = f"{base.name_of(files)}: {item.id}"
+                raise DataError(f"{where}: no answers; --format squad2 has such")
+        return items
+
+    def parse(self, value, name):
+        """Id to ``answer``, and ``no_answer``, its probability, where the entries have it."""
+        if not isinstance(value, list) or not value:
+            return super().parse(value, name)
+        answers = {}
+        for entry, id, where in base.entries(value, name, "id", "entry"):
+            if id in answers:
+                raise DataError(f"{name}: the id {shown(id)} stands twice; each question once")
+            answers[id] = {"answer": take(entry, "prediction_text", str, where)}
+            if "no_answer_probability" in entry:
+                answers[id]["no_answer"] = _probability(entry["no_answer_probability"], where)
+        return answers
+
+    def published(self, lines):
+        return published(lines)
+
+    def score(self, right, answer):
+        return score(right, answer)
+
+    def constants(self, items):
+        """The most frequent answer, and "" where questions have no answer."""
+        rights = [item.right["answers"] for item in items]
+        usual = baseline.commonest(rights)
+        texts = {baseline.quoted(usual): usual}
+        if not all(rights):
+            texts["always no answer"] = ""
+        return {
+            words: {item.id: {"answer": text} for item in items} for words, text in texts.items()
+        }
+
+
+@dataclass
+class Squad2Scorer(SquadScorer):
+    """SQuAD 2.0: "" says that there is no answer; a question without a prediction counts 0.
+
+    With probabilities of no answer (in ``na_prob`` or the predictions) the best threshold is
+    searched too. The published script stops at a missing prediction.
+
+    Args:
+        na_prob: a JSON file {id: probability}, of every predicted question.
+    """
+
+    na_prob: str | None = None
+
+    title = "squad 2.0"
+
+    def gold(self, files):
+        return _gold(files, "squad2", self.data)
+
+    def score(self, right, answer):
+        return score2(right, answer)
+
+    def answers(self, files):
+        answers = super().answers(files)
+        if self.na_prob:
+            file = strict_json.read(self.na_prob)
+            if not isinstance(file.value, dict):
+                what = f"{shown(file.value)}; expected an object, {{id: number}}"
+                raise DataError(f"{file.name}: {what}")
+            chances = {k: _probability(v, f"{file.name}: {k}") for k, v in file.value.items()}
+            # In the order of the probabilities, in which equal ones are searched.
+            answers = {id: answers[id] for id in [*chances, *answers] if id in answers}
+            for id, each in answers.items():
+                each.pop("no_answer", None)
+                each |= {"no_answer": chances[id]} if id in chances else {}
+        return answers
+
+    def aggregate(self, items, answers, name):
+        ids = [item.id for item in items]
+        answerable = {item.id for item in items if item.right["answers"]}
+        scores = {item.id: score2(item.right, answers.get(item.id)) for item in items}
+        predicted = {id: each for id, each in answers.items() if id in scores}
+        no_answer = {id: e["no_answer"] for id, e in predicted.items() if "no_answer" in e}
+        warnings: list[str] = []
+        sure = set()
+        if no_answer:
+            where = self.na_prob or name
+            sure = _sure(no_answer, predicted, where, warnings)
+        counted = []
+        for item in items:
+            exact, f1 = scores[item.id].values()
+            if item.id in sure:
+                exact = f1 = float(item.id not in answerable)
+            counted.append(replace(item, scores={"exact": exact, "f1": f1}))
+        # The figures of all questions, then of those with and without an answer.
+        metrics, parts = _figures(counted), {}
+        for prefix, wanted in (("HasAns_", True), ("NoAns_", False)):
+            if part := [item for item in counted if (item.id in answerable) == wanted]:
+                parts[prefix] = part
+                metrics |= {prefix + key: value for key, value in _figures(part).items()}
+        # The best threshold is searched with the predictions as they are, not as `sure` has them.
+        if no_answer:
+            answered = [id for id, each in predicted.items() if each["answer"]]
+            for figure, key in (("exact", "exact_match"), ("f1", "f1")):
+                one = {id: both[key] for id, both in scores.items()}
+                highest, threshold = best_threshold(one, answered, no_answer, answerable)
+                metrics[f"best_{figure}"] = 100.0 * highest / len(scores)
+                metrics[f"best_{figure}_thresh"] = threshold
+        missing = compare(ids, answers)
+        return self.result(counted, metrics, *missing, parts=parts, warnings=warnings)
+
+
+def _figures(items: Sequence[Item]) -> dict[str, float | int]:
+    return {**mean([item.scores for item in items]), "total": len(items)}
+
+
+def _probability(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise DataError(f"{where}: the probability is {shown(value)}, expected a number")
+    return value
+
+
+def _sure(no_answer, predicted, where, warnings):
+    """The questions whose prediction the published rule takes as "no answer"."""
+    lacking = sorted(predicted.keys() - no_answer.keys())
+    if lacking:
+        raise DataError(
+            f"{where}: no probability of {len(lacking):,} predicted questions, such as "
+            f"{lacking[0]!r}; each needs one"
+        )
+    sure = {key for key in predicted if no_answer[key] > CERTAIN}
+    if sure:
+        warnings.append(
+            f"{where}: {len(sure):,} probabilities are above 1; as in the published script those "
+            'predictions count as ""'
+        )
+    return sure
+
+
+# -- CUAD
+
+
+def matches(answer: str, prediction: str, *, substring: bool) -> bool:
+    """True if a predicted span is a gold clause: half of their different words are shared.
+
+    Words are parted by single blanks, so an empty text between two blanks is one.
+
+    Args:
+        substring: whether an answer that stands in the prediction, letter by letter, is enough.
+    """
+    one, other = _different(answer), _different(prediction)
+    shared = len(one & other)
+    similar = shared / (len(one) + len(other) - shared) >= OVERLAP
+    return similar or (substring and answer in prediction)
+
+
+@lru_cache(1 << 12)
+def _different(text: str) -> frozenset[str]:
+    return frozenset(text.translate(_DROPPED).lower().split(" "))
+
+
+def count(
+    id: str, answers: Sequence[str], predictions: Mapping[str, float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Clauses that are found, and predictions that are none, at each threshold: [101] and [101].
+
+    A prediction counts where its probability is above the threshold. One may find several clauses,
+    and several may find one; where the id has "Parties" in it, a clause inside a prediction is
+    found too.
+
+    Args:
+        answers: the gold clauses.
+        predictions: text to probability, without "".
+    """
+    substring = "Parties" in id
+    hits = np.zeros(len(THRESHOLDS), int)
+    wrong = np.zeros(len(THRESHOLDS), int)
+    right = {
+        text: [matches(answer, text, substring=substring) for answer in answers]
+        for text in predictions
+    }
+    for place in range(len(answers)):
+        sure = [predictions[text] for text in predictions if right[text][place]]
+        hits += max(sure, default=-1) > THRESHOLDS
+    for text, probability in predictions.items():
+        if not any(right[text]):
+            wrong += probability > THRESHOLDS
+    return hits, wrong
+
+
+def curve_figures(hits: Any, wrong: Any, clauses: Any) -> dict[str, np.ndarray]:
+    """Return aupr, prec_at_80_recall and prec_at_90_recall, from 0 to 100, each [...].
+
+    The curve begins at recall 0 with precision 1 and ends at the last recall that is reached;
+    each precision becomes the highest at its recall or a higher one; the area is one of
+    trapezoids. The precision at a recall is that of the first point that reaches it, 0 if none
+    does; as in the published script the last point, that of threshold 0, is not looked at there.
+    What is undefined (no clauses, no predictions) is 0.
+
+    Args:
+        hits, wrong: [..., 101], as `count` has them, or sums of them.
+        clauses: [...], the number of gold clauses.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        recall = _behind(0, hits / np.asarray(clauses)[..., None])
+        precision = _behind(1, hits / (hits + wrong))
+    precision = np.fmax.accumulate(precision[..., ::-1], axis=-1)[..., ::-1]
+    steps = np.diff(recall) * (precision[..., 1:] + precision[..., :-1]) / 2
+    figures = {"aupr": 100 * np.nan_to_num(steps.sum(-1))}
+    for name, wanted in RECALLS.items():
+        reached = recall[..., :-1] >= wanted
+        first = np.take_along_axis(precision, reached.argmax(-1)[..., None], -1)[..., 0]
+        figures[name] = 100 * np.where(reached.any(-1), first, 0.0)
+    return figures
+
+
+def _behind(first: float, values: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.full((*values.shape[:-1], 1), first, np.float64), values], -1)
+
+
+def published_n_best(answers: Iterable[dict]) -> dict[str, list[dict]]:
+    """The layout of CUAD: the `N_BEST` best spans of each question, "" always among them.
+
+    Args:
+        answers: each with id, ``n_best``, a list of {answer, start_logit, end_logit}, and ``null``,
+            {start_logit, end_logit} of no answer; of equal texts the best one counts. The
+            probability is the softmax over those written.
+    """
+
+    def logit(span: dict[str, Any]) -> float:
+        return span["start_logit"] + span["end_logit"]
+
+    by_question = {}
+    for answer in answers:
+        by_text: dict[str, dict] = {}
+        spans = [*answer["n_best"], answer["null"] | {"answer": ""}]
+        for span in sorted(spans, key=logit, reverse=True):
+            by_text.setdefault(span["answer"], span)
+        likeliest = list(by_text.values())[:N_BEST]
+        if by_text[""] not in likeliest:
+            likeliest[-1] = by_text[""]
+        shares = softmax(np.array([logit(span) for span in likeliest], np.float64)).tolist()
+        by_question[str(answer["id"])] = [
+            {
+                "text": span["answer"],
+                "probability": share,
+                "start_logit": span["start_logit"],
+                "end_logit": span["end_logit"],
+            }
+            for span, share in zip(likeliest, shares, strict=True)
+        ]
+    return by_question
+
+
+@dataclass
+class CuadScorer(Benchmark):
+    """CUAD: every question needs its list of predictions, which may be empty."""
+
+    title = "cuad"
+    units = "contracts"
+    no_place = "a contract has many clauses"
+    needs = ("n_best", "null")
+    advice = f"answers of squad have it: ldt predict --n-best {N_BEST}"
+
+    def gold(self, files):
+        items = _gold(files, "cuad", self.data)
+        for item in items:
+            item.place = None
+            if not all(item.right["answers"]):
+                where = f"{base.name_of(files)}: {item.id}"
+                raise DataError(f"{where}: the text of an answer is empty")
+        return items
+
+    def published(self, lines):
+        lines = list(lines)
+        most = max((len(line["n_best"]) for line in lines), default=0)
+        if most < N_BEST:
+            what = f"{most:,} spans of a question at most; the layout has {N_BEST}"
+            raise ValueError(f"{what}: ldt predict --n-best {N_BEST}")
+        return published_n_best(lines)
+
+    def parse(self, value, name):
+        """Id to text to probability, without ""; of equal texts the last one's."""
+        if not isinstance(value, dict):
+            raise DataError(
+                f"{name}: {shown(value)}; expected an object, {{id: [{{text, probability}}, ...]}}"
+            )
+        answers: dict[str, dict[str, float]] = {}
+        for id in value:
+            answers[id] = {}
+            for entry in take(value, id, list, name):
+                where = f"{name}: {id}"
+                text = take(entry, "text", str, where)
+                probability = base.number(entry, "probability", where)
+                if text:
+                    answers[id][text] = probability
+        return answers
+
+    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+        """The figures of `curve_figures`, and aupr of each category.
+
+        Raises:
+            DataError: the ids of both files differ, where the published script stops.
+        """
+        ids = [item.id for item in items]
+        missing, extra = compare(ids, answers)
+        for odd, what in ((missing, "no predictions of"), (extra, "not in the gold file:")):
+            if odd:
+                raise DataError(
+                    f"{name}: {what} {plural(len(odd), 'question')}, such as {odd[0]!r}; "
+                    "the ids must be those of the gold file, an empty list says no clause"
+                )
+        counts = [count(item.id, item.right["answers"], answers[item.id]) for item in items]
+        hits, wrong = np.array(counts, np.float64).transpose(1, 0, 2)  # [questions, 101] each
+        clauses = np.array([len(item.right["answers"]) for item in items], np.float64)
+
+        def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
+            weights = weights.astype(np.float64)
+            return curve_figures(weights @ hits, weights @ wrong, weights @ clauses)
+
+        metrics = {**defined(figures, np.ones((1, len(items))))}
+        result = self.result(items, metrics, [], [], figures=figures)
+        for each in sorted({category(id) for id in ids}):
+            # As in the published script: of all ids with the category anywhere in them.
+            chosen = np.array([[each in id for id in ids]])
+            result.subsets[each] = {"aupr": float(figures(chosen)["aupr"][0])}
+        return result
+
+    def constants(self, items):
+        """The most frequent clause, given with certainty."""
+        usual = baseline.commonest(item.right["answers"] for item in items)
+        sure = {usual: 1.0} if usual else {}
+        return {baseline.quoted(usual): {item.id: sure for item in items}}

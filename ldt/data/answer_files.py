@@ -1,0 +1,76 @@
+"""Files of answers as ldt predict writes them, lines or tables, read and written."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ldt.io import records, tables
+from ldt.io.records import Example
+from ldt.io.strict_json import Decoder, json_line
+
+TABLES = ("csv", "tsv", "parquet", "arrow", "feather")  # endings of tables of answers
+_SCORES = "scores."  # begins the columns of classes
+_TEXTS = ("id", "answer", "summary", "text", "context", "question", "document")
+
+
+def answers(source: str) -> Iterator[Example]:
+    """Yield the answers of a file of `ldt predict`, lines or a table, as its lines have them.
+
+    Of a table, columns ``scores.CLASS`` become ``scores``, and cells what their text says as JSON
+    but for texts; an empty cell of CSV is null.
+
+    Raises:
+        UserError, DataError: as `ldt.io.records.read` does.
+    """
+    table, cells = records.suffix(source) in TABLES, records.suffix(source) in tables.DELIMITERS
+    if source == "-":
+        for example in records.read(source):  # a table of text, perhaps
+            cells = all(isinstance(value, str) for value in example.fields.values())
+            yield replace(example, fields=_answer(example.fields, cells))
+        return
+    for example in records.read(source):
+        yield replace(example, fields=_answer(example.fields, cells)) if table else example
+
+
+def _answer(row: dict[str, Any], cells: bool) -> dict[str, Any]:
+    """The keys of an answer by the columns of its row.
+
+    Args:
+        cells: whether all values are text, as in CSV.
+    """
+    fields: dict[str, Any] = {}
+    scores: dict[str, Any] = {}
+    for name, value in row.items():
+        if name.startswith(_SCORES):
+            scores[name.removeprefix(_SCORES)] = _value(value, cells)
+        else:
+            fields[name] = value if name in _TEXTS else _value(value, cells and name != "label")
+    if any(value is not None for value in scores.values()):
+        if isinstance(fields.get("label"), str):
+            fields.pop("score", None)  # of the label, which is among them
+        fields["scores"] = scores
+    return fields
+
+
+def _value(cell: Any, every: bool) -> Any:
+    """The JSON value of a cell of text; without ``every`` of a list or an object alone."""
+    if cell == "":
+        return None
+    if not isinstance(cell, str) or not (every or cell.startswith(("[", "{"))):
+        return cell
+    try:
+        value, end = Decoder().decode(cell)
+    except ValueError:
+        return cell
+    return value if end == len(cell) else cell
+
+
+def write(value: Any, target: Path) -> None:
+    """Write a new file of what a writer makes of answers: text, lines (an iterator of values), or
+    one JSON value."""
+    with open(target, "xb") as file:
+        if isinstance(value, str):
+            file.write(value.encode())
+        else:
+            file.writelines(map(json_line, value if isinstance(value, Iterator) else [value]))

@@ -1,0 +1,306 @@
+"""Exports of Label Studio and doccano, in which people label, as fields that tasks learn from.
+
+Label Studio: tasks with their annotations, as its export named JSON has them. Places are
+characters: its editor counts code points (``charsToCodePoints`` in its selection-tools.js), CR LF
+as two. Its first versions counted units of UTF-16, which the text beside each span tells.
+
+doccano: a line a document, with the labels that were given to it. Places are units of UTF-16, as
+its editor counts them unless a project counts grapheme clusters.
+"""
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ldt.errors import DataError, listed, plural, shown
+from ldt.io import records, strict_json
+from ldt.io.records import Example
+from ldt.io.strict_json import take
+from ldt.io.text_files import Utf16
+
+log = logging.getLogger("ldt")
+
+_BLANK = re.compile(r"\s|\\n")  # the editor of Label Studio writes a line end as these characters
+# Of doccano's labels in a line: of exports since 1.5, before it, of relations, and of the first
+# versions.
+DOCCANO = ("label", "labels", "cats", "entities", "annotations")
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """A document and what was labelled in it.
+
+    Args:
+        example: its fields, with its ``text``.
+        spans: start, end and label, in characters.
+        classes: by the name of what they were chosen in.
+    """
+
+    example: Example
+    spans: list[tuple[int, int, str]]
+    classes: dict[str, list[str]]
+
+
+def labelled(documents: Sequence[Annotated]) -> Iterator[Example]:
+    """Yield each document with its labels.
+
+    ``entities`` are the spans {start, end, label, text}, in their order; beside a ``question`` they
+    are ``answers`` in the ``context`` too. Classes are a field of the name of what they were chosen
+    in, and of one such name alone ``label`` too: a class, or where any document has several, lists
+    of them. Where there are classes and no span in any document, there are no entities.
+    """
+    controls = list(dict.fromkeys(name for each in documents for name in each.classes))
+    fields = {name: name for name in controls}
+    if len(controls) == 1:
+        fields["label"] = controls[0]
+    lists = {name for each in documents for name in controls if len(each.classes.get(name, ())) > 1}
+    placed = not controls or any(each.spans for each in documents)
+    for each in documents:
+        more: dict[str, Any] = {}
+        for field, control in fields.items():
+            names = each.classes.get(control, [])
+            more[field] = names if control in lists else names[0] if names else None
+        if placed:
+            more |= _spans(each)
+        yield replace(each.example, fields=each.example.fields | more)
+
+
+def _spans(document: Annotated) -> dict[str, Any]:
+    fields = document.example.fields
+    text, spans = fields["text"], sorted(document.spans)
+    columns: dict[str, Any] = {
+        "entities": [
+            {"start": start, "end": end, "label": label, "text": text[start:end]}
+            for start, end, label in spans
+        ]
+    }
+    if "question" in fields:
+        answers = [{"text": text[start:end], "answer_start": start} for start, end, _ in spans]
+        columns |= {"context": text, "answers": answers}
+    return columns
+
+
+def _fits(value: Any) -> bool:
+    """True for a JSON value that looks like an export of Label Studio."""
+    task = value[0] if isinstance(value, list) and value else None
+    return isinstance(task, dict) and {"annotations", "data"} <= set(task)
+
+
+def read_label_studio(source: str, data) -> Iterator[Example]:
+    """Yield an example for each annotated task: its data, and what was labelled
+    (`labelled`), classes by the names of their controls.
+
+    Of several annotations of a task the one that is marked as ground truth counts, else the newest;
+    cancelled ones do not. Tasks without any are left out, and counted in the log.
+
+    Raises:
+        DataError: another layout, no annotation at all, or a span that is not where it is said to
+            be.
+    """
+    file = strict_json.read(source, data.encoding)
+    if not _fits(file.value):
+        raise DataError(
+            f"{file.name}: {shown(file.value)}, expected a list of tasks with data and "
+            "annotations; Label Studio's export named JSON is that, JSON-MIN is not"
+        )
+    annotated: list[Annotated] = []
+    crowded = of_spans = 0
+    for number, task in enumerate(file.value, 1):
+        name = task.get("id", number) if isinstance(task, dict) else number
+        where = f"{file.name}: task {name}"
+        annotations = [
+            each
+            for each in take(task, "annotations", list, where)
+            if take(each, "result", list, where) is not None and not each.get("was_cancelled")
+        ]
+        crowded += len(annotations) > 1
+        if annotations:
+            chosen = max(reversed(annotations), key=_rank)
+            documents, spans = _parted(chosen["result"], where)
+            of_spans += len(spans)
+            annotated.append(_task(task, documents, where, data))
+    if not annotated:
+        raise DataError(
+            f"{file.name}: {plural(len(file.value), 'task')} without an annotation; label some, "
+            "and export them as JSON"
+        )
+    if len(annotated) < len(file.value):
+        left_out = plural(len(file.value) - len(annotated), "task")
+        log.warning("%s: %s without an annotation, left out", file.name, left_out)
+    if crowded:
+        counts = "the ground truth counts, else the newest"
+        log.info("%s: %s with several annotations: %s", file.name, plural(crowded, "task"), counts)
+    if of_spans:
+        what = "they are about the span, and no classes of the document"
+        choices = plural(of_spans, "choice")
+        log.warning("%s: %s of single spans (perRegion), left out: %s", file.name, choices, what)
+    yield from labelled(annotated)
+
+
+def _rank(annotation: dict[str, Any]) -> tuple[bool, str]:
+    """Sort key by which one annotation of a task precedes another: ground truth, then its date."""
+    date = annotation.get("updated_at") or annotation.get("created_at")
+    return annotation.get("ground_truth") is True, str(date or "")
+
+
+def _parted(results: list[Any], where: str) -> tuple[list[Any], list[Any]]:
+    """The results of an annotation, and apart from them choices that were made for a span.
+
+    Such a choice has the place of its span, or the id of it alone.
+    """
+    others: list[Any] = []
+    of_spans: list[Any] = []
+    regions = {each.get("id") for each in results if take(each, "type", str, where) != "choices"}
+    for each in results:
+        value = each.get("value")
+        placed = isinstance(value, dict) and "start" in value
+        of_span = each["type"] == "choices" and (placed or each.get("id", "") in regions)
+        (of_spans if of_span else others).append(each)
+    return others, of_spans
+
+
+def _task(task: dict[str, Any], results: list[Any], where: str, data) -> Annotated:
+    """The data of a task with its spans, and the classes that were chosen for it."""
+    fields = dict(take(task, "data", dict, where))
+    text = _text(fields, data, where)
+    units = Utf16(text)
+    spans: list[tuple[int, int, str]] = []
+    classes: dict[str, list[str]] = {}
+    for result in results:
+        kind = take(result, "type", str, where)
+        if kind == "hypertextlabels":
+            raise DataError(f"{where}: places in HTML; spans of a Text tag are read")
+        if kind not in ("labels", "choices"):
+            continue
+        value = take(result, "value", dict, where)
+        names = take(value, kind, list, where)
+        if kind == "choices":
+            classes.setdefault(take(result, "from_name", str, where), []).extend(names)
+        else:
+            start, end = _place(value, text, units, where)
+            spans += [(start, end, name) for name in names]
+    fields["text"] = text
+    if data.id:
+        records.field(Example(fields, "", where), data.id)  # raises where it is missing
+    ids = [fields.get(data.id or "id"), task.get("id"), where]  # one's own before Label Studio's
+    id = next(each for each in ids if isinstance(each, str | int) and each != "")
+    return Annotated(Example(fields, id, where), spans, classes)
+
+
+def _text(fields: dict[str, Any], data, where: str) -> str:
+    """The text of a task: of the field that is named, of ``text``, or the only one it has."""
+    if data.text is not None:
+        return records.text(Example(fields, "", where), data.text)
+    if "text" in fields:
+        return take(fields, "text", str, where)
+    id_field = data.id or "id"
+    names = [name for name, value in fields.items() if isinstance(value, str) and name != id_field]
+    if len(names) != 1:
+        raise DataError(
+            f"{where}: no field 'text'; data.text names the one with the text, of {listed(fields)}"
+        )
+    return fields[names[0]]
+
+
+def _place(value: dict[str, Any], text: str, units: Utf16, where: str) -> tuple[int, int]:
+    """The characters of a span, which is what its ``text`` says.
+
+    Raises:
+        DataError: it is not, or reaches beyond the text.
+    """
+    start, end = take(value, "start", int, where), take(value, "end", int, where)
+    quoted = value.get("text")
+    places = [(start, end)]
+    if quoted is not None:
+        places.append((units.character(start), units.character(end)))
+    for a, b in places:
+        if a is None or b is None or not 0 <= a < b <= len(text):
+            continue
+        if quoted is None or _BLANK.sub("", text[a:b]) == _BLANK.sub("", str(quoted)):
+            return a, b
+    here = f"{where}: a span from {start:,} to {end:,}"
+    if not 0 <= start < end <= len(text):
+        raise DataError(f"{here}: no words there; the text has {len(text):,} characters")
+    raise DataError(
+        f"{here} is {text[start:end][:40]!r}, not {str(quoted)[:40]!r}; was the text changed after "
+        "it was labelled?"
+    )
+
+
+def read_doccano(examples: Iterable[Example], data, exported: bool = True) -> Iterator[Example]:
+    """Yield the lines with what was labelled (`labelled`).
+
+    Under any of `DOCCANO`, spans are [start, end, label] or objects; classes are texts, and become
+    ``label``. Other fields stay.
+
+    Args:
+        exported: whether each line has one of `DOCCANO`, as exports have; documents to answer for
+            need none.
+
+    Raises:
+        DataError: labels of another form, or none where there are to be some; a span that is not
+            in the text.
+    """
+    yield from labelled([_line(example, data, exported) for example in examples])
+
+
+def has_spans(columns: Mapping[str, Iterable[Any]]) -> bool:
+    """Tell whether fields by name have spans as this export writes them."""
+    return any(
+        (isinstance(item, dict) and "start_offset" in item)
+        or (isinstance(item, list) and [type(each) for each in item] == [int, int, str])
+        for key in DOCCANO
+        for value in columns.get(key, ())
+        for item in (value if isinstance(value, list) else ())
+    )
+
+
+def _line(example: Example, data, exported: bool) -> Annotated:
+    """A line with its spans, and its classes."""
+    if exported and not set(DOCCANO) & set(example.fields):
+        raise DataError(
+            f"{example.where}: no labels: no field {', '.join(DOCCANO[:-1])} or {DOCCANO[-1]}; "
+            f"it has {listed(example.fields)}"
+        )
+    fields = {name: value for name, value in example.fields.items() if name not in DOCCANO}
+    text = records.text(example, data.text or "text")
+    units = Utf16(text)
+    spans: list[tuple[int, int, str]] = []
+    classes: list[str] = []
+    for key in DOCCANO:
+        value = example.fields.get(key)
+        for item in [value] if isinstance(value, str) else value or ():
+            match item:
+                case str():
+                    classes.append(item)
+                case [int(start), int(end), str(name)]:
+                    spans.append(_units(start, end, name, units, example.where))
+                case {"start_offset": int(start), "end_offset": int(end), "label": str(name)}:
+                    spans.append(_units(start, end, name, units, example.where))
+                case {"label": str(name)}:
+                    classes.append(name)
+                case {"label": int(number)}:
+                    raise DataError(
+                        f"{example.where}: field {key!r} has the number of a label, {number}; "
+                        "its name stands elsewhere: doccano exports names as JSONL (text labels)"
+                    )
+                case _:
+                    raise DataError(
+                        f"{example.where}: field {key!r}: {shown(item)}, expected a class, or "
+                        "[start, end, label] of a span"
+                    )
+    named = {"label": classes} if classes else {}
+    return Annotated(replace(example, fields=fields | {"text": text}), spans, named)
+
+
+def _units(start: int, end: int, label: str, units: Utf16, where: str) -> tuple[int, int, str]:
+    a, b = units.character(start), units.character(end)
+    if a is None or b is None or a >= b:
+        what = "it parts a character" if 0 <= start < end <= units.size else "no words there"
+        raise DataError(
+            f"{where}: {label} from {start:,} to {end:,}: {what}; the text has {units.size:,} "
+            "units of UTF-16, as doccano counts where a project does not count grapheme clusters"
+        )
+    return a, b, label

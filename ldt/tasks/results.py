@@ -1,0 +1,304 @@
+"""Files of answers in ldt's own layout to results: classes, entities, choices, and all by scores.
+
+Each function takes a task, the data section, the documents of the gold file, the answers by id and
+the name of their file; it returns the result, the right answers and the config of a model that
+knows them, by which answers without reading are scored.
+"""
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from ldt.benchmarks import summarization
+from ldt.data.corpus import fingerprint
+from ldt.data.labels import MULTI, REGRESSION, Gold, LabelReader, is_blank
+from ldt.data.sentences import trimmed
+from ldt.errors import DataError, listed, plural, shown
+from ldt.io.records import Example, field
+from ldt.metrics import own_answers
+from ldt.metrics.classification import several
+from ldt.metrics.entities import Entity, by_sentence
+from ldt.metrics.own_answers import Judged
+from ldt.metrics.result import Item, Result, count_words, mean, some
+from ldt.tasks.base import Task, named_labels, score_all, settings_of
+from ldt.tasks.text import sentences
+
+Answers = Mapping[str, Example]
+Evaluated = tuple[Result, Sequence[Any], Any]
+
+
+# -- one answer
+
+
+def score_of(task: Task, right: Any, answer: Example | None, where: str) -> dict[str, float]:
+    """Return the scores of an answer by the names of the metrics, from 0 to 1.
+
+    Args:
+        right: the right answer, as `Task.gold` has it.
+        answer: None where there is none.
+        where: place of the answer, for messages.
+
+    Raises:
+        DataError: it is not as ``ldt predict`` writes it.
+    """
+    if task.answers.score is None:
+        return {}
+    try:
+        return task.answers.score(right, None if answer is None else answer.fields)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise DataError(f"{where}: not as ldt predict writes it ({what})") from None
+
+
+def score_label(right: Any, answer: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return accuracy, or of several labels exact_match and f1; nothing of a number."""
+    if isinstance(right, float):
+        return {}
+    label = answer and answer.get("label")
+    predicted = None if label is None else {*map(str, several(label))}
+    same = float(predicted == {*several(right)})
+    if not isinstance(right, list):
+        return {"accuracy": same}
+    shared, both = len({*right} & (predicted or set())), len({*right}) + len(predicted or ())
+    return {"exact_match": same, "f1": 2 * shared / both if both else same}
+
+
+def score_choice(right: Any, answer: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return accuracy."""
+    return {"accuracy": float((answer and answer.get("choice")) == right["choice"])}
+
+
+def entities_of(answer: Example, text: str | None = None) -> dict[str, Any]:
+    """The entities of an answer, or those of its tags.
+
+    Args:
+        text: their places are characters of, which `trimmed` shall clean; none of given words.
+
+    Raises:
+        DataError: they have another form.
+    """
+    if "entities" not in answer.fields and "tags" in answer.fields:
+        try:
+            return {"entities": by_sentence(sentences(answer, "tags")[0]), "scores": None}
+        except ValueError as error:
+            raise DataError(f"{answer.where}: field 'tags': {error}") from None
+    items = field(answer, "entities")
+    if not isinstance(items, list) or not all(map(_is_entity, items)):
+        raise DataError(
+            f"{answer.where}: entities is {shown(items)}, expected a list of {{start, end, label}}"
+        )
+    entities = [Entity(*(item[key] for key in Entity._fields)) for item in items]
+    if text is not None:
+        entities = [Entity(*trimmed(text, start, end), label) for start, end, label in entities]
+    scored = bool(items) and all("score" in item for item in items)
+    where = f"{answer.where}: entities"
+    scores = [_number(item, "score", where) for item in items] if scored else None
+    return {"entities": entities, "scores": scores}
+
+
+def choice_of(answer: Example, choices: Sequence[str]) -> dict[str, Any]:
+    """The place of the chosen one, None of a silent answer, and the scores of all.
+
+    Raises:
+        DataError: it is none of the choices.
+    """
+    key = "choice" if "choice" in answer.fields else "answer"
+    value = field(answer, key)
+    if key == "answer" and value is not None and choices.count(value) == 1:
+        value = choices.index(value)
+    is_place = type(value) is int and 0 <= value < len(choices)
+    if not is_place and not is_blank(value):
+        raise DataError(
+            f"{answer.where}: {key} is {shown(value)}, expected one of the {len(choices):,} "
+            f"choices or its place, 0 to {len(choices) - 1:,}"
+        )
+    scores = answer.fields.get("scores")
+    if scores is not None:
+        if not isinstance(scores, list) or len(scores) != len(choices):
+            raise DataError(
+                f"{answer.where}: scores is {shown(scores)}, expected {len(choices):,} numbers, "
+                "one of each choice"
+            )
+        where = f"{answer.where}: scores"
+        scores = [_number(scores, place, where) for place in range(len(scores))]
+    return {"choice": value if is_place else None, "scores": scores}
+
+
+def _is_entity(value: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("label"), str):
+        return False
+    return all(type(value.get(key)) is int for key in ("start", "end"))
+
+
+def _number(values: Any, key: Any, where: str) -> float:
+    """A finite number."""
+    value = values[key]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise DataError(f"{where}: {key} is {shown(value)}, expected a number")
+    if not math.isfinite(value):
+        raise DataError(f"{where}: {key} is {float(value)}, expected a finite number")
+    return float(value)
+
+
+# -- a file of answers
+
+
+def classes(task: Any, data, examples: Sequence[Example], answers: Answers, name: str) -> Evaluated:
+    """Score classes or numbers."""
+    problem, _, golds = task.read_labels(examples, data, "the gold file")
+    labels = {id: _label(each, task, data, problem) for id, each in answers.items()}
+    if problem == REGRESSION:
+        numbers = {id: {"label": label} for id, label in labels.items()}
+        config = SimpleNamespace(problem_type=problem, **named_labels(several(data.label)))
+        result = own_answers.numbers(_judged(task, data, examples, golds, numbers))
+        lacking = [id for id in map(_id, examples) if labels.get(id) is None]
+        if lacking:
+            what = f"{plural(len(lacking), 'document')} without a number, left out of all figures"
+            result.warnings.append(f"{name}: {what} but coverage: {some(lacking)}")
+        return result, golds, config
+    scores = {id: _scores(each) for id, each in answers.items()}
+    first = next((each for each in scores.values() if each), None)
+    for id, each in scores.items():
+        if first and each and each.keys() != first.keys():
+            what = f"scores of {listed(each)}; the first answer with some has {listed(first)}"
+            raise DataError(f"{name}: {shown(id)}: {what}")
+    scored = {*(first or ())}
+    right = {label for gold in golds for label in several(gold)}
+    predicted = {label for each in labels.values() if each is not None for label in several(each)}
+    if right and predicted and right.isdisjoint(predicted | scored):
+        raise DataError(
+            f"{name}: no label of it is in the gold file: {listed(sorted(predicted), 3)}; there "
+            f"{listed(sorted(right), 3)}"
+        )
+    # In the order of the scores, then those of the task, of gold and of the answers.
+    known = [*(first or ()), *(task.labels or ()), *task.labels_of(data).columns.values()]
+    names = list(dict.fromkeys([*known, *sorted(right), *sorted(predicted)]))
+    read = {id: {"label": labels[id], "scores": scores[id]} for id in answers}
+    judged = _judged(task, data, examples, golds, read)
+    result = own_answers.classes(judged, names, several=problem == MULTI)
+    if first is not None and right - scored:
+        what = f"gold classes without scores: {listed(sorted(right - scored))}"
+        result.warnings.append(f"{name}: {what}")
+    if strange := predicted - right - scored:
+        what = f"classes that no gold document has: {listed(sorted(strange))}"
+        result.warnings.append(f"{name}: {what}")
+    lacking = [id for id, each in scores.items() if each is None]
+    if 0 < len(lacking) < len(scores):
+        what = f"{plural(len(lacking), 'answer')} without scores, left out of ranking and"
+        result.warnings.append(f"{name}: {what} calibration: {some(lacking)}")
+    return result, golds, SimpleNamespace(problem_type=problem, **named_labels(names))
+
+
+def _label(each: Example, task: Any, data, problem: str) -> Gold | None:
+    """The label of an answer, read as that of a gold file; None of a silent one."""
+    value = field(each, "label")
+    if is_blank(value):
+        return None
+    parted = isinstance(value, str) and not value.lstrip().startswith("[")
+    reader = LabelReader("label", data.label_separator if parted else None, task.labels)
+    return reader.gold(each, problem)
+
+
+def _scores(each: Example) -> dict[str, float] | None:
+    """The scores of an answer by class."""
+    scores = each.fields.get("scores") or {}
+    if not isinstance(scores, dict):
+        raise DataError(f"{each.where}: scores is {shown(scores)}, expected {{class: number}}")
+    return {name: _number(scores, name, f"{each.where}: scores") for name in scores} or None
+
+
+def entities(
+    task: Any, data, examples: Sequence[Example], answers: Answers, name: str
+) -> Evaluated:
+    """Score entities."""
+    golds = [task.gold(example, data, None) for example in examples]
+    texts = {_id(example): task.raw_text(example, data) for example in examples}
+    read = {id: entities_of(each, texts.get(id)) for id, each in answers.items()}
+    right = {entity.label for gold in golds for entity in gold}
+    strange = {entity.label for each in read.values() for entity in each["entities"]} - right
+    result = own_answers.entities(_judged(task, data, examples, golds, read))
+    if strange:
+        what = f"types that no gold entity has: {listed(sorted(strange))}"
+        result.warnings.append(f"{name}: {what}")
+    tags = ["O", *(f"{kind}-{label}" for label in sorted(right) for kind in "BI")]
+    return result, golds, SimpleNamespace(**named_labels(tags))
+
+
+def choices(task: Any, data, examples: Sequence[Example], answers: Answers, name: str) -> Evaluated:
+    """Score the places of choices."""
+    golds = [task.gold(example, data, None) for example in examples]
+    read = {
+        _id(example): choice_of(answers[_id(example)], task.choices(example, data))
+        for example in examples
+        if _id(example) in answers
+    }
+    places = [gold["choice"] for gold in golds]
+    return own_answers.choices(_judged(task, data, examples, places, read)), golds, None
+
+
+def by_scores(
+    task: Task, data, examples: Sequence[Example], answers: Answers, name: str
+) -> Evaluated:
+    """Score answers to questions, and summaries, as an evaluation while training does.
+
+    Raises:
+        DataError: a document without an answer, of a task whose figures need one of each.
+    """
+    golds = [task.gold(example, data, None) for example in examples]
+    fields = {id: each.fields for id, each in answers.items()}
+    judged = _judged(task, data, examples, golds, fields)
+    missing = [each.id for each in judged if each.answer is None]
+    items = [Item(each.id, each.unit, {}, each.words) for each in judged]
+    derive = summarization.metrics if task.answers.kind == "summary" else dict
+    config = _config(golds)
+    if not task.answers.means:
+        if missing:
+            what = plural(len(missing), "question")
+            raise DataError(f"{name}: {what} without an answer: {some(missing)}; each needs one")
+        figures, _ = score_all(task, [dict(fields[each.id]) for each in judged], golds, config)
+        settings = settings_of(task, figures)
+        figures = {key: value for key, value in figures.items() if key not in settings}
+    else:
+        for item, gold, example in zip(items, golds, examples, strict=True):
+            answer = answers.get(item.id)
+            item.scores = score_of(task, gold, answer, (answer or example).where)
+        figures = mean([item.scores for item in items], derive)
+    result = Result(task.name, items, figures, "documents", missing, [], derive=derive)
+    result.noun = "document" if task.reads.noun == "documents" else "question"
+    result.no_place = "the metric of a published layout tells it"
+    return result, golds, config
+
+
+def _config(golds: Sequence[Any]) -> Any:
+    """The config of a model that knows the labels of these golds, or that there may be no
+    answer."""
+    facts = [gold for gold in golds if isinstance(gold, dict)]
+    labels = dict.fromkeys(gold["label"] for gold in facts if "label" in gold)
+    unanswered = any(gold.get("answers") == [] for gold in facts)
+    named = named_labels([*labels]) if labels else {}
+    return SimpleNamespace(no_answer_threshold=0.5 if unanswered else None, **named)
+
+
+def _judged(
+    task: Task,
+    data,
+    examples: Sequence[Example],
+    golds: Sequence[Any],
+    read: Mapping[str, Mapping[str, Any]],
+) -> list[Judged]:
+    judged = []
+    for example, gold in zip(examples, golds, strict=True):
+        id = _id(example)
+        try:
+            document = task.parts(example, data)[0]
+        except DataError:  # a gold file may have labels alone
+            unit: tuple[Hashable, int | None] = (id, None)
+        else:
+            unit = fingerprint(document), count_words(document)
+        judged.append(Judged(id, example.where, *unit, gold, read.get(id)))
+    return judged
+
+
+def _id(example: Example) -> str:
+    return str(example.id)

@@ -1,0 +1,30 @@
+import pytest
+from scored import examples
+
+from ldt.benchmarks import squad as cuad
+from ldt.errors import DataError
+
+
+def test_published_contracts_are_read_with_their_categories(shared_data):
+    found = examples("cuad", shared_data / "cuad_v1_layout" / "train.json.gz")
+    assert len(found) == 720
+    assert sum(bool(example.fields["answers"]) for example in found) == 365
+    first = found[0].fields
+    assert first["category"] == "Agreement Date"
+    assert f'related to "{first["category"]}"' in first["question"]
+    for example in found:
+        for answer in example.fields["answers"]:
+            context = example.fields["context"]
+            assert context.startswith(answer["text"], answer["answer_start"])
+    assert max(len(example.fields["answers"]) for example in found) > 5
+
+
+def test_a_question_twice_is_told_before_any_is_read():
+    qas = [{"id": "t__Cap", "question": "q", "answers": []}] * 2
+    value = {"data": [{"title": "t", "paragraphs": [{"context": "c", "qas": qas}]}]}
+    with pytest.raises(DataError, match="^f: the id 't__Cap' stands twice"):
+        examples("cuad", value)
+
+
+def test_a_category_stands_behind_the_last_border():
+    assert cuad.category("A__B__Cap On Liability") == "Cap On Liability"
