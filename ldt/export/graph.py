@@ -102,6 +102,8 @@ def write(
             # The only relation that is left holds always: whole blocks are parted into blocks.
             prefer_deferred_runtime_asserts_over_guards=True,
         )
+        for node in program.graph.nodes:
+            node.meta.pop("stack_trace", None)  # lines of source by their paths on this machine
         WRITERS[format](program, interface, file, opset)
 
 
@@ -172,7 +174,7 @@ def _name_sizes(model: Any) -> None:
                 size.dim_param = names.get(size.dim_param, size.dim_param)
     del model.graph.value_info[:]  # has the old names, and says nothing that is not inferred
     for node in model.graph.node:
-        del node.metadata_props[:]  # lines of source by their paths on this machine
+        del node.metadata_props[:]  # modules and classes, as many bytes as small weights
 
 
 @contextmanager
