@@ -32,7 +32,8 @@ Evaluated = tuple[Result, Sequence[Any], Any]
 
 
 def score_of(task: Task, right: Any, answer: Example | None, where: str) -> dict[str, float]:
-    """Return the scores of an answer by the names of the metrics, from 0 to 1.
+    """Return the scores of an answer by the names of the metrics, from 0 to 1: by the scorer of the
+    task, else `Task.measure` of this document alone, in percent there.
 
     Args:
         right: the right answer, as `Task.gold` has it.
@@ -42,10 +43,12 @@ def score_of(task: Task, right: Any, answer: Example | None, where: str) -> dict
     Raises:
         DataError: it is not as ``ldt predict`` writes it.
     """
-    if task.answers.score is None:
-        return {}
+    fields, score = None if answer is None else answer.fields, task.answers.score
     try:
-        return task.answers.score(right, None if answer is None else answer.fields)
+        if score is not None:
+            return score(right, fields)
+        metrics, _ = ({}, []) if fields is None else task.measure([{**fields}], [right], None)
+        return {name: value / 100 for name, value in metrics.items()}
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         what = f"{type(error).__name__}: {error}"
         raise DataError(f"{where}: not as ldt predict writes it ({what})") from None
