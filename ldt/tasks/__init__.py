@@ -51,8 +51,8 @@ TASKS = _Tasks()
 
 
 def _found(place: str) -> type[AnyTask]:
-    found: type[AnyTask] = resolve_name(f"{__name__}.{place}")
-    return found
+    task_class: type[AnyTask] = resolve_name(f"{__name__}.{place}")
+    return task_class
 
 
 def __getattr__(name: str) -> type[AnyTask]:

@@ -280,11 +280,11 @@ class Classification(Deciding, Weighted, ByLogits):
         chunks, flags = fit(len(ids), max_length - 2, example, data, document)
         flags |= cut_off(unread + flags.get("unread_tokens", 0))
         labels = {} if config is None else {"labels": self._target(example, data, config)}
-        about = {"document": 0, "tokens": len(ids) + unread + 2, "flags": flags}
+        facts = {"document": 0, "tokens": len(ids) + unread + 2, "flags": flags}
         return [
             join([cls, Segment("document", ids[start:end]), sep], self.global_attention)
             | labels
-            | about
+            | facts
             | {"read": (1, start, end)}
             for start, end in chunks
         ]

@@ -106,7 +106,7 @@ class MultipleChoice(Ranking, ByLogits):
         features = []
         for place, choice in enumerate(offered):
             size = 3 + len(asked) + len(choice) + len(read)
-            about = shared | {"choices": place, "tokens": size}
+            facts = shared | {"choices": place, "tokens": size}
             for start, end in chunks:
                 segments = [
                     cls,
@@ -117,7 +117,7 @@ class MultipleChoice(Ranking, ByLogits):
                     sep,
                 ]
                 place_of = {"read": (2 + len(asked) + len(choice), start, end)}
-                features.append(join(segments, self.global_attention) | about | place_of)
+                features.append(join(segments, self.global_attention) | facts | place_of)
         return features
 
     def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:

@@ -162,16 +162,16 @@ class QasperGeneration(PaperQuestions, WritingTask):
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Lengths of the answers; numbers of inputs with evidence, and of papers left out."""
-        inputs = found = 0
+        inputs = with_evidence = 0
 
         def noted() -> Iterator[Feature]:
-            nonlocal inputs, found
+            nonlocal inputs, with_evidence
             for feature in features:
-                inputs, found = inputs + 1, found + any(feature["passage_labels"])
+                inputs, with_evidence = inputs + 1, with_evidence + any(feature["passage_labels"])
                 yield feature
 
         lines = super().remarks(noted(), left_out)
-        lines.append(f"{found:,} of {inputs:,} inputs have evidence")
+        lines.append(f"{with_evidence:,} of {inputs:,} inputs have evidence")
         return [*lines, *left_out_of(left_out)]
 
     def run(self, model, inputs, *, quick: bool = False) -> dict[str, Any]:

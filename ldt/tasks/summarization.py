@@ -100,13 +100,13 @@ class Summarization(WritingTask):
             flags |= cut
             head += [Segment("question", question), separator]
         ids = [tokenize(tokenizer, document) for document in documents]
-        own = sum(len(segment.ids) for segment in head) + len(ids)  # with separators and the end
-        room, lengths = max_length - own, [len(each) for each in ids]
+        head_tokens = sum(len(segment.ids) for segment in head) + len(ids)  # with separators and the end
+        room, lengths = max_length - head_tokens, [len(each) for each in ids]
         if room < len(ids):
             what = "the question" if asked is not None else f"{len(ids):,} documents"
             advice = "a smaller task.max_question cuts it" if asked is not None else "fewer fit"
             raise DataError(
-                f"{example.where}: {what} and the special tokens take {own:,} tokens of the "
+                f"{example.where}: {what} and the special tokens take {head_tokens:,} tokens of the "
                 f"{max_length:,} of an input, which leaves too few for the text; {advice}"
             )
         read = shares(lengths, room)
@@ -123,7 +123,7 @@ class Summarization(WritingTask):
         segments += [Segment("question", ()), Segment("separator", ()), sep]
         flags |= cut_off(unread) | ({"read_tokens": read} if len(ids) > 1 else {})
         feature = join(segments, self.global_attention)
-        feature |= {"document": 0, "tokens": own + sum(lengths), "flags": flags}
+        feature |= {"document": 0, "tokens": head_tokens + sum(lengths), "flags": flags}
         feature["parts"] = len(ids)
         if config is not None:
             feature |= self.learnt(self._summary(example, data), tokenizer, config)
@@ -179,15 +179,15 @@ class Summarization(WritingTask):
 
     def _documents(self, example: Example, data: "DataSection") -> list[str]:
         path = path_of(self, "text", data)
-        found = field_of(example, path)
-        if isinstance(found, list):
+        value = field_of(example, path)
+        if isinstance(value, list):
             if documents := texts(example, path):
                 return documents
             raise DataError(f"{example.where}: field {path!r} is an empty list")
-        if isinstance(found, str):
-            return [found]
+        if isinstance(value, str):
+            return [value]
         raise DataError(
-            f"{example.where}: field {path!r} is {kind(found)}, expected text or a list of them"
+            f"{example.where}: field {path!r} is {kind(value)}, expected text or a list of them"
         )
 
     def _asked(self, example: Example, data: "DataSection") -> str | None:

@@ -298,8 +298,8 @@ class TokenClassification(Weighted, ByPlaces):
             return Reading(document.text, offsets, splitter.UNITS[unit](document.text))
         ends = np.cumsum([size for size in document.sizes or () if size])
         places = zip(document.places[[0, *ends[:-1]], 0], document.places[ends - 1, 1], strict=True)
-        given = [(int(a), int(b)) for a, b in places]
-        passages = given if unit == "sentence" else [*splitter.together(given)]
+        pairs = [(int(a), int(b)) for a, b in places]
+        passages = pairs if unit == "sentence" else [*splitter.together(pairs)]
         return Reading(document.text, offsets, passages)
 
     def places(
@@ -307,9 +307,9 @@ class TokenClassification(Weighted, ByPlaces):
     ) -> list[tuple[int, float]]:
         """Return the beginnings of the entities, with their scores."""
         document = self._words(example, data)
-        given = None if document.sizes is None else document.places[:, 0]
+        starts = None if document.sizes is None else document.places[:, 0]
         return [
-            (each["start"] if given is None else int(given[each["start"]]), each["score"])
+            (each["start"] if starts is None else int(starts[each["start"]]), each["score"])
             for each in answer["entities"]
         ]
 

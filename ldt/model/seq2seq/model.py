@@ -153,17 +153,17 @@ def takes_inputs_of(base):
 
     They may come by position, and the signature names them: transformers looks there.
     """
-    me, *given = signature(base.forward).parameters.values()
+    me, *shared = signature(base.forward).parameters.values()
 
     def decorator(forward):
         @can_return_tuple
         @wraps(forward)
         def named(self, *args, **inputs):
-            names = (each.name for each in given)
+            names = (each.name for each in shared)
             return forward(self, **dict(zip(names, args, strict=False)), **inputs)
 
-        own = list(signature(forward).parameters.values())[1:-1]
-        named.__signature__ = Signature([me, *given, *own])
+        further = list(signature(forward).parameters.values())[1:-1]
+        named.__signature__ = Signature([me, *shared, *further])
         return named
 
     return decorator
