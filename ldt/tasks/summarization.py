@@ -100,13 +100,13 @@ class Summarization(WritingTask):
             flags |= cut
             head += [Segment("question", question), separator]
         ids = [tokenize(tokenizer, document) for document in documents]
-        head_tokens = sum(len(segment.ids) for segment in head) + len(ids)  # with separators and the end
-        room, lengths = max_length - head_tokens, [len(each) for each in ids]
+        taken = sum(len(segment.ids) for segment in head) + len(ids)  # with separators and the end
+        room, lengths = max_length - taken, [len(each) for each in ids]
         if room < len(ids):
             what = "the question" if asked is not None else f"{len(ids):,} documents"
             advice = "a smaller task.max_question cuts it" if asked is not None else "fewer fit"
             raise DataError(
-                f"{example.where}: {what} and the special tokens take {head_tokens:,} tokens of the "
+                f"{example.where}: {what} and the special tokens take {taken:,} tokens of the "
                 f"{max_length:,} of an input, which leaves too few for the text; {advice}"
             )
         read = shares(lengths, room)
@@ -123,7 +123,7 @@ class Summarization(WritingTask):
         segments += [Segment("question", ()), Segment("separator", ()), sep]
         flags |= cut_off(unread) | ({"read_tokens": read} if len(ids) > 1 else {})
         feature = join(segments, self.global_attention)
-        feature |= {"document": 0, "tokens": head_tokens + sum(lengths), "flags": flags}
+        feature |= {"document": 0, "tokens": taken + sum(lengths), "flags": flags}
         feature["parts"] = len(ids)
         if config is not None:
             feature |= self.learnt(self._summary(example, data), tokenizer, config)

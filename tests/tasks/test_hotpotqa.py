@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from features_of import marked_tokens
 from training_runs import train
 from transformers import AutoTokenizer, PretrainedConfig
 
@@ -15,7 +16,6 @@ from ldt.recipe.recipe import DataSection
 from ldt.tasks import HotpotQA
 from ldt.tasks.base import metric_of, score_all
 from ldt.tasks.hotpotqa import LEAST, grouped, tokenized
-from ldt.training.summary import marked_tokens
 
 FILM = ("Ed Wood (film)", ["Ed Wood is a 1994 film.", " It stars Johnny Depp, and Depp only."])
 MAN = ("Scott Derrickson", ["Scott Derrickson (born 1966) is American.", ""])

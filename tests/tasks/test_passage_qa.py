@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from features_of import marked_tokens
 from passage_answers import (
     CANDIDATES,
     CONFIG,
@@ -21,7 +22,6 @@ from ldt.recipe.recipe import DataSection
 from ldt.tasks import PassageQA
 from ldt.tasks.base import score_all, settings_of
 from ldt.tasks.passage_qa import TYPES
-from ldt.training.summary import marked_tokens
 
 
 @pytest.fixture(scope="module")
