@@ -10,6 +10,7 @@ its editor counts them unless a project counts grapheme clusters.
 
 import logging
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,14 +19,38 @@ from ldt.errors import DataError, listed, plural, shown
 from ldt.io import records, strict_json
 from ldt.io.records import Example
 from ldt.io.strict_json import take
-from ldt.io.text_files import Utf16
 
 log = logging.getLogger("ldt")
 
 _BLANK = re.compile(r"\s|\\n")  # the editor of Label Studio writes a line end as these characters
 # Of doccano's labels in a line: of exports since 1.5, before it, of relations, and of the first
 # versions.
+_PAIR = re.compile("[\U00010000-\U0010ffff]")
 DOCCANO = ("label", "labels", "cats", "entities", "annotations")
+
+
+class Utf16:
+    """The borders of the characters of a text, in code units of UTF-16.
+
+    A character above U+FFFF, as most emoji are, is two units, any other is one: also a combining
+    mark, a joiner, and each half of CR LF.
+    """
+
+    def __init__(self, text: str):
+        self._pairs = [match.start() for match in _PAIR.finditer(text)]
+        self._units = [place + number for number, place in enumerate(self._pairs)]
+        self.size = len(text) + len(self._pairs)
+
+    def unit(self, character: int) -> int:
+        """The unit at which a character begins; ``size`` at the end."""
+        return character + bisect_left(self._pairs, character)
+
+    def character(self, unit: int) -> int | None:
+        """The number of the character that begins at a unit; their number at the end. None in the
+        middle of a character and outside of the text."""
+        before = bisect_left(self._units, unit)
+        inside = before > 0 and self._units[before - 1] == unit - 1
+        return None if inside or not 0 <= unit <= self.size else unit - before
 
 
 @dataclass(frozen=True)

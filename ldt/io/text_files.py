@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import stat
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -34,7 +33,6 @@ _KINDS = {
 _FLAGS = os.O_RDONLY
 for _name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT"):
     _FLAGS |= getattr(os, _name, 0)  # not every system has each
-_PAIR = re.compile("[\U00010000-\U0010ffff]")
 
 
 def is_text(source: str) -> bool:
@@ -255,27 +253,3 @@ class Utf8:
     def byte(self, character: int) -> int:
         """The byte at which a character begins; ``size`` at the end."""
         return len(self._text[:character].encode())
-
-
-class Utf16:
-    """The borders of the characters of a text, in code units of UTF-16.
-
-    A character above U+FFFF, as most emoji are, is two units, any other is one: also a combining
-    mark, a joiner, and each half of CR LF.
-    """
-
-    def __init__(self, text: str):
-        self._pairs = [match.start() for match in _PAIR.finditer(text)]
-        self._units = [place + number for number, place in enumerate(self._pairs)]
-        self.size = len(text) + len(self._pairs)
-
-    def unit(self, character: int) -> int:
-        """The unit at which a character begins; ``size`` at the end."""
-        return character + bisect_left(self._pairs, character)
-
-    def character(self, unit: int) -> int | None:
-        """The number of the character that begins at a unit; their number at the end. None in the
-        middle of a character and outside of the text."""
-        before = bisect_left(self._units, unit)
-        inside = before > 0 and self._units[before - 1] == unit - 1
-        return None if inside or not 0 <= unit <= self.size else unit - before
