@@ -33,12 +33,12 @@ from filelock import FileLock, Timeout
 
 from ldt.data import answer_files
 from ldt.errors import DataError, UserError, escaped, listed, plural, refusal
-from ldt.inference.inputs import is_stream
 from ldt.inference.options import named
 from ldt.io.files import (
     check_target,
     digest,
     flush,
+    is_stream,
     remove,
     remove_abandoned,
     require_place,

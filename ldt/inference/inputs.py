@@ -23,6 +23,7 @@ from ldt.benchmarks.recognition import MOST, recognised
 from ldt.errors import DataError, UserError
 from ldt.inference.options import named
 from ldt.inference.stream import Beside, Records
+from ldt.io.files import is_stream
 from ldt.io.records import Example, OnError, field
 from ldt.io.sources import is_hub_set, is_remote
 from ldt.io.streams import beginning, opened
@@ -89,13 +90,6 @@ def _is_loop(input: str | int, output: str | None) -> bool:
     except (OSError, TypeError):  # not there yet; a closed stream
         return False
     return same and (stat.S_ISFIFO(about.st_mode) or stat.S_ISREG(about.st_mode))
-
-
-def is_stream(output: str | None) -> bool:
-    """True if answers go straight out: to standard output, a pipe, a device such as /dev/null."""
-    if output is None or output == "-":
-        return True
-    return os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output)
 
 
 def pauses(source: str) -> bool:

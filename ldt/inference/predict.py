@@ -35,7 +35,6 @@ from ldt.inference.inputs import (
     check_paths,
     copier,
     encoding_of_training,
-    is_stream,
     layout_of_training,
     pauses,
     prefetch,
@@ -45,7 +44,7 @@ from ldt.inference.options import PredictOptions, check_reading, named
 from ldt.inference.runtimes import RUNTIMES
 from ldt.inference.stream import Beside, Counts, InputDocuments, Shard
 from ldt.io import sources
-from ldt.io.files import remove
+from ldt.io.files import is_stream, remove
 from ldt.io.progress import progress_line
 from ldt.io.records import Example
 from ldt.io.sources import Names, each

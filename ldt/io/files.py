@@ -420,7 +420,7 @@ def check_result(target: Path, option: str, sources: Iterable[str | Path | None]
         ResourceError: the disk is full.
     """
     path = resolved(target)
-    if _is_stream(path):
+    if is_stream(path):
         return
     check_target(path)
     if any(_same(path, source) for source in sources if source):
@@ -440,7 +440,7 @@ def write_result(target: Path, text: str) -> None:
     """
     path = resolved(target)
     try:
-        if _is_stream(path):
+        if is_stream(path):
             with open(path, "w", encoding="utf-8") as stream:
                 stream.write(text)
         else:
@@ -484,8 +484,11 @@ def resolved(target: Path) -> Path:
     return path
 
 
-def _is_stream(path: Path) -> bool:
-    return path.exists() and not path.is_file() and not path.is_dir()
+def is_stream(output: str | Path | None) -> bool:
+    """True if what is written goes straight out: to standard output, a pipe or a device."""
+    if output is None or output == "-":
+        return True
+    return os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output)
 
 
 def _same(target: Path, source: str | Path) -> bool:
