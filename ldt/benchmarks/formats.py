@@ -11,7 +11,6 @@ from os.path import isdir
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from ldt.benchmarks.recognition import LEXGLUE
 from ldt.data import label_tools, summaries
 from ldt.errors import DataError, UserError
 from ldt.io import records, sources, text_files
@@ -28,6 +27,7 @@ SUMMARIES = "summarization"  # lines and tables, their fields renamed
 DOCCANO = "doccano"  # lines, their labels renamed
 LABEL_STUDIO = "label-studio"
 _OF_RECORDS = (*LINES, SUMMARIES, DOCCANO)
+LEXGLUE = ("ecthr_a", "ecthr_b", "scotus", "eurlex")
 _NUMBERED = ("conll", *LEXGLUE)  # whose ids may be numbers in a file
 STREAMED = ("conll", "nq", "tydiqa", *LEXGLUE)  # a document at a time
 # One JSON value, read whole into memory.

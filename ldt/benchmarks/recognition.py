@@ -4,13 +4,13 @@ import os
 import re
 from collections.abc import Collection
 
+from ldt.benchmarks.formats import LEXGLUE
 from ldt.data import label_tools
 from ldt.data.summaries import PAIRS
 from ldt.io import records, streams
 
 BORDER = "-DOCSTART-"  # in CoNLL in place of a word, in front of each document
 COMMENT = "#"  # begins the lines before a sentence of CoNLL that are none of its words
-LEXGLUE = ("ecthr_a", "ecthr_b", "scotus", "eurlex")
 
 MOST = 1 << 16  # bytes that are looked at
 # What a file begins with; names one of which has to be there; in how many brackets; and whether

@@ -129,7 +129,7 @@ def _refused(error: BaseException) -> errors.UserError | None:
 def _usage(error, arguments):
     """``no such option: --max-leng ...; see 'ldt convert --help'``."""
     from ldt.cli.options import instead
-    from ldt.recipe import habits
+    from ldt.recipe import sections
     from ldt.recipe.recipe import COMMANDS
 
     text = error.format_message().replace("Value error, ", "")
@@ -137,12 +137,12 @@ def _usage(error, arguments):
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "ldt"
     name = re.sub(r"No such \w+:? '?([^' ]+).*", r"\1", text)
-    if text.startswith("No such command") and name in habits.COMMANDS:
-        text = f"no such command '{name}', did you mean '{habits.COMMANDS[name]}'?"
-    if text.startswith("No such command") and (now := habits.MOVED.get(name)):
+    if text.startswith("No such command") and name in sections.COMMANDS:
+        text = f"no such command '{name}', did you mean '{sections.COMMANDS[name]}'?"
+    if text.startswith("No such command") and (now := sections.MOVED.get(name)):
         return f"ldt {name}: now {now}; see '{' '.join(now.split()[:2])} --help'"
     if text.startswith("No such option") and command.split()[-1] in (*COMMANDS.values(), "check"):
-        text += habits.unknown_option(name)
+        text += sections.unknown_option(name)
     keys = getattr(context.command.callback, "keys", ()) if context else ()
     if text.startswith("No such option") and (key := instead(name, keys, arguments)):
         text = text.partition(" (")[0] + key

@@ -23,9 +23,8 @@ from ldt.errors import UserError, did_you_mean, listed
 from ldt.io.records import suffix
 from ldt.io.sources import is_remote
 from ldt.recipe import yaml
-from ldt.recipe.habits import meant
 from ldt.recipe.problems import Place, Problems, explain, shown, word
-from ldt.recipe.sections import MODELS, REFUSED, ModelSection, training_section
+from ldt.recipe.sections import MODELS, REFUSED, ModelSection, meant, training_section
 
 log = logging.getLogger("ldt")
 
