@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from pkgutil import resolve_name
+from typing import TYPE_CHECKING
 
-from ldt.tasks.base import AnyTask
+if TYPE_CHECKING:
+    from ldt.tasks.base import AnyTask
 
 _CLASSES = {
     "charlm": "char_lm:CharacterLM",
@@ -31,10 +33,10 @@ OWN: dict[str, dict[str, str]] = {
 }
 
 
-class _Tasks(Mapping[str, type[AnyTask]]):
+class _Tasks(Mapping[str, "type[AnyTask]"]):
     """The classes of `_CLASSES`, so that a recipe of one task need not import all of them."""
 
-    def __getitem__(self, name: str) -> type[AnyTask]:
+    def __getitem__(self, name: str) -> "type[AnyTask]":
         return _found(_CLASSES[name])
 
     def __contains__(self, name: object) -> bool:
@@ -50,12 +52,12 @@ class _Tasks(Mapping[str, type[AnyTask]]):
 TASKS = _Tasks()
 
 
-def _found(place: str) -> type[AnyTask]:
-    task_class: type[AnyTask] = resolve_name(f"{__name__}.{place}")
+def _found(place: str) -> "type[AnyTask]":
+    task_class: "type[AnyTask]" = resolve_name(f"{__name__}.{place}")
     return task_class
 
 
-def __getattr__(name: str) -> type[AnyTask]:
+def __getattr__(name: str) -> "type[AnyTask]":
     """The class of a task: ``ldt.tasks.Squad``."""
     for place in _CLASSES.values():
         if place.endswith(f":{name}"):
