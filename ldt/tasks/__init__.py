@@ -53,7 +53,7 @@ TASKS = _Tasks()
 
 
 def _found(place: str) -> "type[AnyTask]":
-    task_class: "type[AnyTask]" = resolve_name(f"{__name__}.{place}")
+    task_class: type[AnyTask] = resolve_name(f"{__name__}.{place}")
     return task_class
 
 
