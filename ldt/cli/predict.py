@@ -124,12 +124,12 @@ def predict(
                 f"FILE {files[0]!r} and --input {source[0]!r} both name the documents; give one"
             )
         address = keys.pop("address", None)
-        given = {
+        flags = {
             **{"on_error": on_error, "batch_tokens": batch_tokens, "n_best": n_best},
             **{"device": device, "precision": precision, "passages": passages, "chunks": chunks},
             **{"runtime": runtime, "workers": number(workers)},
         }
-        asked = options.PredictOptions.of(given | keys)
+        asked = options.PredictOptions.of(flags | keys)
         if engine == "ray":
             from ldt.inference import ray
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ldt.io import records, tables
 from ldt.io.records import Example
-from ldt.io.strict_json import Decoder, json_line
+from ldt.io.strict_json import JsonDecoder, json_line
 
 TABLES = ("csv", "tsv", "parquet", "arrow", "feather")  # endings of tables of answers
 _SCORES = "scores."  # begins the columns of classes
@@ -60,7 +60,7 @@ def _value(cell: Any, every: bool) -> Any:
     if not isinstance(cell, str) or not (every or cell.startswith(("[", "{"))):
         return cell
     try:
-        value, end = Decoder().decode(cell)
+        value, end = JsonDecoder().decode(cell)
     except ValueError:
         return cell
     return value if end == len(cell) else cell

@@ -24,7 +24,7 @@ from typing import Any
 from ldt.errors import DataError, kind, listed, plural, shown
 from ldt.io.records import Example
 from ldt.io.records import field as field_of
-from ldt.io.strict_json import Decoder
+from ldt.io.strict_json import JsonDecoder
 
 log = logging.getLogger("ldt")
 
@@ -186,7 +186,7 @@ class LabelReader:
         start = text.strip()
         if not start.startswith(("[", "{")):
             return text
-        decoder = Decoder()
+        decoder = JsonDecoder()
         try:
             value, end = decoder.decode(start)
             if end == len(start) and not decoder.problems:

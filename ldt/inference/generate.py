@@ -188,9 +188,9 @@ def choose(logits: torch.Tensor, sampling: Sampling, draw: float) -> int:
     """The id sampled from logits [vocabulary] by ``draw``, a random number in [0, 1)."""
     if not sampling.temperature:
         return int(logits.argmax())
-    kept = torch.arange(len(logits))
+    candidates = torch.arange(len(logits))
     if sampling.top_k is not None and sampling.top_k < len(logits):
-        kept = logits.topk(sampling.top_k).indices
-    up_to = (logits[kept] / sampling.temperature).softmax(0).cumsum(0)
+        candidates = logits.topk(sampling.top_k).indices
+    up_to = (logits[candidates] / sampling.temperature).softmax(0).cumsum(0)
     place = int(torch.searchsorted(up_to, draw * up_to[-1], right=True))
-    return int(kept[min(place, len(kept) - 1)])
+    return int(candidates[min(place, len(candidates) - 1)])

@@ -85,11 +85,11 @@ def check_paths(input: str, output: str | None, rejects: Path, resume: bool) -> 
 def _is_loop(input: str | int, output: str | None) -> bool:
     """True if answers would be read as documents: through a pipe, or a file that is appended to."""
     try:
-        about = os.stat(1 if output in (None, "-") else output)
-        same = os.path.samestat(os.stat(input), about)
+        target = os.stat(1 if output in (None, "-") else output)
+        same = os.path.samestat(os.stat(input), target)
     except (OSError, TypeError):  # not there yet; a closed stream
         return False
-    return same and (stat.S_ISFIFO(about.st_mode) or stat.S_ISREG(about.st_mode))
+    return same and (stat.S_ISFIFO(target.st_mode) or stat.S_ISREG(target.st_mode))
 
 
 def pauses(source: str) -> bool:

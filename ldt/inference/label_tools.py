@@ -119,9 +119,9 @@ class LabelledText:
 
     def sureness(self) -> float | None:
         """The lowest probability of what was answered; None where nothing has one."""
-        found = [span.score for span in self.spans if span.score is not None]
-        found += [self.scores[name] for name in self.classes or () if name in self.scores]
-        return min(found, default=None)
+        scores = [span.score for span in self.spans if span.score is not None]
+        scores += [self.scores[name] for name in self.classes or () if name in self.scores]
+        return min(scores, default=None)
 
 
 @dataclass(frozen=True)
@@ -159,22 +159,23 @@ def read(
         DataError: a file is damaged; an answer has neither classes nor places; a document is
             missing, or is not the one that was answered for.
     """
-    found = list(answer_files.answers(answers))
-    if not found:
+    examples = list(answer_files.answers(answers))
+    if not examples:
         raise DataError(f"{answers}: no answers in it")
-    texts = None if documents is None else _documents(documents, data, {str(a.id) for a in found})
-    labelled = [_labelled(answer, texts, documents, data) for answer in found]
+    ids = {str(answer.id) for answer in examples}
+    texts = None if documents is None else _documents(documents, data, ids)
+    labelled = [_labelled(answer, texts, documents, data) for answer in examples]
     used = dict.fromkeys(span.label for each in labelled for span in each.spans)
     if labels is not None:
         for label in used:
             if label not in labels:
                 raise UserError(f"--labels: an answer has {label!r}, it has {listed(labels)}")
-    lists = any(isinstance(answer.fields.get("label"), list) for answer in found)
+    lists = any(isinstance(answer.fields.get("label"), list) for answer in examples)
     return labelled, Interface(
         classes=list(dict.fromkeys(name for each in labelled for name in each.scores)),
         several=lists,
         labels=sorted(used) if labels is None else labels,
-        entities=all("entities" in answer.fields for answer in found),
+        entities=all("entities" in answer.fields for answer in examples),
         questions=list(dict.fromkeys(name for each in labelled for name in each.questions)),
     )
 
@@ -182,11 +183,11 @@ def read(
 def _documents(documents: str, data: DataSection, wanted: set[str]) -> dict[str, Example]:
     """The documents that there are answers for, by their ids as text."""
     document = data.text or TEXTS[0]
-    found: dict[str, Example] = {}
+    examples: dict[str, Example] = {}
     for example in formats.read(documents, data, document=document):
         if str(example.id) in wanted:
-            found[str(example.id)] = example
-    return found
+            examples[str(example.id)] = example
+    return examples
 
 
 def _labelled(

@@ -82,14 +82,14 @@ class Explaining:
     ) -> list[dict[str, Any]]:
         """The best passages of each target, best first."""
         targets = task.targets(answer, self.predictor.config, features, self.options.passages_of)
-        found = []
+        passages = []
         if self.options.passages_by == "chunks":
             for target in targets:
                 spans = [reading.span(*features[row]["read"][1:]) for row in target.rows]
-                found += _best(
+                passages += _best(
                     target, target.logits(outputs), spans, reading, self.options.passages
                 )
-            return found
+            return passages
         if self.options.passages_by == "gradient" and len(targets) >= MANY and not self.told:
             self.told = True
             log.info(
@@ -104,8 +104,8 @@ class Explaining:
             self.predictor, features, outputs, reading, targets, self.options.batch_tokens
         )
         for target, values in zip(targets, scores, strict=True):
-            found += _best(target, values, reading.passages, reading, self.options.passages)
-        return found
+            passages += _best(target, values, reading.passages, reading, self.options.passages)
+        return passages
 
     def _chunks(
         self,
@@ -118,7 +118,7 @@ class Explaining:
         """Places of each chunk, and what the task decides by it alone; ``won``: the classes whose
         logit is this chunk's, where the highest counts."""
         places = list(dict.fromkeys(feature["read"][1:] for feature in features))
-        found = []
+        chunks = []
         for place in places:
             rows = [r for r, feature in enumerate(features) if feature["read"][1:] == place]
             alone = self.predictor.decode(
@@ -127,16 +127,16 @@ class Explaining:
                 [features[row] | {"chunks": 1} for row in rows],
             )
             start, end = reading.span(*place)
-            said = {key: alone[key] for key in _OF_CHUNK if key in alone}
-            found.append({"start": start, "end": end} | said)
+            alike = {key: alone[key] for key in _OF_CHUNK if key in alone}
+            chunks.append({"start": start, "end": end} | alike)
         if isinstance(self.task, ByLogits):
             labels = tuple(answer["scores"]) if isinstance(self.task, Deciding) else ()
             targets = self.task.targets(answer, self.predictor.config, features, labels)
             for target in (each for each in targets if each.merge == "max"):
                 (winner,) = target.shares(outputs)
-                chunk = found[places.index(features[winner]["read"][1:])]
+                chunk = chunks[places.index(features[winner]["read"][1:])]
                 chunk.setdefault("won", []).append(target.name)
-        return found
+        return chunks
 
 
 def gradients(
@@ -169,8 +169,8 @@ def gradients(
             first, start, end = features[row]["read"]
             inside = owners[start:end] >= 0
             for target, values in enumerate(tokens[number]):
-                own = values[first : first + end - start]
-                np.add.at(scores[target], owners[start:end][inside], own[inside])
+                contributions = values[first : first + end - start]
+                np.add.at(scores[target], owners[start:end][inside], contributions[inside])
     return scores
 
 
@@ -198,21 +198,21 @@ def _gradient_by_input(
         with torch.enable_grad(), _leaf_of_embeddings(predictor.model) as leaves:
             logits = predictor.model(**inputs).logits.float()
             (leaf,) = leaves  # [total, width]: the real tokens, row after row
-            found = []
+            products = []
             logits_of = list(zip(indices, weights, strict=True))
             for place, (index, weight) in enumerate(reported(logits_of, "explaining", "labels")):
                 total = (logits[:, index] * logits.new_tensor(weight)).sum()
                 more = place + 1 < len(indices)
                 (gradient,) = torch.autograd.grad(total, leaf, retain_graph=more)
-                found.append((gradient.float() * leaf.detach().float()).sum(-1).cpu())
+                products.append((gradient.float() * leaf.detach().float()).sum(-1).cpu())
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
         raise too_large(features, predictor.device, error, 0) from error
-    if not all(torch.isfinite(values).all() for values in found):
+    if not all(torch.isfinite(values).all() for values in products):
         other = named("passages_by", "occlusion")
         raise ModelError(f"the model's gradients are not finite; {other} needs none")
-    rows = np.split(torch.stack(found).double().numpy(), np.cumsum(lengths)[:-1], axis=1)
+    rows = np.split(torch.stack(products).double().numpy(), np.cumsum(lengths)[:-1], axis=1)
     return list(rows)
 
 
@@ -285,28 +285,24 @@ def hiding(
     Raises:
         ResourceError: the memory does not hold an input.
     """
-    found: list[Outputs] = [{}] * len(parts)
-    for batch in batches([len(feature["input_ids"]) for feature, _ in parts], batch_tokens):
-        for place, row in zip(batch, _hidden(predictor, [parts[n] for n in batch]), strict=True):
-            found[place] = row
-    return found
-
-
-def _hidden(predictor: Decoder, parts: list[tuple[Feature, np.ndarray]]) -> list[Outputs]:
-    """`hiding` of one batch."""
     import torch
 
-    features = [feature for feature, _ in parts]
-    try:
-        inputs = predictor.collate(features)
-        for row, (_, tokens) in enumerate(parts):
-            inputs["attention_mask"][row, torch.from_numpy(tokens)] = 0
-        logits = predictor.logits(inputs)
-    except Exception as error:  # each library has types of its own
-        if not out_of_memory(error):
-            raise
-        raise too_large(features, predictor.device, error, 0) from error
-    return by_input({"logits": logits}, range(len(features)))
+    rows: list[Outputs] = [{}] * len(parts)
+    for batch in batches([len(feature["input_ids"]) for feature, _ in parts], batch_tokens):
+        features = [parts[place][0] for place in batch]
+        try:
+            inputs = predictor.collate(features)
+            for number, place in enumerate(batch):
+                inputs["attention_mask"][number, torch.from_numpy(parts[place][1])] = 0
+            logits = predictor.logits(inputs)
+        except Exception as error:  # each library has types of its own
+            if not out_of_memory(error):
+                raise
+            raise too_large(features, predictor.device, error, 0) from error
+        outputs = by_input({"logits": logits}, range(len(batch)))
+        for place, row in zip(batch, outputs, strict=True):
+            rows[place] = row
+    return rows
 
 
 def _best(
@@ -333,8 +329,8 @@ def _around(
         passage = max(int(np.searchsorted(starts, place, "right")) - 1, 0)
         scores[passage] = max(score, scores.get(passage, -np.inf))
     best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:number]
-    found = []
+    passages = []
     for passage, score in best:
         a, b = reading.passages[passage]
-        found.append({"start": a, "end": b, "text": reading.text[a:b], "score": score})
-    return found
+        passages.append({"start": a, "end": b, "text": reading.text[a:b], "score": score})
+    return passages

@@ -367,19 +367,19 @@ class Ending:
 
     def __exit__(self, kind, error, trace):
         self._open.close()
-        kept = ""
+        advice = ""
         if isinstance(self.sink, AnswerFile) and self.sink.count:
-            kept = (
+            advice = (
                 f"{plural(self.sink.count, 'answer')} kept in {self.sink.partial}; the same "
                 "command with --resume goes on there"
             )
         if isinstance(error, KeyboardInterrupt):
             terminated = isinstance(error, Terminated)
             self.code = EXIT_SIGTERM if terminated else EXIT_SIGINT
-            log.info("%s: %s", "SIGTERM" if terminated else "SIGINT", kept or "stopped")
+            log.info("%s: %s", "SIGTERM" if terminated else "SIGINT", advice or "stopped")
             return True
-        if kept and isinstance(error, DataError | ModelError | ResourceError):
-            log.info("%s", kept)
+        if advice and isinstance(error, DataError | ModelError | ResourceError):
+            log.info("%s", advice)
         return False
 
 

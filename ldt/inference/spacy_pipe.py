@@ -103,10 +103,10 @@ def _model(name: str, task: type, folder: str | None, options: dict[str, Any]) -
         UserError: there is no run there, or it is one of another task; there is no such option.
     """
     model = Engine.open(folder, **options)
-    found = model.trained.task
-    if not isinstance(found, task):
+    trained = model.trained.task
+    if not isinstance(trained, task):
         raise UserError(
-            f"{name}: {folder} answers {found.name}; ldt_ner takes token_classification, "
+            f"{name}: {folder} answers {trained.name}; ldt_ner takes token_classification, "
             "ldt_textcat takes classification"
         )
     return model

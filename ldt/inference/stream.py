@@ -29,7 +29,7 @@ log = logging.getLogger("ldt")
 
 LOOKAHEAD_BATCHES = 4
 LOOKAHEAD_DOCUMENTS = 256
-TOLD = 0.2  # seconds, at least, between two calls of `Pipeline.progress`
+TOLD = 1.0  # seconds, at least, between two calls of `Pipeline.progress`
 DIGITS = 6  # of the floats in answers, behind the point
 
 Feature = dict[str, Any]

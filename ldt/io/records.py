@@ -23,7 +23,7 @@ import numpy as np
 from ldt.errors import DataError, kind
 from ldt.io import sources, streams, tables
 from ldt.io.streams import Line
-from ldt.io.strict_json import Decoder, JsonError
+from ldt.io.strict_json import JsonDecoder, JsonError
 
 OnError = Callable[[DataError, bytes], None]
 
@@ -322,7 +322,7 @@ class _Reader:
             raise DataError(f"{where}: {self.file.damaged(error)}") from error
 
     def objects(self, lines: Iterable[Line]) -> Iterator[Example]:
-        decoder = Decoder()
+        decoder = JsonDecoder()
         for number, offset, raw in lines:
             if not raw.strip():
                 continue
@@ -364,7 +364,7 @@ class _Reader:
             number = first.number + raw.count(b"\n", 0, error.start)
             what = streams.not_utf8(raw, error, first.offset, self.encoding)
             raise DataError(f"{self.name}:{number}: {what}") from None
-        decoder = Decoder()
+        decoder = JsonDecoder()
         at = _past_space(text, text.index("[") + 1)
         for number in itertools.count(1):
             if number == 1 and text[at : at + 1] == "]":

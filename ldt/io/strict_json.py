@@ -29,7 +29,7 @@ class JsonError(ValueError):
         self.at_end = at_end
 
 
-class Decoder:
+class JsonDecoder:
     """Reads one value after the other out of text.
 
     What breaks no syntax is noted in ``problems`` instead of raised, so that the end of the value
@@ -179,7 +179,7 @@ def _value(name: str, data: bytes, encoding: str | None) -> Any:
     start = len(text) - len(text.lstrip(" \t\r\n"))
     if start == len(text):
         raise DataError(f"{name}: empty; expected JSON")
-    decoder = Decoder()
+    decoder = JsonDecoder()
     try:
         value, end = decoder.decode(text, start)
     except JsonError as error:

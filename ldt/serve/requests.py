@@ -14,7 +14,7 @@ from ldt.data.sentences import Unit
 from ldt.errors import did_you_mean, kind, listed
 from ldt.inference.stream import Answer
 from ldt.io.records import JOIN
-from ldt.io.strict_json import Decoder, JsonError
+from ldt.io.strict_json import JsonDecoder, JsonError
 from ldt.serve.limits import Refused, invalid
 from ldt.serve.model import RequestOptions, Served
 
@@ -260,7 +260,7 @@ def parsed(body: bytes) -> Any:
     Raises:
         Refused: it is no JSON, by the standard; 400.
     """
-    decoder = Decoder()
+    decoder = JsonDecoder()
     try:
         text = body.decode("utf-8").strip(" \t\r\n")
         value, end = decoder.decode(text)

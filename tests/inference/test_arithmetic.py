@@ -94,14 +94,6 @@ def test_the_default_on_a_gpu_is_told_before_the_first_batch(fine_tuned, tmp_pat
     assert precision_of(tmp_path) == "bf16"
 
 
-def test_a_pipe_of_answers_takes_the_default_of_the_device(
-    fine_tuned, tmp_path, log, gpu, capfdbinary
-):
-    gpu(True)
-    assert predict(write(tmp_path / "docs.jsonl", lines_of(2)), model=str(fine_tuned)) == 0
-    assert SAID in log.messages
-
-
 @pytest.mark.parametrize(("began", "kept"), [(False, "fp32"), (True, "bf16")])
 def test_a_file_keeps_the_precision_it_was_begun_in(fine_tuned, tmp_path, log, gpu, began, kept):
     gpu(began)
@@ -129,13 +121,6 @@ def test_another_precision_than_that_of_the_file_is_refused(fine_tuned, tmp_path
         predict(source, model=str(fine_tuned), output=target, resume=True, precision="fp32")
     predict(source, model=str(fine_tuned), output=target, resume=True, precision="bf16")
     assert precision_of(tmp_path) == "bf16"
-
-
-def test_a_finished_file_is_finished_in_whichever_precision(fine_tuned, tmp_path, log, gpu):
-    source = write(tmp_path / "docs.jsonl", lines_of(2))
-    answer(source, fine_tuned, tmp_path, precision="bf16")
-    answer(source, fine_tuned, tmp_path, resume=True)
-    assert log.messages[-1].endswith("nothing to do")
 
 
 def test_a_character_model_samples_in_fp32_on_a_gpu_too(gpu):

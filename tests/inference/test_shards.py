@@ -7,14 +7,11 @@ import lzma
 import os
 import re
 import shutil
-import sys
 from functools import partial
-from io import BytesIO, TextIOWrapper
 
 import pyarrow
 import pytest
 from classified import lines_of, make_run, read, write
-from pyarrow import parquet
 
 from ldt.errors import DataError, UserError
 from ldt.inference import stream
@@ -120,35 +117,6 @@ def test_a_model_answers_a_shard_as_it_answers_the_whole(tiny_longformer, tmp_pa
         ]
 
 
-def table(lines):
-    rows = [json.loads(line) for line in lines]
-    return [{"name": row["name"], "text": f'a, "b"\n{row["body"]["text"]}'} for row in rows]
-
-
-def as_csv(path, rows):
-    quoted = [row["text"].replace('"', '""') for row in rows]
-    lines = [f'{row["name"]},"{text}"' for row, text in zip(rows, quoted, strict=True)]
-    path.write_text("name,text\n" + "\n".join(lines) + "\n")
-    return path
-
-
-def as_parquet(path, rows):
-    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    return path
-
-
-@pytest.mark.parametrize(
-    ("name", "make"),
-    [("docs.csv", as_csv), ("docs.parquet", as_parquet)],
-)
-def test_tables_are_parted_by_their_rows(ask, tmp_path, name, make):
-    source = str(make(tmp_path / name, table(lines_of(11))))
-    assert ask(source, "whole.jsonl", **COLUMNS) == 0
-    assert in_shards(ask, source, 3, **COLUMNS) == [0] * 3
-    assert merge(str(tmp_path / "answers.jsonl")) == 0
-    assert (tmp_path / "answers.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
-
-
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, zstd])
 def test_files_that_are_compressed_and_several_are_one_input(ask, tmp_path, pack):
     lines = lines_of(11)
@@ -161,19 +129,6 @@ def test_files_that_are_compressed_and_several_are_one_input(ask, tmp_path, pack
     assert merge(str(tmp_path / "answers.jsonl")) == 0
     assert (tmp_path / "answers.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     assert read(tmp_path / "answers.jsonl")[4]["id"].endswith("docs-1.jsonl.z:1")
-
-
-def test_a_pipe_is_read_by_every_shard(ask, tmp_path, monkeypatch):
-    lines = "\n".join(lines_of(9))
-    for index in (1, 2):
-        monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(lines.encode())))
-        monkeypatch.setattr("ldt.inference.predict.pauses", lambda source: True)
-        monkeypatch.setattr("ldt.inference.predict.check_paths", lambda *rest: None)
-        assert ask("-", shard=f"{index}/2") == 0
-    assert merge(str(tmp_path / "answers.jsonl")) == 0
-    assert [each["id"] for each in read(tmp_path / "answers.jsonl")] == [
-        f"doc-{number}" for number in range(9)
-    ]
 
 
 def test_broken_records_are_their_shard_s_alone(ask, tmp_path):

@@ -129,16 +129,6 @@ def test_a_record_that_cannot_be_used_ends_the_run_after_the_answers_before_it()
     assert sink.ids() == [1, 2]
 
 
-def test_a_broken_line_ends_the_run_after_the_answers_before_it():
-    def source():
-        yield from documents([1], [2])
-        raise DataError("docs.jsonl:3: not JSON")
-
-    with pytest.raises(DataError, match="docs.jsonl:3"):
-        answer_all(source(), Lengths(), sink := Sink(), batch_tokens=100)
-    assert sink.ids() == [1, 2]
-
-
 def test_records_that_cannot_be_used_are_left_out_where_that_is_asked():
     refused = []
     again = Example({"windows": [1]}, "2", "docs.jsonl:5")
@@ -214,12 +204,6 @@ def test_ids_are_remembered_in_eight_bytes_each():
     assert len(seen.recent) < SeenIds.RECENT
 
 
-def test_line_numbers_need_no_memory():
-    seen = SeenIds()
-    assert all(seen.add(number) for number in range(1, 100_000))
-    assert (len(seen.starts), len(seen.recent), seen.sorted) == (1, 0, [])
-
-
 def test_a_pipe_that_pauses_gets_the_answers_that_wait():
     go = threading.Event()
 
@@ -235,11 +219,6 @@ def test_a_pipe_that_pauses_gets_the_answers_that_wait():
             go.set()
     assert found[:3] == [1, 2, None]
     assert found[3] == 3
-
-
-def test_a_pipe_that_does_not_pause_is_read_without_gaps():
-    examples = documents(*[[1]] * 1000)
-    assert list(prefetch(lambda on_error: iter(examples), None, patience=5)) == examples
 
 
 def test_errors_of_a_pipe_reach_the_reader_in_their_order():

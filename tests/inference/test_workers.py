@@ -18,7 +18,7 @@ from streaming import answer_all
 from worker_models import Lengths, Other, documents
 
 from ldt.attention import matmul
-from ldt.errors import DataError, ResourceError, UserError
+from ldt.errors import ResourceError, UserError
 from ldt.inference import engine
 from ldt.inference import executor as module
 from ldt.inference.agreement import Agreement
@@ -225,26 +225,6 @@ def test_an_error_in_a_worker_is_raised_here_after_the_answers_before_it(
         answered(documents(100, n50=what))
     assert "in a worker process:\nTraceback" in error.value.__notes__[0]
     assert sink.ids() == list(range(1, 49))
-
-
-def test_records_that_cannot_be_used_are_refused_in_their_order(answered, sink):
-    records = documents(60)
-    for number in (10, 40):
-        records[number].id = 1
-    refused = []
-    answered(records, refuse=lambda error, example: refused.append(example.where))
-    assert refused == ["docs.jsonl:11", "docs.jsonl:41"]
-    assert sink.groups == alone(records, refuse=lambda *_: None)[0]
-
-
-def test_a_broken_record_ends_the_run_after_the_answers_before_it(answered, sink):
-    def source():
-        yield from documents(60)
-        raise DataError("docs.jsonl:61: not JSON")
-
-    with pytest.raises(DataError, match="not JSON"):
-        answered(source())
-    assert sink.ids() == list(range(1, 61))
 
 
 def test_no_more_than_two_groups_for_each_worker_wait(answered, sink):

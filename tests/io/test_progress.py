@@ -20,36 +20,25 @@ def clock(monkeypatch, caplog):
     return now
 
 
-def test_a_line_comes_every_half_minute_and_says_how_long_it_takes_yet(clock, caplog):
-    for _ in reported(range(60), "encoding train"):
-        clock[0] += 7
-    # After 35 s, 70 s ...: with the first document that is done when half a minute has gone by.
-    assert len(caplog.messages) == 60 * 7 // 35
-    assert caplog.messages[:2] == [
-        "encoding train: 5 of 60 documents, ETA 6:25",
-        "encoding train: 10 of 60 documents, ETA 5:50",
-    ]
-
-
-def test_quick_work_has_no_line(clock, caplog):
-    for _ in reported(range(29), "encoding train"):
-        clock[0] += 1
-    assert caplog.messages == []
-
-
-def test_where_nobody_knows_how_many_there_are_the_time_taken_is_said(clock, caplog):
-    for _ in reported(iter(range(2)), "tokenizing a.txt", first=1200):
-        clock[0] += 40
-    assert caplog.messages == [
-        "tokenizing a.txt: 1,201 documents, after 0:40",
-        "tokenizing a.txt: 1,202 documents, after 1:20",
-    ]
+@pytest.mark.parametrize(
+    ("items", "first", "seconds", "lines"),
+    [
+        # After 35 s, 70 s ...: with the first that is done when half a minute has gone by.
+        (range(10), 0, 7, ["5 of 10 documents, ETA 0:35", "10 of 10 documents, ETA 0:00"]),
+        (range(29), 0, 1, []),
+        (iter(range(2)), 1200, 40, ["1,201 documents, after 0:40", "1,202 documents, after 1:20"]),
+    ],
+)
+def test_a_line_comes_every_half_minute(clock, caplog, items, first, seconds, lines):
+    for _ in reported(items, "encoding train", first=first):
+        clock[0] += seconds
+    assert caplog.messages == [f"encoding train: {line}" for line in lines]
 
 
 def test_what_was_done_before_does_not_count_in_the_speed(clock, caplog):
-    made = Heartbeat("tokenizing", 100, first=80)
+    heartbeat = Heartbeat("tokenizing", 100, first=80)
     clock[0] += 30
-    made(90)
+    heartbeat(90)
     assert caplog.messages == ["tokenizing: 90 of 100 documents, ETA 0:30"]
 
 

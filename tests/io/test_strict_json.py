@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ldt.errors import DataError, UserError
-from ldt.io.strict_json import Decoder, JsonFile, read
+from ldt.io.strict_json import JsonDecoder, JsonFile, read
 
 
 def decode(text):
-    decoder = Decoder()
+    decoder = JsonDecoder()
     value, end = decoder.decode(text)
     return value, end, decoder.problems
 
@@ -34,7 +34,7 @@ def test_what_only_python_calls_json_is_a_problem_but_is_read_to_its_end(text, p
 
 
 def test_a_problem_does_not_outlive_its_value():
-    decoder = Decoder()
+    decoder = JsonDecoder()
     decoder.decode("[NaN]")
     decoder.decode("[1]")
     assert decoder.problems == []
