@@ -129,7 +129,7 @@ class Benchmark:
         return True
 
     def baselines(self, items: Sequence[Item], answers: Answers, name: str) -> Baselines:
-        """Of each figure of all questions the best one of `constants`."""
+        """The best of `constants` for each figure of all questions."""
         figures = {}
         for words, constant in self.constants(items).items():
             result = self.aggregate(items, constant, words)

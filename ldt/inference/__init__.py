@@ -1,8 +1,8 @@
 """Predictions: a run folder and documents to answers, a language model and text to perplexity."""
 
-# `TaskReads.kind` -> class that answers, a `ldt.inference.stream.Predictor` made of (folder,
-# recipe, device, precision), whose ``automatic(device)`` is the precision of "auto", and whose
-# ``inputs``, made of (folder, recipe) without the weights, is a `ldt.inference.stream.Encoder`. As
+# `TaskReads.kind` -> class that answers, a `DocumentPredictor` (ldt.inference.stream) made of
+# (folder, recipe, device, precision), whose ``automatic(device)`` is the precision of "auto", and
+# whose ``inputs``, made of (folder, recipe) without the weights, is a `DocumentEncoder`. As
 # text, so that torch is imported when the class is looked up. Others have no answers.
 PREDICTORS = {
     "examples": "ldt.inference.predictor:EncoderPredictor",

@@ -84,7 +84,7 @@ class Agreement:
     behind.
 
     Args:
-        exact: the `ldt.inference.stream.Predictor` in fp32; it is let go of once it is decided.
+        exact: the `ldt.inference.stream.DocumentPredictor` in fp32, let go of once it is decided.
             None where other processes have theirs.
         bound: share of the answers that may change; from 1 on no answer is held back.
         note: is called with the numbers of ``documents`` compared and of answers ``changed``, where

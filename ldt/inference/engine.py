@@ -30,11 +30,11 @@ from ldt.inference.runtimes import FORMATS, RUNTIMES, Runtime
 from ldt.inference.stream import (
     Answer,
     Answering,
-    Encoder,
+    DocumentEncoder,
+    DocumentPredictor,
     Executor,
     LocalExecutor,
     Pipeline,
-    Predictor,
     Refuse,
 )
 from ldt.io.records import Example, identified
@@ -147,7 +147,7 @@ class Engine:
         """The places of the processes; none where this one answers."""
         return seats(self.options.workers, self.options.device)
 
-    def _load(self, record: Record | None) -> Predictor:
+    def _load(self, record: Record | None) -> DocumentPredictor:
         """The model in this process."""
         maker = self.maker()
         precision = self._precision(maker.automatic, record)
@@ -161,7 +161,7 @@ class Engine:
         self._compare(precision, exact, record)
         return model
 
-    def _employ(self, places: Sequence[Seat], record: Record | None) -> Encoder:
+    def _employ(self, places: Sequence[Seat], record: Record | None) -> DocumentEncoder:
         """Processes with the model; what makes inputs for them is here."""
         workers = self._stack.enter_context(Workers([*map(self.maker, places)], places))
         workers.start()
@@ -394,13 +394,13 @@ class ModelMaker:
         """The precision of "auto"."""
         return self._class().automatic(self.options.device)
 
-    def inputs(self) -> Encoder:
+    def inputs(self) -> DocumentEncoder:
         """The maker of inputs, which has no weights."""
         return self._class().inputs(self.folder, self.recipe)
 
     def predictor(
         self, precision: str, memory: int | None = None
-    ) -> tuple[Predictor, Predictor | None]:
+    ) -> tuple[DocumentPredictor, DocumentPredictor | None]:
         """The predictor and, of one in int8, the same in fp32.
 
         Args:

@@ -25,7 +25,7 @@ from ldt.tasks.char_lm import Sampling
 
 
 class PromptInputs:
-    """The inputs of a character model, made without its weights: a `ldt.inference.stream.Encoder`.
+    """Inputs of a character model without its weights: a `ldt.inference.stream.DocumentEncoder`.
 
     Args:
         folder: folder of the model.
@@ -79,7 +79,7 @@ class PromptInputs:
 
 
 class CharacterPredictor(PromptInputs):
-    """A character model that samples as its recipe says: a `ldt.inference.stream.Predictor`.
+    """A character model that samples by its recipe: a `ldt.inference.stream.DocumentPredictor`.
 
     Args:
         folder: folder of the model.

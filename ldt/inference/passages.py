@@ -30,7 +30,7 @@ _OF_CHUNK = ("label", "answer", "score", "scores")  # keys of an answer that a c
 
 
 class Explaining:
-    """A predictor whose answers say what they rest on: a `ldt.inference.stream.Predictor`.
+    """A predictor whose answers say what they rest on: a `ldt.inference.stream.DocumentPredictor`.
 
     Raises:
         UserError: a label that the model does not know.

@@ -29,7 +29,7 @@ _ASKED = re.compile(
 
 
 class EncoderInputs:
-    """The inputs of an encoder, made without its weights: a `ldt.inference.stream.Encoder`.
+    """The inputs of an encoder, made without its weights: a `ldt.inference.stream.DocumentEncoder`.
 
     Args:
         folder: folder of the model.
@@ -126,7 +126,7 @@ class Decoder(EncoderInputs, ABC):
 
 
 class EncoderPredictor(Decoder):
-    """A fine-tuned encoder with its task and tokenizer: a `ldt.inference.stream.Predictor`.
+    """A fine-tuned encoder with its task and tokenizer: a `ldt.inference.stream.DocumentPredictor`.
 
     Args:
         folder: folder of the model.
@@ -367,7 +367,7 @@ def find_device(name: str):
 
 
 class ExportedPredictor(Decoder):
-    """An exported model with its task and tokenizer: a `ldt.inference.stream.Predictor`.
+    """An exported model with its task and tokenizer: a `ldt.inference.stream.DocumentPredictor`.
 
     Args:
         folder: that `ldt export` wrote.

@@ -43,7 +43,7 @@ Records = Callable[..., Iterator[Example]]  # makes them anew; its argument is `
 _NOTHING = object()
 
 
-class Encoder(Protocol):
+class DocumentEncoder(Protocol):
     """Maker of inputs of documents.
 
     Attributes:
@@ -56,7 +56,7 @@ class Encoder(Protocol):
         """Inputs made of a document; DataError when it cannot be used."""
 
 
-class Predictor(Encoder, Protocol):
+class DocumentPredictor(DocumentEncoder, Protocol):
     """A model that answers for documents."""
 
     def outputs(self, features: list[Feature]) -> list[Outputs]:
@@ -86,7 +86,9 @@ class Answering:
             the first group that is not compared to its end, as none behind it is compared.
     """
 
-    def __init__(self, model: Predictor, batch_tokens: int, exact: Predictor | None = None):
+    def __init__(
+        self, model: DocumentPredictor, batch_tokens: int, exact: DocumentPredictor | None = None
+    ):
         self.model, self.exact = model, exact
         self.batch_tokens = batch_tokens
         self.fitting = batch_tokens  # of them, what the memory holds
@@ -113,7 +115,9 @@ class Answering:
             self.exact = None
         return Answered(self._answers(self.model, documents, tell), exact)
 
-    def _answers(self, model: Predictor, documents: Sequence[Document], tell: Tell) -> list[Answer]:
+    def _answers(
+        self, model: DocumentPredictor, documents: Sequence[Document], tell: Tell
+    ) -> list[Answer]:
         inputs = [feature for _, features in documents for feature in features]
         lengths = [len(feature["input_ids"]) for feature in inputs]
         rows: dict[int, Outputs] = {}
@@ -130,7 +134,11 @@ class Answering:
         return answers
 
     def _fitting(
-        self, model: Predictor, batch: list[int], features: list[Feature], lengths: list[int]
+        self,
+        model: DocumentPredictor,
+        batch: list[int],
+        features: list[Feature],
+        lengths: list[int],
     ) -> Iterator[tuple[list[int], list[Outputs]]]:
         """Yield the inputs of a batch and their arrays, in parts that the memory holds.
 
@@ -172,7 +180,7 @@ def batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:
 
 
 def answer_of(
-    model: Predictor, outputs: list[Outputs], example: Example, features: list[Feature]
+    model: DocumentPredictor, outputs: list[Outputs], example: Example, features: list[Feature]
 ) -> Answer:
     """The answer for a document, with its floats rounded, from the arrays of its inputs.
 
@@ -314,7 +322,7 @@ class Pipeline:
         lock: is held while inputs are made.
     """
 
-    model: Encoder
+    model: DocumentEncoder
     executor: Executor
     batch_tokens: int
     refuse: Refuse | None = None

@@ -127,7 +127,7 @@ class Attend:
             if not self.runs:
                 return
             low = x.to(products)
-            self.work = rows.Work.of(layout, low, *shape[1:], dropout, placed=True)
+            self.work = rows.RowsWork.of(layout, low, *shape[1:], dropout, placed=True)
         self.pattern = pattern.windows(layout, *windows)
 
     def forward(self, low, weight, bias, of_global, keep):

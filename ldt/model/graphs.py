@@ -192,7 +192,7 @@ def _stream(device):
     return torch.cuda.Stream(device)
 
 
-class Weights:
+class WatchedWeights:
     """Tables of the attributes of modules, kept so that a look at them takes little time.
 
     Args:
@@ -339,7 +339,7 @@ class Graphs:
         if self._weights is not None and self._weights.changed():
             self._let_go()
         if self._weights is None:
-            weights = Weights(modules)
+            weights = WatchedWeights(modules)
             self._weights = weights if weights.plain else None
         return self._weights is not None
 

@@ -158,7 +158,7 @@ class Served:
 
 
 class Variant:
-    """A model that answers as a request asks for it: a `ldt.inference.stream.Predictor`. Where
+    """A model that answers as a request asks: a `ldt.inference.stream.DocumentPredictor`. Where
     processes have the model it makes inputs alone.
 
     Args:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from ldt.errors import ResourceError, UserError
 from ldt.inference.executor import LostError
-from ldt.inference.stream import Answer, Document, Feature, Outputs, Predictor, answer_of
+from ldt.inference.stream import Answer, Document, DocumentPredictor, Feature, Outputs, answer_of
 from ldt.io.records import Example
 
 log = logging.getLogger("ldt")
@@ -61,7 +61,7 @@ class _Job:
         due: tokens that the model will have run when it is its turn.
     """
 
-    model: Predictor
+    model: DocumentPredictor
     example: Example
     alone: bool
     future: "Future[TimedAnswer]" = field(default_factory=Future)
@@ -95,7 +95,11 @@ class Replica(Protocol):
         """Arrays by name for documents of one input each, run as one batch."""
 
     def answer(
-        self, model: Predictor, outputs: list[Outputs], example: Example, features: list[Feature]
+        self,
+        model: DocumentPredictor,
+        outputs: list[Outputs],
+        example: Example,
+        features: list[Feature],
     ) -> Answer:
         """The answer for a document, as `ldt.inference.stream.answer_of` has it."""
 
@@ -110,7 +114,7 @@ class LocalReplica:
     aside = True
     answer = staticmethod(answer_of)
 
-    def __init__(self, model: Predictor):
+    def __init__(self, model: DocumentPredictor):
         self.model = model
 
     def outputs(self, documents: list[Document]) -> list[Outputs]:
@@ -156,7 +160,7 @@ class Scheduler:
             thread.start()
 
     def submit(
-        self, model: Predictor, examples: Sequence[Example], *, alone: bool = False
+        self, model: DocumentPredictor, examples: Sequence[Example], *, alone: bool = False
     ) -> "list[Future[TimedAnswer]]":
         """Take documents, all of them or none; a future that is cancelled frees its place.
 

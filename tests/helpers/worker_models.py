@@ -33,7 +33,7 @@ def documents(count, **acts):
 
 @dataclass(frozen=True)
 class Lengths:
-    """A `Maker` and the `Predictor` that it makes: answers with the tokens of a document.
+    """A `Maker` and the `DocumentPredictor` that it makes: answers with the tokens of a document.
 
     Args:
         folder: where a file for each process and for each act is made.

@@ -83,7 +83,7 @@ class _Rows(torch.autograd.Function):
     def forward(ctx, q, x, key, value, bias, seed, layout, dropout):
         q, x, out = q.contiguous(), rows(x), q.new_empty(q.shape)
         weights = Weights(None, None, key.contiguous(), None, value.contiguous(), bias.contiguous())
-        work = Work.of(layout, x, *q.shape[1:], dropout, placed=False)
+        work = RowsWork.of(layout, x, *q.shape[1:], dropout, placed=False)
         saved = work.forward(x, q, weights, out, seed)
         ctx.save_for_backward(x, seed, *saved, weights.key, *weights[4:])
         ctx.work = work
@@ -113,7 +113,7 @@ class Weights(NamedTuple):
     value_bias: torch.Tensor
 
 
-class Work:
+class RowsWork:
     """Plan and launches that all layers share in both passes over the global rows of a batch.
 
     Sums of a tile live in registers, its tokens in shared memory.
@@ -243,8 +243,8 @@ class Work:
         return self.room
 
     def _room_of_gradients(self, x):
-        """The same, of what rows gather, of the sums of their probabilities, of products of both
-        with those, and of the folded queries."""
+        """Scratch of gradients: of gathered values, of sums of probabilities, of products of both
+        with those, and of folded queries."""
         (rows, width), sums = (self.count * self.heads, x.shape[1]), {"dtype": torch.float32}
         dshare, delta = x.new_empty((rows,), **sums), x.new_empty((rows, self.parts), **sums)
         dfolded = x.new_empty((rows, width), **sums)

@@ -81,7 +81,7 @@ class CausalAttention(Projections):
 
 
 @dataclass
-class Group:
+class RowGroup:
     """Documents of one length that stand beside each other in a packed batch.
 
     Args:
@@ -95,7 +95,7 @@ class Group:
     mask: torch.Tensor | None
 
 
-def groups_of(packing: Packing) -> list[Group]:
+def groups_of(packing: Packing) -> list[RowGroup]:
     """The groups of a packed batch, in order. A document of padding alone sees its one token."""
     layout, (rows, length) = packing.layout, packing.shape
     keep = layout.key_padding_mask
@@ -114,7 +114,7 @@ def groups_of(packing: Packing) -> list[Group]:
     if keep is not None:
         parts = keep.split([count * n for count, n in sizes])
         masks = [part.view(-1, 1, 1, n) for part, (_, n) in zip(parts, sizes, strict=True)]
-    return [Group(*size, mask) for size, mask in zip(sizes, masks, strict=True)]
+    return [RowGroup(*size, mask) for size, mask in zip(sizes, masks, strict=True)]
 
 
 class CrossAttention(Projections):
