@@ -172,11 +172,10 @@ def test_the_official_figures_are_those_of_the_model(run, part, shared_data, tmp
             f"{average}-f1": 100 * f1_score(golds, labels, average=average, zero_division=0)
             for average in ("micro", "macro")
         }
-    gold = lexglue.read_gold(source, "lexglue")
     for name, layout in Classification.answers.layouts.items():
         write_published(layout.write, tmp_path / "answers.jsonl", tmp_path / name)
-        found = lexglue.read_predictions(str(tmp_path / name))
-        result = lexglue.evaluate(gold, found, task=part.name)
+        pred = str(tmp_path / name)
+        result = benchmarks.evaluate(str(source), pred, format="lexglue", task=part.name)
         assert result.metrics == pytest.approx(expected), name
     table = (tmp_path / "lexglue-logits").read_text().splitlines()
     assert [row.split("\t")[0] for row in table] == [str(number) for number in range(len(answers))]
