@@ -231,6 +231,17 @@ def test_without_gradients_the_bits_are_the_same_and_nothing_is_kept(context):
     assert not hasattr(out, fused.MADE)
 
 
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_first_used_in_inference_mode_serves_training(name):
+    layer, layout = made(dropout=0.3), pack(*LAYOUTS[name])
+    x = inputs(layout)
+    expected = derived(layer, x, pack(*LAYOUTS[name]))
+    with torch.inference_mode(), counted() as calls:
+        run_one(layer, x, layout)
+    assert calls == [True]
+    same(derived(layer, x, layout), expected, far=0)
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("way", [nullcontext, autocast])
 def test_with_gradient_checkpointing_gradients_are_the_same(reentrant, way):
