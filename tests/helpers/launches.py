@@ -44,6 +44,9 @@ def calls(half):
             found[f"norm and gelu {name} {width}, dropout"] = partial(
                 norm_and_gelu, dtype, width, half, 0.1
             )
+    found["norm and gelu fp32 768, products fp32"] = partial(
+        norm_and_gelu, torch.float32, 768, torch.float32
+    )
     found["pool half 128, ldconv, its weight fp32"] = partial(
         pool, half, 128, "ldconv", torch.float32
     )
@@ -107,18 +110,19 @@ def pool(dtype, dim, pooling, of_weight=None):
     pool.backward(keys, values, k, v, weight, *kept, *how)
 
 
-def norm_and_gelu(dtype, width, half, dropout=0.0):
-    """Of float32 as under autocast, with products in half precision."""
+def norm_and_gelu(dtype, width, products, dropout=0.0):
+    """Of float32 as under autocast, where products have half precision."""
     from ldt.attention.triton import norms
 
-    x, wide = torch.empty(1024, width, dtype=dtype), torch.empty(1024, 4 * width, dtype=half)
+    x, wide = torch.empty(1024, width, dtype=dtype), torch.empty(1024, 4 * width, dtype=products)
     weight, seed = torch.empty(width, dtype=dtype), torch.zeros((), dtype=torch.int64)
     drops = {"dropout": dropout, "seed": seed}
-    y, low = x.to(half), half if dtype == torch.float32 else None
-    norms.norm(y, x, weight, weight, 1e-5, of_y=weight, keep=True, low=low, **drops)
-    norms.again(x, weight, weight, 1e-5, half)
-    norms.norm_backward(x, x, weight, 1e-5, half, **drops)
-    bias = torch.empty(4 * width, dtype=half)
+    y, low = x.to(products), products if products != dtype else None
+    of_y, bias = (torch.empty(size, dtype=products) for size in (width, 4 * width))
+    for keep in (True, False):
+        norms.norm(y, x, weight, weight, 1e-5, of_y=of_y, keep=keep, low=low, **drops)
+    norms.again(x, weight, weight, 1e-5, products)
+    norms.norm_backward(x, x, weight, 1e-5, products, **drops)
     norms.gelu(wide, bias)
     norms.gelu_backward(wide, bias, wide, dtype)
 

@@ -45,7 +45,7 @@ SPILLED = {
 }
 # A part of `launches.calls` for each GPU: of each operator, where something is near its limit.
 COVER = {
-    "T4": ["rows half 64, many", "pool fp32 64, conv"],
+    "T4": ["rows half 64, many", "pool fp32 64, conv", "norm and gelu half 768, dropout"],
     "A100": ["band half 128, globals, gaps, dropout", "rows half folded 1024, several, dropout"],
     "A10, RTX 30": ["band half 64, globals, gaps", "rows half folded 768, several, dropout"],
     "L4, RTX 40": ["cells half 128, holes, dropout"],
@@ -58,6 +58,8 @@ COVER = {
         "cells half 64",
         "rows half 128, many, dropout",
         "rows fp32 128, many, dropout",
+        "norm and gelu fp32 768, dropout",
+        "norm and gelu fp32 768, products fp32",
     ],
     "B200": ["band half 64, globals, gaps", "pool half 64, ldconv"],
     "RTX 50": ["rows half 128, many", "cells fp32 64, holes, dropout"],
@@ -99,7 +101,8 @@ def test_what_is_near_a_limit_keeps_to_it(results):
         *("splits._combine", "rows_plan._fill", "rows_kernels.merge"),
         *("rows_products.fold", "rows_products.unfold", "rows_products.weights"),
         *("pooling_kernels.collect", "pooling_kernels.scores", "pooling_kernels.filters"),
-        "pooling_kernels.spread",
+        *("pooling_kernels.spread", "norms._norm", "norms._norm_backward", "norms._partials"),
+        *("norms._gelu", "norms._gelu_backward"),
     }
     for name in KNOWN:
         own = [row for row in results if row["device"] == name]
