@@ -80,10 +80,16 @@ def norms(total, dropout, sizes, training):
             "norm, sum kept": partial(norms.norm, y, x, scale, shift, eps, keep=True, **how),
             "norm, autocast": partial(norms.norm, y, *stream, eps, keep=True, low=low, **how),
         }
-    wider = x.float(), y.float(), scale.float()
+    wider, parts = (
+        (x.float(), y.float(), scale.float(), shift.float()),
+        norms.sums_of(y, 4 * sizes.width),
+    )
+    end = x, y, scale, shift, eps, low, parts
     return {
-        "norm backward": partial(norms.norm_backward, x, y, scale, eps, low, **how),
-        "norm backward, autocast": partial(norms.norm_backward, *wider, eps, low, **how),
+        "norm backward": partial(norms.norm_backward, *end, second=True, **how),
+        "norm backward, output again": partial(norms.norm_backward, *end, low=low, **how),
+        "norm backward, autocast": partial(norms.norm_backward, *wider, eps, low, parts, **how),
         "norm again": partial(norms.again, x, scale, shift, eps, low),
-        "gelu backward": partial(norms.gelu_backward, wide, wide[0], slope, low),
+        "gelu backward": partial(norms.gelu_backward, wide, wide[0], slope, parts),
+        "sums over tokens": partial(norms.added, parts, *y.shape, low),
     }

@@ -23,7 +23,15 @@ from ldt.attention.layout import per_head
 from ldt.attention.triton import pattern, rows, tiles
 from ldt.attention.triton.backward import Backward
 from ldt.attention.triton.forward import Forward
-from ldt.attention.triton.norms import again, gelu, gelu_backward, norm, norm_backward
+from ldt.attention.triton.norms import (
+    added,
+    again,
+    gelu,
+    gelu_backward,
+    norm,
+    norm_backward,
+    sums_of,
+)
 from ldt.model.gates import ATTENTION, DENSE, autocast_dtype, gate_of
 from ldt.model.recompute import kept_by_others, recomputed, recomputes, save, saved
 
@@ -148,14 +156,14 @@ class Attend:
             kept = self.work.forward(low, None, rows.Weights(*of_global), out, seed, keep)
         return out.view(low.shape), (weight, qkv, lse, seed, *of_global, *kept)
 
-    def backward(self, dout, out, x, kept, of_x, needed):
-        """Gradients of x or None, and of weights and biases.
+    def backward(self, dout, out, x, kept, dx, needed):
+        """Gradients of weights and biases.
 
         Args:
             dout, out: [total, width], contiguous: the gradient of the output, and the output.
             x: [total, width], what `forward` took.
             kept: what it returned besides.
-            of_x: True for the gradient of x.
+            dx: [total, width], to which the gradient of x is added; None if nobody wants it.
             needed: True for each of the weights and biases whose gradient is wanted.
         """
         weight, qkv, lse, seed, *kept = kept
@@ -166,20 +174,20 @@ class Attend:
             self.backward_windows = Backward(*tensors, self.pattern, self.dropout)
         self.backward_windows(*tensors, lse, seed)
         dqkv = dqkv.view(total, 3 * width)
-        dx, of_weights, of_biases, of_global = None, [None] * 3, [None] * 3, [None] * 6
+        of_weights, of_biases, of_global = [None] * 3, [None] * 3, [None] * 6
         if self.work is not None:
             of_query, of_value = any(needed[6:8]), any(needed[10:])
             wanted = of_query, of_query, *needed[8:10], of_value, of_value
             weights = rows.Weights(*kept[:6])
-            dx, _, of_global = self.work.backward(dout, x, kept[6:], weights, wanted, seed)
+            _, _, of_global = self.work.backward(dout, x, kept[6:], weights, wanted, seed, dx)
         if any(needed[0:6:2]):
             of_weights = (dqkv.t() @ x).view(3, width, width).unbind(0)
         if any(needed[1:6:2]):
             of_biases = dqkv.sum(0).view(3, width).unbind(0)
-        if of_x:
-            dx = dqkv @ weight if dx is None else dx.addmm_(dqkv, weight)
+        if dx is not None:
+            _plus_product(dx, dqkv, weight)
         of_local = (grad for pair in zip(of_weights, of_biases, strict=True) for grad in pair)
-        return dx, (*of_local, *of_global)
+        return *of_local, *of_global
 
 
 def drawn(dropout, x):
@@ -216,10 +224,11 @@ class End(NamedTuple):
         drops = {"dropout": self.dropout, "seed": seed}
         return *norm(*tensors, self.eps, of_y=of_y, keep=keep, low=low, **drops), seed
 
-    def backward(self, dout, total, weight, seed):
-        """Gradients of the stream, y, weight and bias, and the sum of y's."""
-        settings = {"dropout": self.dropout, "seed": seed}
-        return norm_backward(dout, total, weight, self.eps, self.products, **settings)
+    def backward(self, dout, total, weight, bias, seed, parts, **options):
+        """Gradients of the stream and of y, and the output again, see `norm_backward`."""
+        drops = {"dropout": self.dropout, "seed": seed}
+        settings = self.eps, self.products, parts
+        return norm_backward(dout, total, weight, bias, *settings, **drops, **options)
 
 
 class _Made:
@@ -340,21 +349,21 @@ class _Layer(torch.autograd.Function):
         dense, (x, *norm), of_attention = Dense(*tensors[:10]), tensors[10:13], tensors[13:]
         del tensors
         needed, first, dtype = ctx.needs_input_grad, ctx.first, dense.scale.dtype
-        need, products = Dense(*needed[-10:]), first.products
-        ends = ctx.second.backward(dout.contiguous(), total2, dense.scale2, seed2)
-        dmiddle, dy, dscale2, dshift2, dnarrow_bias = ends
+        need, parts = Dense(*needed[-10:]), sums_of(total2, wide.shape[1])
+        end = total2, dense.scale2, dense.shift2, seed2, parts
+        dmiddle, dy, _ = ctx.second.backward(dout.contiguous(), *end, second=True)
         dwide_out = dy @ dense.narrow
-        active, dwide_bias = gelu_backward(wide, dense.wide_bias, dwide_out, dtype, need.narrow)
+        active = gelu_backward(wide, dense.wide_bias, dwide_out, parts, need.narrow)
         dnarrow = dy.t() @ active if need.narrow else None
-        del active, wide, total2, ends, dy
-        dwide = None
-        if need.wide:
-            middle = again(total, dense.scale, dense.shift, first.eps, products)
-            dwide = dwide_out.t() @ middle
-            del middle
+        del active, wide, total2, end, dy
         dmiddle = _plus_product(dmiddle, dwide_out, dense.wide)
-        del dwide_out
-        dx, dy, dscale, dshift, dout_bias = first.backward(dmiddle, total, dense.scale, seed)
+        end = total, dense.scale, dense.shift, seed, parts
+        low_middle = first.products if need.wide else None
+        dx, dy, middle = first.backward(dmiddle, *end, low=low_middle)
+        dwide = dwide_out.t() @ middle if need.wide else None
+        del dmiddle, dwide_out, middle
+        sums = added(parts, *total.shape, dtype)
+        dscale, dshift, dout_bias, dscale2, dshift2, dnarrow_bias, dwide_bias = sums
         dout_weight = dy.t() @ low if need.out else None
         of_end, of_end2 = (dout_weight, dout_bias, dscale, dshift), (dscale2, dshift2)
         grads = *of_end, dwide, dwide_bias, dnarrow, dnarrow_bias, *of_end2
@@ -365,9 +374,11 @@ class _Layer(torch.autograd.Function):
         if dlow is None:
             return None, None, None, *[None] * 12, *grads
         if ctx.eps is not None:
-            x = again(x, *norm, ctx.eps, products)
-        d, of_attention = ctx.attend.backward(dlow, low, x, of_attention, of_x, of_weights)
-        return dx.add_(d) if of_x else None, None, None, *of_attention, *grads
+            x = again(x, *norm, ctx.eps, first.products)
+        del dy
+        dx = dx if of_x else None
+        of_attention = ctx.attend.backward(dlow, low, x, of_attention, dx, of_weights)
+        return dx, None, None, *of_attention, *grads
 
 
 def _plus_product(total, x, weight):

@@ -87,7 +87,8 @@ def rows(dtype, width, globals, folded=False, dropout=0.0):
     seed, out = torch.zeros((), dtype=torch.int64) if dropout else None, torch.empty(x.shape)
     work = rows.RowsWork.of(where, x, heads, 64, dropout, placed=True)
     kept = work.forward(x, None, weights, out, seed)
-    work.backward(out, x, kept, weights, [True] * 6, seed)
+    for dx in (None, out, out.float()):  # the last one under autocast
+        work.backward(out, x, kept, weights, [True] * 6, seed, dx)
 
 
 def cells(dtype, dim, holes=False, dropout=0.0):
@@ -122,9 +123,13 @@ def norm_and_gelu(dtype, width, products, dropout=0.0):
     for keep in (True, False):
         norms.norm(y, x, weight, weight, 1e-5, of_y=of_y, keep=keep, low=low, **drops)
     norms.again(x, weight, weight, 1e-5, products)
-    norms.norm_backward(x, x, weight, 1e-5, products, **drops)
+    parts = norms.sums_of(x, 4 * width)
+    end = x, x, weight, weight, 1e-5, products, parts
+    norms.norm_backward(*end, second=True, **drops)
+    norms.norm_backward(*end, low=products, **drops)
     norms.gelu(wide, bias)
-    norms.gelu_backward(wide, bias, wide, dtype)
+    norms.gelu_backward(wide, bias, wide, parts)
+    norms.added(parts, *x.shape, dtype)
 
 
 def _cells(holes):

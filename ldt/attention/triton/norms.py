@@ -61,25 +61,30 @@ def again(total, weight, bias, eps, dtype):
     return out
 
 
-def norm_backward(dout, total, weight, eps, dtype, *, dropout=0.0, seed=None):
+def norm_backward(
+    dout, total, weight, bias, eps, dtype, parts, *, second=False, dropout=0.0, seed=None, low=None
+):
     """Gradients of `norm`.
 
     Args:
         dout: [n, width], of the output, contiguous.
         total: [n, width], the sum that `norm` kept.
         dtype: of y.
-        weight, eps, dropout, seed: as `norm` took them.
+        parts: of `sums_of`, where those of the gradients of weight and bias and of y's sum go.
+        second: True for the second norm of the layer, whose place there is another.
+        low: dtype of the output, if that is wanted again.
+        weight, bias, eps, dropout, seed: as `norm` took them.
 
     Returns:
-        The gradients of the residual and of y, one tensor where they are the same; and those of the
-        weight and the bias and the sum of y's, each [width] in the weight's dtype.
+        The gradients of the residual and of y, one tensor where they are the same, and the output,
+        which may differ in its last digit from that of `norm`, or None.
     """
     dtotal = torch.empty_like(total)
     dy = torch.empty_like(total, dtype=dtype) if dropout or dtype != total.dtype else None
-    launch, shape = _of_norm_backward(*total.shape, eps, dropout)
-    parts = total.new_empty(shape, dtype=SUMS.get(total.dtype, torch.float32))
-    launch(dout, total, weight, seed if dropout else None, dtotal, dy, parts)
-    return dtotal, dtotal if dy is None else dy, *_added(parts, shape, weight.dtype)
+    out = None if low is None else torch.empty_like(total, dtype=low)
+    launch = _of_norm_backward(*total.shape, parts.shape[1], eps, dropout, second)
+    launch(dout, total, weight, bias, seed if dropout else None, dtotal, dy, out, parts)
+    return dtotal, dtotal if dy is None else dy, out
 
 
 def gelu(wide, bias, in_place=False):
@@ -95,23 +100,46 @@ def gelu(wide, bias, in_place=False):
     return out
 
 
-def gelu_backward(wide, bias, slope, dtype, want_out=True):
+def gelu_backward(wide, bias, slope, parts, want_out=True):
     """Gradients of `gelu`; ``slope`` becomes that of its input.
 
     Args:
         wide, bias: as `gelu` took them.
         slope: [n, width], of the output; it is written to.
-        dtype: of the sum.
+        parts: of `sums_of`, where those of the sum of the input's gradients go.
         want_out: True to have the output again.
 
     Returns:
-        The output or None, and [width], the sum of the input's gradients.
+        The output or None.
     """
     out = torch.empty_like(wide) if want_out else None
-    launch, shape = _of_gelu_backward(*wide.shape)
-    parts = wide.new_empty(shape, dtype=SUMS.get(wide.dtype, torch.float32))
-    launch(wide, bias, slope, out, parts)
-    return out, *_added(parts, shape, dtype)
+    _of_gelu_backward(*wide.shape, parts.shape[1])(wide, bias, slope, out, parts)
+    return out
+
+
+def sums_of(total, wide):
+    """Room for the parts of a layer's sums over all tokens, which `added` adds up.
+
+    Args:
+        total: [n, width], the sum that a `norm` kept.
+        wide: columns of its GELU.
+
+    Returns:
+        [programs, 6 * width + wide] float32, float64 of float64: parts of the gradients of the
+        first norm's weight and bias and of the sum of its y's; those of the second; of the GELU's.
+    """
+    rows, width = total.shape
+    count = max(_programs(rows, width, wide))
+    dtype = SUMS.get(total.dtype, torch.float32)
+    return total.new_empty((count, 6 * width + wide), dtype=dtype)
+
+
+def added(parts, rows, width, dtype):
+    """The sums of which these are the parts: six of [width] and one of [wide], in ``dtype``."""
+    columns = parts.shape[1]
+    sums = parts.new_empty((columns,), dtype=dtype)
+    _of_partials(rows, width, columns)(parts, sums)
+    return sums.split((*(width,) * 6, columns - 6 * width))
 
 
 @lru_cache(LAUNCHES)
@@ -122,11 +150,12 @@ def _of_norm(rows, width, eps, dropout):
 
 
 @lru_cache(LAUNCHES)
-def _of_norm_backward(rows, width, eps, dropout):
-    """The `Launch` of a pass over rows, and the shape of its partial sums."""
+def _of_norm_backward(rows, width, columns, eps, dropout, second):
+    """The `Launch` of a pass over rows whose parts are ``columns`` wide."""
     sizes, at_once = _of_rows(width, 2 * NUMBERS, eps, dropout)
     programs, share = _shared(rows, at_once, PROGRAMS)
-    return Launch(_norm_backward, (programs,), (rows, share), sizes), (programs, 3, width)
+    fixed = rows, share, 3 * width if second else 0
+    return Launch(_norm_backward, (programs,), fixed, {"COLUMNS": columns, **sizes})
 
 
 @lru_cache(LAUNCHES)
@@ -137,21 +166,36 @@ def _of_gelu(rows, width):
 
 
 @lru_cache(LAUNCHES)
-def _of_gelu_backward(rows, width):
-    """The `Launch` of a pass over columns, and the shape of its partial sums."""
-    block = min(256, triton.next_power_of_2(width))
-    at_once, columns = 2 * NUMBERS // block, -(-width // block)
-    programs, share = _shared(rows, at_once, max(2 * PROGRAMS // columns, 1))
+def _of_gelu_backward(rows, width, columns):
+    """The `Launch` of a pass over columns, whose parts are the last of ``columns``."""
+    block, at_once, programs, share = _of_columns(rows, width)
     sizes = {"WIDTH": width, "BLOCK": block, "ROWS": at_once, "num_warps": 4, **OPTIONS}
-    launch = Launch(_gelu_backward, (programs, columns), (rows, share), sizes)
-    return launch, (programs, 1, width)
+    grid = programs, -(-width // block)
+    return Launch(_gelu_backward, grid, (rows, share), {"COLUMNS": columns, **sizes})
 
 
 @lru_cache(LAUNCHES)
-def _of_partials(programs, size):
+def _of_partials(rows, width, columns):
     """The `Launch` of a sum of parts."""
-    sizes = {"BLOCK": ADDED, "PARTS": 64, "num_warps": 4, **OPTIONS}
-    return Launch(_partials, (-(-size // ADDED),), (programs, size), sizes)
+    counts = _programs(rows, width, columns - 6 * width)
+    sizes = {"BORDER": 6 * width, "COLUMNS": columns, "BLOCK": ADDED, "PARTS": 64, "num_warps": 4}
+    return Launch(_partials, (-(-columns // ADDED),), counts, sizes | OPTIONS)
+
+
+@lru_cache(LAUNCHES)
+def _programs(rows, width, wide):
+    """Numbers of programs of a norm's backward pass, and for each column of a GELU's."""
+    _, at_once = _of_rows(width, 2 * NUMBERS, 0.0, 0.0)
+    return _shared(rows, at_once, PROGRAMS)[0], _of_columns(rows, wide)[2]
+
+
+def _of_columns(rows, width):
+    """Columns of a program of `_gelu_backward`, rows at a time, programs that share the rows, and
+    rows of each."""
+    block = min(256, triton.next_power_of_2(width))
+    at_once = 2 * NUMBERS // block
+    most = max(2 * PROGRAMS // -(-width // block), 1)
+    return block, at_once, *_shared(rows, at_once, most)
 
 
 def _of_rows(width, numbers, eps, dropout):
@@ -167,14 +211,6 @@ def _shared(rows, at_once, most):
     """Number of programs that share rows, at most ``most``, and rows of each."""
     share = -(-rows // (most * at_once)) * at_once
     return -(-rows // share) if share else 0, share
-
-
-def _added(parts, shape, dtype):
-    """[width] for each of the sums of which these are the parts, [programs, sums, width]."""
-    programs, count, width = shape
-    sums = parts.new_empty((count, width), dtype=dtype)
-    _of_partials(programs, count * width)(parts, sums)
-    return sums.unbind(0)
 
 
 @triton.jit
@@ -250,17 +286,21 @@ def _norm(
 
 
 @launched
-@triton.jit(do_not_specialize=["rows", "share"])
+@triton.jit(do_not_specialize=["rows", "share", "first_column"])
 def _norm_backward(
     dout_ptr,  # [rows, WIDTH]
     total_ptr,  # [rows, WIDTH]
     weight_ptr,  # [WIDTH]
+    bias_ptr,  # [WIDTH]
     seed_ptr,  # [] int64, or None without dropout
     dtotal_ptr,  # [rows, WIDTH]
     dy_ptr,  # [rows, WIDTH], or None where it is the same
-    parts_ptr,  # [programs, 3, WIDTH] float32
+    out_ptr,  # [rows, WIDTH], or None
+    parts_ptr,  # [programs, COLUMNS] float32
     rows,
     share,  # rows of a program
+    first_column,  # of the parts of three sums
+    COLUMNS: tl.constexpr,
     EPS: tl.constexpr,
     LEAST: tl.constexpr,
     GAIN: tl.constexpr,
@@ -272,6 +312,7 @@ def _norm_backward(
     column = tl.arange(0, BLOCK)
     there = column < WIDTH
     weight = _wide(tl.load(weight_ptr + column, mask=there, other=0.0))
+    bias = tl.load(bias_ptr + column, mask=there, other=0.0)
     dweight, dbias, dsum = tl.zeros_like(weight), tl.zeros_like(weight), tl.zeros_like(weight)
     first = tl.program_id(0) * share
     for start in tl.range(first, tl.minimum(first + share, rows), ROWS):
@@ -281,6 +322,9 @@ def _norm_backward(
         dout = _wide(tl.load(dout_ptr + place, mask=inside, other=0.0))
         total = _wide(tl.load(total_ptr + place, mask=inside, other=0.0))
         normal, rstd = _normal(total, inside, WIDTH, EPS)
+        if out_ptr is not None:
+            out = normal * weight[None, :] + _wide(bias)[None, :]
+            tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), mask=inside)
         dweight += tl.sum(dout * normal, 0)
         dbias += tl.sum(dout, 0)
         slope = dout * weight[None, :]
@@ -292,7 +336,7 @@ def _norm_backward(
         if dy_ptr is not None:
             tl.store(dy_ptr + place, slope.to(dy_ptr.dtype.element_ty), mask=inside)
         dsum += tl.sum(slope, 0)
-    part = parts_ptr + tl.program_id(0).to(tl.int64) * 3 * WIDTH + column
+    part = parts_ptr + tl.program_id(0).to(tl.int64) * COLUMNS + first_column + column
     tl.store(part, dweight, mask=there)
     tl.store(part + WIDTH, dbias, mask=there)
     tl.store(part + 2 * WIDTH, dsum, mask=there)
@@ -329,9 +373,10 @@ def _gelu_backward(
     bias_ptr,  # [WIDTH]
     slope_ptr,  # [rows, WIDTH], read and written
     out_ptr,  # [rows, WIDTH], or None
-    parts_ptr,  # [programs, WIDTH] float32
+    parts_ptr,  # [programs, COLUMNS] float32, the last WIDTH of each row
     rows,
     share,  # rows of a program
+    COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
@@ -354,27 +399,30 @@ def _gelu_backward(
         slope *= below + x * tl.exp(-0.5 * x * x) * 0.3989422804014327
         tl.store(slope_ptr + place, slope.to(slope_ptr.dtype.element_ty), mask=inside)
         total += slope
-    part = parts_ptr + tl.program_id(0).to(tl.int64) * WIDTH + column
+    part = parts_ptr + tl.program_id(0).to(tl.int64) * COLUMNS + (COLUMNS - WIDTH) + column
     tl.store(part, tl.sum(total, 0), mask=there)
 
 
 @launched
-@triton.jit(do_not_specialize=["programs", "size"])
+@triton.jit(do_not_specialize=["programs", "last_programs"])
 def _partials(
-    parts_ptr,  # [programs, size] float32
-    out_ptr,  # [size]
-    programs,
-    size,
+    parts_ptr,  # [.., COLUMNS] float32
+    out_ptr,  # [COLUMNS]
+    programs,  # parts of each of the columns up to BORDER
+    last_programs,  # parts of each of the others
+    BORDER: tl.constexpr,
+    COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
     PARTS: tl.constexpr,
 ):
     """One program adds up the parts of BLOCK numbers."""
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    there = column < size
+    count = tl.where(column < BORDER, programs, last_programs)
+    count = tl.where(column < COLUMNS, count, 0)
     total = tl.zeros((PARTS, BLOCK), parts_ptr.dtype.element_ty)
-    for start in tl.range(0, programs, PARTS):
+    for start in tl.range(0, tl.max(count, 0), PARTS):
         part = start + tl.arange(0, PARTS)
-        place = part[:, None] * size + column[None, :]
-        inside = (part < programs)[:, None] & there[None, :]
-        total += tl.load(parts_ptr + place, mask=inside, other=0.0)
-    tl.store(out_ptr + column, tl.sum(total, 0).to(out_ptr.dtype.element_ty), mask=there)
+        place = part[:, None] * COLUMNS + column[None, :]
+        total += tl.load(parts_ptr + place, mask=part[:, None] < count[None, :], other=0.0)
+    sums = tl.sum(total, 0).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + column, sums, mask=column < COLUMNS)

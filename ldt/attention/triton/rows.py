@@ -205,7 +205,7 @@ class RowsWork:
         self.unfold(context, weights.value, weights.value_bias, share, out)
         return q, context, lse, share
 
-    def backward(self, dout, x, kept, weights, needed, seed):
+    def backward(self, dout, x, kept, weights, needed, seed, dx=None):
         """Gradients of x [total, width], of q in float32, and the `Weights` of weights.
 
         Args:
@@ -214,6 +214,7 @@ class RowsWork:
             kept: what it returned.
             needed: for each of the weights, whether its gradient is wanted; as much of the two of
                 the value, and of the two of the query.
+            dx: [total, width], to which the gradient of x is added; None: a new tensor.
         """
         (q, context, lse, share), sums = kept, {"dtype": torch.float32}
         high, low, part, _ = self.room or self._room(x)
@@ -221,10 +222,10 @@ class RowsWork:
         dshare = None if share is None else dshare
         gradients = dout, *weights[4:], context, share, dcontext, dshare, delta
         self.fold(q, None, None, None, weights.key, high, low, *gradients)
-        dx, dq = x.new_empty(x.shape), torch.empty_like(q, **sums)
+        dq, base, dx = torch.empty_like(q, **sums), dx, x.new_empty(x.shape) if dx is None else dx
         shared = high, low, x, dcontext, lse, delta, dshare, seed
         self.bwd_dq(*shared, part)
-        self.bwd_dx(*shared, dx)
+        self.bwd_dx(*shared, base, dx)
         self.add(part, None, dfolded, None, None)
         self.unfold_dq(dfolded, weights.key, None, None, dq)
         grads = Weights(*map(_like, weights, needed))

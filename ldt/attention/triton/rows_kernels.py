@@ -317,6 +317,7 @@ def bwd_dx(
     delta_ptr,
     weight_grad_ptr,
     seed_ptr,
+    base_ptr,  # [total, WIDTH], to be added, or None
     dx_ptr,  # [total, WIDTH], as keys and as values
     keep_ptr,
     token_ptr,
@@ -363,4 +364,7 @@ def bwd_dx(
             sums = sums + (dot(p, douts[c], dot(ds, queries[c], dx[c])),)
         dx = sums
     for c in tl.static_range(CHUNKS):
-        _store(dx_ptr, dx[c], key, WIDTH, in_keys, c, WIDTH, CHUNK)
+        out = dx[c]
+        if base_ptr is not None:
+            out += _load(base_ptr, key, WIDTH, in_keys, c, WIDTH, CHUNK).to(tl.float32)
+        _store(dx_ptr, out, key, WIDTH, in_keys, c, WIDTH, CHUNK)

@@ -44,12 +44,33 @@ def kernels(y, x, up, weight, bias, dropout=0.0, seed=0):
     assert none is None
     assert torch.equal(plain, out)
     assert torch.equal(norms.again(total, weight, bias, EPS, out.dtype), out)
-    found = norms.norm_backward(up, total, weight, EPS, y.dtype, **drops)
-    for ours, same in zip(
-        found, norms.norm_backward(up, total, weight, EPS, y.dtype, **drops), strict=True
-    ):
+    found, end = [], (up, total, weight, bias, EPS, y.dtype)
+    for second in (False, True):
+        parts = norms.sums_of(total, 8).fill_(float("nan"))
+        low = None if second else out.dtype
+        dx, dy, again = norms.norm_backward(*end, parts, second=second, low=low, **drops)
+        if low is None:
+            assert again is None
+        else:
+            near(again, out)
+        *sums, _ = norms.added(parts, *total.shape, weight.dtype)
+        found.append((dx, dy, *sums[3 * second :][:3]))
+    for ours, same in zip(*found, strict=True):
         assert torch.equal(ours, same)
-    return out, total, *found
+    return out, total, *found[0]
+
+
+def near(ours, true):
+    """Up to the last digit."""
+    eps = torch.finfo(true.dtype).eps
+    torch.testing.assert_close(ours, true, rtol=2 * eps, atol=8 * eps)
+
+
+def gelu_backward(wide, bias, slope, dtype, **options):
+    """The output or None, and the sum of the gradients."""
+    parts = norms.sums_of(wide.new_empty(len(wide), 4), wide.shape[1]).fill_(float("nan"))
+    out = norms.gelu_backward(wide, bias, slope, parts, **options)
+    return out, norms.added(parts, len(wide), 4, dtype)[-1]
 
 
 def close(found, expected):
@@ -112,7 +133,11 @@ def test_under_autocast_sum_and_output_are_float32_and_the_copy_is_its_rounding(
         low = torch.bfloat16
         out, copy, total = norms.norm(y, x, weight, bias, EPS, keep=True, low=low, **drops)
         assert torch.equal(norms.again(total, weight, bias, EPS, low), copy)
-        return out, copy, total, *norms.norm_backward(up, total, weight, EPS, low, **drops)
+        parts = norms.sums_of(total, 8)
+        end = up, total, weight, bias, EPS, low, parts
+        dx, dy, again = norms.norm_backward(*end, low=low, **drops)
+        near(again, copy)
+        return out, copy, total, dx, dy, *norms.added(parts, *total.shape, weight.dtype)[:3]
 
     out, copy, total, *found = run(y, x, up, weight, bias)
     wide = y.double(), *(t.double() for t in (x, up, weight, bias))
@@ -135,8 +160,8 @@ def test_gelu_and_its_gradient_in_float64_are_those_of_torch(shape):
     @on_device
     def run(wide, bias, up):
         slope, same = up.clone(), up.clone()
-        out, total = norms.gelu_backward(wide, bias, slope, up.dtype)
-        none, again = norms.gelu_backward(wide, bias, same, up.dtype, want_out=False)
+        out, total = gelu_backward(wide, bias, slope, up.dtype)
+        none, again = gelu_backward(wide, bias, same, up.dtype, want_out=False)
         assert none is None
         assert torch.equal(again, total)
         assert torch.equal(same, slope)
@@ -159,7 +184,7 @@ def test_the_gradient_of_gelu_is_as_close_as_torch_in_its_dtype(dtype):
     @on_device
     def run(wide, bias, up):
         slope = up.clone()
-        out, total = norms.gelu_backward(wide, bias, slope, dtype)
+        out, total = gelu_backward(wide, bias, slope, dtype)
         return out, slope, total
 
     def plain(wide, bias, up):
