@@ -33,8 +33,8 @@ from ldt.attention import (
 )
 from ldt.attention.triton import devices
 from ldt.attention.triton.devices import TILES, Tile
+from ldt.model.base import pack
 from ldt.model.graphs import Graphs
-from ldt.model.packing import pack
 
 ROOT = Path(__file__).parents[1]
 GAIN = 0.97  # of the time with the table's tile: what takes more is no faster

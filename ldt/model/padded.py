@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from ldt.attention import padded
+from ldt.model.base import Packing
 from ldt.model.config import layer_dilations
 from ldt.model.encoders.longformer import LdtModel
 from ldt.model.encoders.modernbert import LdtModernBertModel
@@ -16,7 +17,6 @@ from ldt.model.heads.classification import (
 )
 from ldt.model.heads.questions import LdtForQuestionAnswering
 from ldt.model.heads.ranking import LdtForCandidateRanking, LdtForMultipleChoice
-from ldt.model.packing import Packing
 
 ENCODERS = (LdtModel, LdtModernBertModel)
 HEADS = (

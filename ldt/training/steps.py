@@ -18,7 +18,7 @@ from transformers import TrainerCallback
 
 from ldt.data.features import NO_POSITION, TOKEN_TYPES
 from ldt.errors import ResourceError, out_of_memory
-from ldt.model.layers import UNUSED_PASSES
+from ldt.model.encoders.longformer import UNUSED_PASSES
 
 log = logging.getLogger("ldt")
 
@@ -45,7 +45,7 @@ class DocumentIdCollator:
 class _DropUnusedGradients(TrainerCallback):
     """Parameters that no process has used in a step have no gradient, as in one process.
 
-    DistributedDataParallel waits for one, so that the model gives zeros (`ldt.model.layers`); with
+    DistributedDataParallel waits for one, so that the model gives zeros; with
     these an optimizer would decay them.
     """
 

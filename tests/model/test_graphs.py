@@ -19,8 +19,8 @@ from recorded import RecordedGraphs
 
 from ldt.attention import BACKENDS, Layout, matmul
 from ldt.model import graphs as module
+from ldt.model.base import Packing
 from ldt.model.graphs import Shape, use_graphs
-from ldt.model.packing import Packing
 
 ONE = {"num_hidden_layers": 1, "attention_window": 8}
 HEADS = {

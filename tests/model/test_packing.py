@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from properties import cases
 
 from ldt.attention import Layout
-from ldt.model.packing import pack
+from ldt.model.base import pack
 
 
 def mask_of(*rows):

@@ -11,7 +11,7 @@ from longformers import batch, ldt_config, ldt_model
 
 from ldt.attention import int8
 from ldt.model import precision
-from ldt.model.layers import Linear
+from ldt.model.encoders.longformer import Linear
 from ldt.model.precision import Int8Linear, lower, lowered
 
 
@@ -40,7 +40,7 @@ def test_an_int8_layer_rounds_its_factors_and_nothing_else(shape):
 
 WORST = """
 import torch
-from ldt.model.layers import Linear
+from ldt.model.encoders.longformer import Linear
 from ldt.model.precision import Int8Linear
 linear = Linear(768, 40)
 linear.weight.data[:], linear.bias.data[:] = 1, 0

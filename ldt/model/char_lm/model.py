@@ -16,11 +16,10 @@ from ldt.attention import Layout, sliding_window_attention
 from ldt.attention.matmul import Linear, is_plain
 from ldt.errors import ModelError
 from ldt.model import adapters
-from ldt.model.base import LdtPreTrainedModel
+from ldt.model.base import LdtPreTrainedModel, check_ids, given_words, pack
 from ldt.model.config import LdtCausalConfig, layer_dilations, layer_windows, reaches
 from ldt.model.heads.losses import cross_entropy
 from ldt.model.loading import find_folder, read_config
-from ldt.model.packing import check_ids, given_words, pack
 
 
 def read_causal_config(path, **changes):
@@ -407,7 +406,7 @@ class LdtForCausalLM(LdtPreTrainedModel):
 
     def loss_items(self, *, labels, input_ids, attention_mask=None, **inputs):
         """The number of labels that the loss of a batch is a mean over, scalar int64; see
-        `ldt.model.heads.base.Head.loss_items`."""
+        `ldt.model.base.Head.loss_items`."""
         packing = pack(tuple(input_ids.shape), attention_mask, device=input_ids.device)
         return (self._targets(labels, packing) != -100).sum()
 

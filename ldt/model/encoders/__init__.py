@@ -6,7 +6,7 @@ An encoder is an `ldt.model.base.PackedEncoder` with
   ``base_model_prefix``, the name that heads hold it by and that its weights have in front;
 - ``has_global_attention``, False where `global_attention_mask` changes nothing;
 - where its heads have other layers than a Longformer's, ``answers``, as
-  `ldt.model.heads.base.answers`;
+  `ldt.model.base.answers`;
 - ``_encode``, which runs it on a batch that is packed.
 """
 

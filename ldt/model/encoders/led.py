@@ -7,8 +7,8 @@ from transformers.utils import can_return_tuple
 
 from ldt.attention.matmul import Linear
 from ldt.attention.ops import shared
-from ldt.model.layers import SelfAttention
-from ldt.model.packing import check_ids, first_real, given_words, pack
+from ldt.model.base import check_ids, first_real, given_words, pack
+from ldt.model.encoders.longformer import SelfAttention
 from ldt.model.recompute import recomputing
 from ldt.model.seq2seq.layers import LedPart, PostNormLayer
 

@@ -1,21 +1,363 @@
-"""LdtModel: Longformer's encoder, and Poolingformer's, on packed tokens."""
+"""LdtModel: Longformer's encoder, and Poolingformer's, on packed tokens, and its layers."""
+
+from functools import cache
 
 import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers.activations import ACT2FN, GELUActivation
+from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ldt.attention import choose
-from ldt.attention.ops import shared
-from ldt.model.base import PackedEncoder
-from ldt.model.config import LdtConfig, usable_length
-from ldt.model.graphs import Graphs
-from ldt.model.layers import (
-    Embeddings,
-    Encoder,
-    Pooler,
-    attach_unused_parameters,
-    unused_parameters,
+from ldt.attention import (
+    band_probabilities,
+    choose,
+    fill_global_rows,
+    global_attention,
+    global_probabilities,
+    parallel,
+    sliding_window_attention,
 )
-from ldt.model.packing import check_ids
-from ldt.model.recompute import recomputing
+from ldt.attention.derivatives import transformed
+from ldt.attention.matmul import Linear, divisible, foldable, project_each
+from ldt.attention.ops import shared
+from ldt.model.base import PackedEncoder, check_ids
+from ldt.model.config import LdtConfig, layer_dilations, layer_windows, usable_length
+from ldt.model.gates import products_dtype
+from ldt.model.graphs import Graphs
+from ldt.model.pooling import SecondLevel
+from ldt.model.recompute import cast_once, layer_norm, recomputed, recomputing
+
+UNUSED_PASSES = "unused_passes"  # attribute of a parameter: backward passes that gave it zeros
+GRAPHS = 16  # at most, of layers of one pattern
+CHUNK = 1024  # tokens of a part, see `_chunk`; from 256 on each takes the same time
+
+
+class _Attach(torch.autograd.Function):
+    """x, with the parameters in its graph; their gradients are zero, and they count the passes."""
+
+    @staticmethod
+    def forward(ctx, x, *parameters):
+        ctx.shapes = [(p.shape, {"dtype": p.dtype, "device": p.device}) for p in parameters]
+        ctx.parameters = () if torch.compiler.is_compiling() else parameters
+        return x.detach()  # not a view, which a hook could not change in place
+
+    @staticmethod
+    def backward(ctx, grad):
+        for parameter in ctx.parameters:
+            setattr(parameter, UNUSED_PASSES, getattr(parameter, UNUSED_PASSES, 0) + 1)
+        needed = ctx.needs_input_grad[1:]
+        zeros = [
+            torch.zeros(shape, **kind) if need else None
+            for need, (shape, kind) in zip(needed, ctx.shapes, strict=True)
+        ]
+        return grad, *zeros
+
+
+def attach_unused_parameters(x, *parameters):
+    """``x`` unchanged; the parameters get a gradient of zero where they would get none."""
+    if not parameters or not torch.is_grad_enabled() or transformed():
+        return x
+    return _Attach.apply(x, *parameters)
+
+
+def unused_parameters(*modules):
+    """The parameters of modules that a batch does not use, for `attach_unused_parameters`.
+
+    Distributed training waits for the gradient of each. Elsewhere there are none to attach: without
+    a gradient, an optimizer leaves them alone, and does not decay them.
+    """
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return []
+    return [p for module in modules for p in module.parameters()]
+
+
+class Embeddings(nn.Module):
+    """Sum of word, position and token type embeddings, normalised."""
+
+    def __init__(self, config):
+        super().__init__()
+        width, pad = config.hidden_size, config.pad_token_id
+        self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=pad)
+        self.position_embeddings = nn.Embedding(
+            config.max_position_embeddings, width, padding_idx=pad
+        )
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, words, position_ids, token_type_ids):
+        """[total, width] from packed words (ids [total] or embeddings [total, width])."""
+        if not words.is_floating_point():
+            words = self.word_embeddings(words)
+        types = self.token_type_embeddings(token_type_ids)
+        return self.dropout(self.LayerNorm(words + self.position_embeddings(position_ids) + types))
+
+
+class SelfAttention(nn.Module):
+    """Sliding window with global tokens, which have projections of their own; in pooling layers
+    a `SecondLevel` besides."""
+
+    uncalled = True  # see `ldt.model.gates`
+
+    def __init__(self, config, index):
+        super().__init__()
+        width = config.hidden_size
+        self.heads = config.num_attention_heads
+        self.pattern = {
+            "window": layer_windows(config)[index],
+            "dilation": layer_dilations(config)[index],
+            "causal": config.causal,
+        }
+        self.backend = config.attention_backend
+        self.dropout = config.attention_probs_dropout_prob
+        self.query = Linear(width, width)
+        self.key = Linear(width, width)
+        self.value = Linear(width, width)
+        self.query_global = Linear(width, width)
+        self.key_global = Linear(width, width)
+        self.value_global = Linear(width, width)
+        self.pooled = SecondLevel(config) if index in config.pooling_layers else None
+
+    def forward(self, x, layout, output_attentions=False):
+        """[total, width] -> the same, and both kinds of probabilities (or None) when asked for,
+        those of the first level."""
+        out = self._levels(x, layout)
+        return out, *(self._probabilities(x, layout) if output_attentions else (None, None))
+
+    def attach_global(self, x, layout):
+        """x, with the global projections in its graph where no token is global."""
+        if layout.is_global is not None:
+            return x
+        return attach_unused_parameters(x, *unused_parameters(*self._global()))
+
+    def _levels(self, x, layout):
+        options = self._options(x)
+        cast = cast_once(x, *self._local(), *self._global())
+        # A generator: nothing here holds the projections, whose memory the second level needs.
+        heads = map(self._split, project_each(self._local(), cast))
+        out = sliding_window_attention(*heads, layout, **self.pattern, **options)
+        unused = unused_parameters(*self._global())
+        if layout.is_global is not None and not self.pattern["causal"]:
+            query, key, value = map(foldable, self._global())
+            out = fill_global_rows(out, cast(), query, key, value, layout, **options)
+            unused = _left_out(key)
+        if self.pooled is not None:
+            # Not the modules themselves: accelerate's hooks move what they are given.
+            local = [project.__call__ for project in self._local()]
+            out = self.pooled(out, x, layout, local, **self._options(x))
+        return attach_unused_parameters(out.flatten(1), *unused)
+
+    def _probabilities(self, x, layout):
+        q, k = (self._split(project(x)) for project in (self.query, self.key))
+        local = band_probabilities(q, k, layout, **self.pattern)
+        if layout.is_global is None:
+            return local, None
+        q = self._split(self.query_global(x.index_select(0, layout.global_index)))
+        return local, global_probabilities(q, x, self.key_global, layout)
+
+    def global_attention(self, x, layout):
+        """[globals, width], the rows of `forward` at the global tokens alone."""
+        query, key, value = self._global()
+        q = self._split(query(x.index_select(0, layout.global_index)))
+        key, value = foldable(key), foldable(value)
+        rows = global_attention(q, x, key, value, layout, **self._options(x))
+        unused = unused_parameters(*self._local(), *filter(None, [self.pooled]))
+        return attach_unused_parameters(rows.flatten(1), *_left_out(key), *unused)
+
+    def _options(self, x):
+        dropout = self.dropout if self.training else 0.0
+        # From torch's generator, whose state gradient checkpointing restores.
+        seed = torch.randint(2**31, (), device=x.device) if dropout else 0
+        return {"dropout": dropout, "seed": seed, "backend": self.backend}
+
+    def _local(self):
+        return self.query, self.key, self.value
+
+    def _global(self):
+        return self.query_global, self.key_global, self.value_global
+
+    def _split(self, x):
+        return x.unflatten(1, (self.heads, -1))
+
+
+def _left_out(key):
+    """Part of a key projection that folding leaves out: the bias, which adds the same to all scores
+    of a row."""
+    return [] if callable(key) else [key[1]]
+
+
+class Residual(nn.Module):
+    """Projection, dropout, sum with the residual, normalisation."""
+
+    uncalled = True
+
+    def __init__(self, config, width_in):
+        super().__init__()
+        self.dense = Linear(width_in, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, x, residual):
+        return layer_norm(self.LayerNorm, self.dropout(self.dense(x)) + residual)
+
+
+class Attention(nn.Module):
+    """Self-attention and its residual."""
+
+    uncalled = True
+
+    def __init__(self, config, index):
+        super().__init__()
+        self.self = SelfAttention(config, index)
+        self.output = Residual(config, config.hidden_size)
+
+    def forward(self, x, layout, output_attentions=False, globals_only=False):
+        if globals_only:
+            out = self.self.global_attention(x, layout)
+            return self.output(out, x.index_select(0, layout.global_index)), None, None
+        out, *probs = self.self(x, layout, output_attentions)
+        return self.output(out, x), *probs
+
+
+class Intermediate(nn.Module):
+    """The wide half of the feed-forward network."""
+
+    uncalled = True
+
+    def __init__(self, config):
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.intermediate_size)
+        self.activation = ACT2FN[config.hidden_act]
+        self.known = type(self.activation)  # gives the same numbers each time; others may not
+
+    def forward(self, x, in_place=False):
+        """[total, width] -> [total, wide width]; ``in_place`` where no graph needs its input."""
+        wide = self.dense(cast_once(x, self.dense)())
+        if in_place and type(self.activation) is GELUActivation and self.activation.act is F.gelu:
+            return torch.ops.aten.gelu_(wide)
+        return activated(self.activation, wide, self.known)
+
+
+def activated(activation, wide, known):
+    """``activation(wide)``, in `recomputing` computed again for the backward pass.
+
+    Args:
+        known: class of activations that give the same numbers each time.
+    """
+    out = activation(wide)
+    if type(activation) is not known:
+        return out
+    return recomputed(out, activation.forward, wide, of=activation)
+
+
+class LdtLayer(GradientCheckpointingLayer):
+    """Attention and feed-forward network."""
+
+    uncalled = True
+
+    def __init__(self, config, index):
+        super().__init__()
+        self.backend = config.attention_backend
+        self.attention = Attention(config, index)
+        self.intermediate = Intermediate(config)
+        self.output = Residual(config, config.intermediate_size)
+        self.is_last = index + 1 == config.num_hidden_layers
+        self.chunk = config.chunk_size_feed_forward
+
+    def forward(self, x, layout, output_attentions=False, globals_only=False):
+        """[total, width] -> [total, width], and what `SelfAttention` gives besides.
+
+        ``globals_only`` gives [globals, width], the rows of the global tokens alone.
+        """
+        products = None
+        if not self.chunk and (x.is_cuda or self.backend == "triton"):
+            products = products_dtype(self.backend, x)
+        if products is not None:
+            out = _fused().layer(self, x, layout, products, output_attentions, globals_only)
+            if out is not None:
+                return out
+        if not globals_only and divisible(self, x):
+            out, *probs = self.attention.self(x, layout, output_attentions)
+            return parallel.by_rows(self._after_attention, out, x, size=self.chunk), *probs
+        x, *probs = self.attention(x, layout, output_attentions, globals_only)
+        return in_chunks(self._feed_forward, x, self.chunk), *probs
+
+    def products(self):
+        """The modules whose linear layers `ldt.model.precision` may lower."""
+        return self.attention.self, self.attention.output, self.intermediate, self.output
+
+    def _after_attention(self, out, x):
+        return self._feed_forward(self.attention.output(out, x), in_place=True)
+
+    def _feed_forward(self, x, in_place=False):
+        return self.output(self.intermediate(x, in_place), x)
+
+
+@cache
+def _fused():
+    """The module for which triton must be there."""
+    from ldt.model import fused
+
+    return fused
+
+
+def in_chunks(feed_forward, x, chunk=0):
+    """``feed_forward(x)`` of x [total, width], ``chunk`` tokens at a time, 0: as `_chunk` says."""
+    chunk = chunk or _chunk(x)
+    if not chunk or len(x) <= chunk:
+        return feed_forward(x)
+    return torch.cat([feed_forward(part) for part in x.split(chunk)])
+
+
+def _chunk(x):
+    """Tokens that go through a feed-forward network together, 0: all.
+
+    On a CPU a part is as fast as the whole, and where nothing is kept for a backward pass its wide
+    activations are the largest thing in memory.
+    """
+    free = x.device.type == "cpu" and not torch.is_grad_enabled()
+    return CHUNK if free and not torch.compiler.is_compiling() else 0
+
+
+class Encoder(nn.Module):
+    """The layers."""
+
+    compiled = False  # whether each layer is a graph by itself
+
+    def __init__(self, config):
+        super().__init__()
+        self.layer = nn.ModuleList(
+            LdtLayer(config, index) for index in range(config.num_hidden_layers)
+        )
+
+    def compile_layers(self, **options):
+        """Have torch.compile make a graph of each layer, for any length, in place.
+
+        Layers of one pattern share theirs. There is one for batches without global tokens, one with
+        them, and each of those for padding inside of documents, for training and for evaluation.
+        Names of parameters stay. The packing around the layers runs as it is, so that padding costs
+        nothing, as it does in a graph of the whole model.
+
+        Args:
+            options: of torch.compile.
+        """
+        patterns = {repr(layer.attention.self.pattern) for layer in self.layer}
+        limits = torch.compiler.config  # of the whole process, and of all layers together
+        limits.recompile_limit = max(limits.recompile_limit, GRAPHS * len(patterns))
+        for layer in self.layer:
+            layer.compile(dynamic=True, **options)
+        self.compiled = True
+
+
+class Pooler(nn.Module):
+    """Dense and tanh on the first real token of each row."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, first):
+        return torch.tanh(self.dense(first))
 
 
 class LdtModel(PackedEncoder):

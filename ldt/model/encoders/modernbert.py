@@ -16,11 +16,10 @@ from ldt.attention import (
 )
 from ldt.attention.matmul import Linear, divisible, hooked
 from ldt.attention.ops import shared
-from ldt.model.base import PackedEncoder
+from ldt.model.base import PackedEncoder, check_ids
 from ldt.model.config import LdtModernBertConfig
+from ldt.model.encoders.longformer import in_chunks
 from ldt.model.encoders.rotation import edge_bias, frequencies, rotated, tables
-from ldt.model.layers import in_chunks
-from ldt.model.packing import check_ids
 from ldt.model.recompute import cast_once, layer_norm, recomputed, recomputing
 
 
@@ -199,7 +198,7 @@ class PredictionHead(nn.Module):
 
 
 def answers(config, kind, outputs):
-    """Layers under the names of transformers' ModernBERTs; see `heads.base.answers`."""
+    """Layers under the names of transformers' ModernBERTs; see `ldt.model.base.answers`."""
     head, width = PredictionHead(config), config.hidden_size
     if kind == "words":
         return {"head": head, "decoder": Linear(width, outputs, bias=config.decoder_bias)}

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from ldt.model.heads.base import Head, takes_inputs
+from ldt.model.base import Head, first_real, given_words, takes_inputs
 from ldt.model.heads.losses import (
     binary_cross_entropy,
     class_items,
@@ -13,7 +13,6 @@ from ldt.model.heads.losses import (
     mean,
 )
 from ldt.model.outputs import LdtHeadOutput
-from ldt.model.packing import first_real, given_words
 
 
 class LdtForSequenceClassification(Head):

@@ -9,18 +9,17 @@ from torch.nn import functional as F
 from transformers.activations import gelu
 
 from ldt.attention.matmul import Linear
-from ldt.model.heads.base import (
+from ldt.model.base import (
     ClassificationHead,
     Head,
-    before_first,
-    micro_batched,
-    rows_of_documents,
-    same_document,
+    check_positions,
+    given_words,
+    real_tokens,
     takes_inputs,
 )
 from ldt.model.heads.losses import counts, cross_entropy, exact, mean, weighted
+from ldt.model.heads.rows import before_first, micro_batched, rows_of_documents, same_document
 from ldt.model.outputs import LdtQuestionAnsweringOutput
-from ldt.model.packing import check_positions, given_words, real_tokens
 
 # Of each part of an answer: names of its outputs and labels, in the order of the losses.
 OUTPUTS = {

@@ -4,19 +4,17 @@ import torch
 from transformers.utils import can_return_tuple
 
 from ldt.attention.matmul import Linear
-from ldt.model.heads.base import (
-    Head,
+from ldt.model.base import Head, check_positions, takes_inputs
+from ldt.model.heads.losses import cross_entropy, exact
+from ldt.model.heads.rows import (
     after_first,
     before_first,
     micro_batched,
     rows_of_documents,
     same_document,
     separators,
-    takes_inputs,
 )
-from ldt.model.heads.losses import cross_entropy, exact
 from ldt.model.outputs import LdtHeadOutput
-from ldt.model.packing import check_positions
 
 
 class RankingHead(Head):
@@ -44,7 +42,7 @@ class LdtForCandidateRanking(RankingHead):
     documents. A question whose documents do not fit one input has several rows, with the same
     candidates; its loss is that of the rows' mean (the paper), or of their sum (the authors' code),
     by ``config.window_merge``. Training computes one row at a time where a question has several
-    (`ldt.model.heads.base.micro_batched`), so its memory does not grow with them.
+    (`ldt.model.heads.rows.micro_batched`), so its memory does not grow with them.
 
     ``global_attention_mask=None`` means global attention on every real token before the first
     separator of its row, which is the question and the candidates.
@@ -107,7 +105,7 @@ class LdtForMultipleChoice(RankingHead):
     ``logits`` are [b, choices]. Inputs [rows, n] are packed, each row a choice with a chunk of the
     text, any number of choices a question and of chunks a choice; ``logits`` are [rows, 1]. The
     loss is that of a choice's mean over its rows. Training computes one packed row at a time
-    (`ldt.model.heads.base.micro_batched`), so its memory does not grow with the choices.
+    (`ldt.model.heads.rows.micro_batched`), so its memory does not grow with the choices.
 
     ``global_attention_mask=None`` means global attention on every real token more than one after
     the first separator of each choice, for inputs such as ``<s> context </s></s> choice </s>``.

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
 from ldt.attention.matmul import Linear, project_each
-from ldt.model.packing import Packing, check_ids, given_words
+from ldt.model.base import Packing, check_ids, given_words
 from ldt.model.recompute import cast_once, recomputing
 from ldt.model.seq2seq.layers import LedPart, PostNormLayer
 

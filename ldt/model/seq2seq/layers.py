@@ -8,7 +8,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from ldt.attention.matmul import Linear
 from ldt.model.base import LdtPreTrainedModel
 from ldt.model.config import LdtSeq2SeqConfig
-from ldt.model.layers import activated, in_chunks
+from ldt.model.encoders.longformer import activated, in_chunks
 from ldt.model.recompute import cast_once, layer_norm
 
 

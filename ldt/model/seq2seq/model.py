@@ -13,10 +13,10 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2
 from transformers.utils import ModelOutput, can_return_tuple
 
 from ldt.attention.matmul import Linear
+from ldt.model.base import check_positions, pack
 from ldt.model.encoders.led import LedEncoder, refuse_attentions
 from ldt.model.heads.losses import counts, cross_entropy, weighted
 from ldt.model.heads.questions import balanced_loss, known_evidence
-from ldt.model.packing import check_positions, pack
 from ldt.model.seq2seq.decoder import LedDecoder, SharedCache
 from ldt.model.seq2seq.layers import LdtSeq2SeqPreTrainedModel
 
@@ -249,7 +249,7 @@ class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
 
     def loss_items(self, *, labels, **inputs):
         """The number of labels that the loss of a batch is a mean over, scalar int64; see
-        `ldt.model.heads.base.Head.loss_items`."""
+        `ldt.model.base.Head.loss_items`."""
         return (labels != -100).sum()
 
     def prepare_decoder_input_ids_from_labels(self, labels):

@@ -9,10 +9,9 @@ from transformers import AutoModelForMaskedLM, PreTrainedConfig
 
 from ldt import model as models
 from ldt.errors import ModelError
-from ldt.model.base import PackedEncoder
+from ldt.model.base import Head, PackedEncoder
 from ldt.model.config import OwnConfig
 from ldt.model.encoders import ENCODERS, encoder_class
-from ldt.model.heads.base import Head
 
 
 @strict

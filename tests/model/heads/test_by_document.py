@@ -3,7 +3,7 @@ import torch
 from longformers import batch, ldt_model
 from torch import nn
 
-from ldt.model.heads.base import micro_batched, same_document
+from ldt.model.heads.rows import micro_batched, same_document
 
 
 def test_rows_alone_give_what_all_rows_give_with_the_gradients():

@@ -7,7 +7,7 @@ from longformers import gradients
 from peers import assert_close
 
 from ldt.model import LdtForConditionalGeneration, LdtSeq2SeqConfig
-from ldt.model.packing import pack
+from ldt.model.base import pack
 from ldt.model.pooling import SecondLevel
 from ldt.model.seq2seq.decoder import groups_of
 
