@@ -102,7 +102,6 @@ class Agreement:
         self.decided = False
         self._asked = 0  # documents, of which some may not be compared yet
         self._held: list[list[_Answer]] = []
-        self._told = False
 
     def first(self, documents: Sequence[_Document]) -> Sequence[_Document]:
         """Those of the documents to come that are answered in fp32 as well."""
@@ -133,15 +132,6 @@ class Agreement:
             return []
         groups, self._held = self._held, []
         return groups
-
-    def pause(self) -> None:
-        """Say once, where the input pauses, that answers wait for more of it."""
-        if self._held and not self._told:
-            self._told = True
-            log.info(
-                f"int8: answers wait until {DOCUMENTS} documents are compared with fp32, or the "
-                f"input ends; with {named('int8_bound', 1)} they do not"
-            )
 
     def _decide(self) -> None:
         self.exact, self.decided = None, True

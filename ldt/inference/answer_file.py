@@ -21,7 +21,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -59,15 +59,14 @@ ROW_GROUP = 8 << 20  # bytes of lines that become one row group of Parquet or ba
 _COLUMNS = (".parquet", ".arrow", ".feather")  # endings of tables with types
 _NOT_LINES = (".csv", ".tsv", ".json", *_COLUMNS)
 _COMPRESSED = {".gz": "gzip", ".zst": "zstd"}  # of lines, as pyarrow calls it
-_NOT_WRITTEN = {
-    **dict.fromkeys(
-        (".xlsx", ".xls", ".ods"), "a spreadsheet is not written; name it .csv, which one opens"
-    ),
-    **dict.fromkeys(
-        (".bz2", ".xz", ".zip"),
-        "answers are compressed as .jsonl.gz or .jsonl.zst, or are Parquet",
-    ),
-}
+_NOT_WRITTEN = (".xlsx", ".xls", ".ods", ".bz2", ".xz", ".zip")
+_NOTHING = object()  # in the place of an id
+# Errors of file systems without locks, on which two runs may write one file.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+# Of a file that a run goes on with: not through a link, and without waiting for a pipe's reader.
+_FLAGS = os.O_RDWR
+for _name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_BINARY", "O_NOINHERIT"):
+    _FLAGS |= getattr(os, _name, 0)  # not every system has each
 
 
 class AnswerFile:
@@ -109,6 +108,7 @@ class AnswerFile:
         check_target(self.target)
         self.partial = self.target.with_name(f"{self.target.name}.partial")
         self.run = self.target.with_name(f"{self.target.name}.run.partial")
+        self._ids = self._ids_until(0)
         self._lock = FileLock(self.target.with_name(f"{self.target.name}.lock.partial"))
         self.size = 0
         # Before the file is opened: one whose owner is just finishing is about to be renamed.
@@ -121,11 +121,11 @@ class AnswerFile:
         try:
             # A killed run may have left the beginning of a line, which is cut off.
             self.size, self.count = (0, 0) if overwrite and not resume else _whole_lines(self.file)
-            self._resumed = self.size  # bytes
-            self._made_by = made_by | ({"overwrite": True} if overwrite else {})
+            self._ids = self._ids_until(self.size)
+            self._next = next(self._ids, _NOTHING)  # id of the next record that has its answer
+            self._made_by: Settings = made_by | ({"overwrite": True} if overwrite else {})
             if self.count:
-                self._made_by = self._check_run(made_by, resume)
-                self._made_by |= {"overwrite": True} if overwrite else {}
+                self._made_by = self._settings_before(made_by, resume) | self._made_by
             elif resume and self.target.exists() and not overwrite:
                 self.finished = settings_of(self.target, made_by)
                 return
@@ -169,7 +169,8 @@ class AnswerFile:
         if self.target.exists() and not self._made_by.get("overwrite"):
             raise UserError(f"{self.target} exists already; --overwrite replaces it")
 
-    def _check_run(self, made_by: dict[str, str], resume: bool) -> dict[str, Any]:
+    def _settings_before(self, made_by: dict[str, str], resume: bool) -> Settings:
+        """Settings of the run that is gone on with, which are those of this one."""
         if not resume:
             raise UserError(
                 f"{self.partial}: {plural(self.count, 'answer')} of an unfinished run; --resume "
@@ -197,13 +198,12 @@ class AnswerFile:
             self._note()
         return self._made_by[name]
 
-    def done(self) -> Iterator[Any]:
-        """The ids of the answers that were there, in their order."""
-        left = self._resumed
+    def _ids_until(self, size: int) -> Generator[Any, None, None]:
+        """The ids of the answers in the first bytes, in their order."""
         with open(self.partial, "rb") as file:
             for number, line in enumerate(file, 1):
-                left -= len(line)
-                if left < 0:
+                size -= len(line)
+                if size < 0:
                     return
                 try:
                     yield json.loads(line)["id"]
@@ -213,7 +213,26 @@ class AnswerFile:
                         "starts again"
                     ) from None
 
-    def write(self, answers: list[dict[str, Any]]) -> None:
+    def has(self, id: str | int) -> bool:
+        """True if the next record, of this id, was answered by the run before."""
+        if id != self._next:
+            return False
+        self._next = next(self._ids, _NOTHING)
+        return True
+
+    def require_no_more(self, place: str) -> None:
+        """Raise UserError where the next answer that is there is of another record.
+
+        Args:
+            place: description of the record in its place.
+        """
+        if self._next is not _NOTHING:
+            raise UserError(
+                f"{self.partial}: the next answer is for {self._next!r}, the input has {place} in "
+                "its place; resume with the same input; --overwrite without --resume starts again"
+            )
+
+    def write(self, answers: list[Answer]) -> None:
         """Add a group of answers.
 
         Raises:
@@ -272,6 +291,7 @@ class AnswerFile:
         if self.file.closed:
             return
         self.file.close()
+        self._ids.close()
         try:
             if not self.size:
                 for path in (self.partial, self.run):
@@ -293,17 +313,17 @@ class AnswerStream:
         """``value()``: no run before had the setting."""
         return value()
 
-    def write(self, answers: list[dict[str, Any]]) -> None:
+    def write(self, answers: list[Answer]) -> None:
         """Add a group of answers.
 
         Raises:
             BrokenPipeError: nobody reads any more.
             ResourceError: no room.
         """
+        data = b"".join(map(json_line, answers))
+        if self._steered:
+            data = escaped(data.decode()).encode()
         try:
-            data = b"".join(map(json_line, answers))
-            if self._steered:
-                data = escaped(data.decode()).encode()
             self.file.write(data)
             self.file.flush()
         except BrokenPipeError:
@@ -314,9 +334,6 @@ class AnswerStream:
 
     def finish(self, **facts: Any) -> None:
         """Nothing to do: every group is out."""
-
-    def close(self) -> None:
-        """Nothing to do: the file is its owner's."""
 
 
 class Rejects:
@@ -330,9 +347,8 @@ class Rejects:
 
     def __init__(self, path: Path):
         self.path = path
-        self.count = 0
+        self.count = self._size = 0
         self.file: BinaryIO | None = None
-        self._size = 0
 
     def forget(self) -> None:
         """Remove the rejects of an earlier run.
@@ -347,12 +363,6 @@ class Rejects:
         except OSError as error:
             raise refusal(error, self.path) from None
 
-    def _cut(self) -> None:
-        """Drop what is left of a line that did not go into the file."""
-        if self.file is not None:
-            with suppress(OSError):
-                self.file.truncate(self._size)
-
     def write(self, error: DataError, line: bytes, where: str | None = None) -> None:
         """Add a line that could not be read, and why.
 
@@ -360,22 +370,25 @@ class Rejects:
             ResourceError: no room, or the file cannot be made.
         """
         message = str(error)
+        place = re.match(r"(.+?:\d+)\b", message)  # "docs.jsonl:17" of "docs.jsonl:17: what"
         record: dict[str, Any] = {} if error.record is None else {"record": error.record}
-        record |= {"where": where or _place(message), "error": message}
+        record |= {"where": where or (place[1] if place else ""), "error": message}
         try:
             record["line"] = line.decode().rstrip("\r\n")
         except UnicodeDecodeError:
             record["line_base64"] = base64.b64encode(line).decode()
+        data = json_line(record)
         try:
             if self.file is None:
                 handle = os.open(self.path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
                 self.file = os.fdopen(handle, "r+b", buffering=0)
-            data = json_line(record)
             _write_all(self.file, data)
-            self._size += len(data)
         except OSError as problem:
-            self._cut()
+            if self.file is not None:
+                with suppress(OSError):
+                    self.file.truncate(self._size)  # what is left of this line
             raise refusal(problem, self.path) from None
+        self._size += len(data)
         self.count += 1
 
     def refuse(self, error: DataError, example: Example) -> None:
@@ -388,14 +401,6 @@ class Rejects:
         """Close the file, if there is one."""
         if self.file is not None:
             self.file.close()
-
-
-# Errors of file systems without locks, on which two runs may write one file.
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-# Of a file that a run goes on with: not through a link, and without waiting for a pipe's reader.
-_FLAGS = os.O_RDWR
-for _name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_BINARY", "O_NOINHERIT"):
-    _FLAGS |= getattr(os, _name, 0)  # not every system has each
 
 
 def _opened(path: Path, new: bool = True) -> BinaryIO:
@@ -432,12 +437,6 @@ def _strange(path: Path) -> UserError:
     )
 
 
-def _place(message: str) -> str:
-    """``docs.jsonl:17`` of ``docs.jsonl:17: what``; empty where a message has no place."""
-    place = re.match(r"(.+?:\d+)\b", message)
-    return place[1] if place else ""
-
-
 def _write_all(file: BinaryIO, data: bytes) -> None:
     view = memoryview(data)
     while view:
@@ -469,15 +468,14 @@ def settings_of(target: Path, made_by: dict[str, str]) -> Settings:
     """
     settings = noted(target)
     if settings is None:
-        raise UserError(
-            f"{target}: exists already, and nothing beside it says what made it; --overwrite "
-            "replaces it"
-        )
-    if other := different(settings, made_by):
-        raise UserError(f"{target}: finished, with another {other}; --overwrite replaces it")
-    if settings["answers"] != digest(target):
-        raise UserError(f"{target}: was changed after it was finished; --overwrite replaces it")
-    return settings
+        what = "exists already, and nothing beside it says what made it"
+    elif other := different(settings, made_by):
+        what = f"finished, with another {other}"
+    elif settings["answers"] != digest(target):
+        what = "was changed after it was finished"
+    else:
+        return settings
+    raise UserError(f"{target}: {what}; --overwrite replaces it")
 
 
 def noted(target: Path) -> Settings | None:
@@ -550,10 +548,12 @@ def layout_of(output: Path, published: PublishedLayout | None) -> Layout | None:
         UserError: the ending is of a file that is not written, or of another one.
     """
     ending = output.suffix.lower()
-    if ending in _NOT_WRITTEN:
-        raise UserError(f"{output}: {_NOT_WRITTEN[ending]}")
-    if ending in _COMPRESSED and (published or output.stem.lower().endswith(_NOT_LINES)):
+    compressed = ending in _COMPRESSED
+    if compressed and (published or output.stem.lower().endswith(_NOT_LINES)):
         raise UserError(f"{output}: lines alone are compressed; name it .jsonl{ending}")
+    if ending in _NOT_WRITTEN:
+        known = ".jsonl, .jsonl.gz, .jsonl.zst, .csv, .tsv, .parquet, .arrow or .json"
+        raise UserError(f"{output}: {ending} is not written; name it {known}")
     tables: dict[str, Layout] = {
         **{ending: partial(write_compressed, name) for ending, name in _COMPRESSED.items()},
         ".csv": partial(write_csv, ","),
@@ -589,12 +589,12 @@ def write_csv(delimiter: str, answers: Path, target: Path) -> None:
 
     A text is in its cell as it is, also where a spreadsheet takes it for a formula.
     """
-    columns = list(dict.fromkeys(name for row in _rows(answers) for name in row)) or ["id"]
+    columns = list(dict.fromkeys(chain.from_iterable(chain(*_groups(answers))))) or ["id"]
     with open(target, "x", encoding="utf-8", newline="") as file:
         # With this line end both of its characters are quoted; RFC 4180 has it too.
         writer = csv.writer(file, delimiter=delimiter, lineterminator="\r\n")
         writer.writerow(columns)
-        for row in _rows(answers):
+        for row in chain.from_iterable(_groups(answers)):
             writer.writerow([_text(row.get(name)) for name in columns])
 
 
@@ -617,10 +617,8 @@ def write_columns(writer: str, answers: Path, target: Path) -> None:
     cells: dict[Any, Any] = {pyarrow.string(): _text, pyarrow.float64(): float}
     with open(target, "xb") as file, resolve_name(writer)(file, schema) as rows_out:
         for rows in _groups(answers):
-            for name, cell in (
-                (name, cells[kind]) for name, kind in types.items() if kind in cells
-            ):
-                for row in rows:
+            for name, cell in ((name, cells.get(kind)) for name, kind in types.items()):
+                for row in rows if cell else ():
                     row[name] = None if row.get(name) is None else cell(row[name])
             rows_out.write_table(pyarrow.Table.from_pylist(rows, schema))
 
@@ -650,7 +648,7 @@ def _filled(kind: Any) -> Any:
     return kind
 
 
-def row_of(answer: Answer) -> Answer:
+def _row(answer: Answer) -> Answer:
     """The cells of an answer by column."""
     row: Answer = {}
     for name, value in answer.items():
@@ -666,11 +664,6 @@ def row_of(answer: Answer) -> Answer:
     return row
 
 
-def _rows(answers: Path) -> Iterator[Answer]:
-    with open(answers, "rb") as lines:
-        yield from map(row_of, map(json.loads, lines))
-
-
 def _groups(answers: Path) -> Iterator[list[Answer]]:
     """The rows of `ROW_GROUP` bytes of lines each, or of one longer line."""
     group: list[Answer] = []
@@ -680,7 +673,7 @@ def _groups(answers: Path) -> Iterator[list[Answer]]:
             if group and size + len(line) > ROW_GROUP:
                 yield group
                 group, size = [], 0
-            group.append(row_of(json.loads(line)))
+            group.append(_row(json.loads(line)))
             size += len(line)
     if group:
         yield group

@@ -32,7 +32,6 @@ from ldt.inference.stream import (
     Answering,
     DocumentEncoder,
     DocumentPredictor,
-    Executor,
     LocalExecutor,
     Pipeline,
     Refuse,
@@ -215,7 +214,7 @@ class Engine:
             options: of `Pipeline`, beside its model and executor.
         """
         size, lock = self.options.batch_tokens, self._asking
-        executor: Executor | None = self._workers
+        executor: Any = self._workers
         if executor is None:
             exact = self.agreement.exact if self.agreement else None
             executor = LocalExecutor(Answering(self.model, size, exact), lock)

@@ -120,7 +120,7 @@ class CharacterPredictor(PromptInputs):
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            raise too_large(features, self.model.device, error, 0) from error
+            raise too_large(features, self.model.device) from error
         self._weights.check()
         return outputs
 

@@ -1,8 +1,11 @@
 """The documents of a run: their files, checked before a model is loaded, and their records.
 
-Records of a pipe are read ahead by a thread; of each record, fields can be copied into its answer.
+Records are counted and hashed while they are read, or parted into shards; those of a pipe are read
+ahead by a thread; of each record, fields can be copied into its answer.
 """
 
+import hashlib
+import json
 import logging
 import math
 import os
@@ -12,17 +15,17 @@ import stat
 import sys
 import threading
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ldt.benchmarks.formats import LINES
 from ldt.benchmarks.recognition import MOST, recognised
 from ldt.errors import DataError, UserError
 from ldt.inference.options import named
-from ldt.inference.stream import Beside, Records
+from ldt.inference.stream import Beside
 from ldt.io.files import is_stream
 from ldt.io.records import Example, OnError, field
 from ldt.io.sources import is_hub_set, is_remote
@@ -33,6 +36,8 @@ log = logging.getLogger("ldt")
 
 PATIENCE = 0.05  # seconds that a pipe may pause before what waits is answered
 QUEUED = 4  # records that a thread reads ahead of a pipe's reader
+
+Records = Callable[..., Iterator[Example]]  # makes them anew; its argument is ``on_error``
 
 
 def rejects_path(input: str, output: str | None) -> Path:
@@ -60,24 +65,19 @@ def check_paths(input: str, output: str | None, rejects: Path, resume: bool) -> 
         return
     if input == "-":
         if sys.stdin is None or sys.stdin.isatty():
-            raise UserError(
-                "standard input is a terminal; pipe documents into it "
-                "(cat docs.jsonl | ldt predict --input -) or name a file"
-            )
+            raise UserError("standard input is a terminal; pipe documents into it or name a file")
     elif input.lower().endswith((".yaml", ".yml")):
-        raise UserError(
-            f"{input}: YAML, such as a recipe, not documents; ldt predict FILE takes JSON lines, "
-            "CSV or Parquet, --model the folder of a run"
-        )
+        raise UserError(f"{input}: YAML, such as a recipe, not documents; --model names a run")
     elif not (os.path.isdir(input) or (os.path.exists(input) and pauses(input))):
         with opened(input):
             pass
+    source: str | int = 0 if input == "-" else input
     for file in (rejects, *((output, f"{output}.partial") if output else ())):
         if is_remote(input):
             continue
-        if os.path.isfile(file) and os.path.samefile(0 if input == "-" else input, file):
+        if os.path.isfile(file) and os.path.samefile(source, file):
             raise UserError(f"{file}: this is the input; name another file for the answers")
-    if _is_loop(0 if input == "-" else input, output):
+    if _is_loop(source, output):
         name = "standard output" if output in (None, "-") else output
         raise UserError(f"{name}: this is the input as well; name another file for the answers")
 
@@ -110,13 +110,17 @@ def encoding_of_training(inputs: Sequence[str], trained: str | None) -> str | No
         return trained
     looked = [not (is_hub_set(it) or os.path.isdir(it) or pauses(it)) for it in inputs]
     heads = [beginning(it, MOST, lambda head: False) for it in inputs] if all(looked) else []
-    if heads and all(map(_is_utf8, heads)):
-        if any(heads):  # of tables there are none
-            log.info("%s: read as utf-8, which it is; the training read %s", inputs[0], trained)
-        return "utf-8"
-    other = named("data.encoding", "NAME")
-    log.info("%s: read as %s, as the training was; %s reads another", inputs[0], trained, other)
-    return trained
+    read = "utf-8" if heads and all(map(_is_utf8, heads)) else trained
+    if any(heads) or not heads:  # of tables there are none
+        other = named("data.encoding", "NAME")
+        log.info(
+            "%s: read as %s; the training read %s; %s reads another",
+            inputs[0],
+            read,
+            trained,
+            other,
+        )
+    return read
 
 
 def _is_utf8(head: bytes) -> bool:
@@ -171,47 +175,45 @@ def prefetch(
     Raises:
         Exception: what ``records`` raises.
     """
-    waiting: queue.Queue = queue.Queue(QUEUED)
+    # Records, calls of ``on_error``, and the error that ended the reading, or None.
+    waiting: queue.Queue[Any] = queue.Queue(QUEUED)
     stopped = threading.Event()
 
-    def put(*item):
+    def put(item: Any) -> None:
         while not stopped.is_set():
-            try:
+            with suppress(queue.Full):
                 return waiting.put(item, timeout=1)
-            except queue.Full:
-                pass
         raise _StoppedError
 
-    def work():
-        bad = None if on_error is None else lambda error, raw: put("bad", error, raw)
+    def work() -> None:
+        bad = None if on_error is None else lambda *broken: put(partial(on_error, *broken))
         with suppress(_StoppedError):
             try:
                 for record in records(on_error=bad):
-                    put("record", record)
-                put("end")
+                    put(record)
+                put(None)
             except Exception as error:
-                put("error", error)
+                put(error)
 
     threading.Thread(target=work, daemon=True, name="input").start()
     paused = True  # and a None has been given for it
     try:
         while True:
             try:
-                kind, *item = waiting.get(timeout=patience if busy() or not paused else None)
+                item = waiting.get(timeout=patience if busy() or not paused else None)
             except queue.Empty:
                 paused = True
                 yield None
                 continue
-            if kind == "end":
+            if item is None:
                 return
-            if kind == "error":
-                raise item[0]
-            if kind == "bad":
-                assert on_error is not None  # without it the records raise
-                on_error(*item)
-            else:
+            if isinstance(item, Exception):
+                raise item
+            if isinstance(item, Example):
                 paused = False
-                yield item[0]
+                yield item
+            else:
+                item()
     finally:
         stopped.set()
 
@@ -265,3 +267,85 @@ def _json(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, str | int) else str(value)
+
+
+class Shard(NamedTuple):
+    """Every ``of``-th record of an input, from the one with that ``number`` on.
+
+    Args:
+        number: from 1 to ``of``.
+        of: how many shards there are.
+    """
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        """The shard that "2/7" names.
+
+        Raises:
+            UserError: it names none.
+        """
+        numbers = re.fullmatch("([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
+        if numbers is None or int(numbers[1]) > int(numbers[2]):
+            raise UserError(
+                f"--shard {text}: expected i/n with i from 1 to n, as 1/4, 2/4, 3/4 and 4/4"
+            )
+        return cls(int(numbers[1]), int(numbers[2]))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def has(self, record: int) -> bool:
+        """True if the record of a number, from 1, is in the shard."""
+        return (record - self.number) % self.of == 0
+
+    def part(self, target: str) -> str:
+        """The file with the answers of the shard: "answers.jsonl.2-of-7"."""
+        return f"{target}.{self.number}-of-{self.of}"
+
+
+class InputDocuments:
+    """`Records`, which are counted and of which a hash is taken while they are read.
+
+    Args:
+        shard: whose records are given alone; hash and count are of all.
+
+    Attributes:
+        count: number of records that were read, the broken ones among them.
+    """
+
+    def __init__(self, records: Records, shard: Shard | None = None):
+        self.records, self.shard = records, shard
+        self.count = 0
+        self._total = hashlib.sha256()
+
+    def __call__(self, *, on_error: OnError | None) -> Generator[Example, None, None]:
+        """Yield the records; a broken one goes to ``on_error``, or is raised where that is None."""
+        self.count, self._total = 0, hashlib.sha256()
+
+        def broken(error: DataError, raw: bytes) -> None:
+            if not self._counted(raw):
+                return
+            if self.shard:
+                error.record = self.count
+            if on_error is None:
+                raise error
+            on_error(error, raw)
+
+        for example in self.records(on_error=broken if on_error or self.shard else None):
+            if self._counted(json.dumps([example.id, example.fields], default=str).encode()):
+                if self.shard:
+                    example.record = self.count
+                yield example
+
+    def _counted(self, raw: bytes) -> bool:
+        """Count a record; True if it is one of the shard."""
+        self.count += 1
+        self._total.update(raw)
+        return self.shard is None or self.shard.has(self.count)
+
+    def sha256(self) -> str:
+        """The hash of what was read last, once it was read to its end."""
+        return self._total.hexdigest()

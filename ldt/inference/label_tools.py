@@ -102,12 +102,12 @@ class LabelledText:
     """A document with its answer.
 
     Args:
-        id: of the document.
-        text: of the document.
+        id: id of the document.
+        text: text of the document.
         questions: texts that are shown beside it, by name.
-        classes: that were answered; None where the task has none, or gave no answer.
+        classes: answered classes; None where the task has none, or gave no answer.
         scores: probability of each class.
-        spans: that were answered, in the order of their places.
+        spans: answered spans, in the order of their places.
     """
 
     id: str | int
@@ -132,14 +132,12 @@ class Interface:
         classes: of documents; none where answers have none.
         several: whether a document can have several of them.
         labels: of spans; none where answers have none.
-        entities: whether the spans are entities, which do not overlap.
         questions: names of texts beside the document.
     """
 
     classes: list[str]
     several: bool
     labels: list[str]
-    entities: bool
     questions: list[str]
 
 
@@ -162,94 +160,62 @@ def read(
     examples = list(answer_files.answers(answers))
     if not examples:
         raise DataError(f"{answers}: no answers in it")
-    ids = {str(answer.id) for answer in examples}
-    texts = None if documents is None else _documents(documents, data, ids)
-    labelled = [_labelled(answer, texts, documents, data) for answer in examples]
+    texts = {str(answer.id): answer for answer in examples}
+    if documents is not None:
+        read = formats.read(documents, data, document=data.text or TEXTS[0])
+        texts = {str(each.id): each for each in read if str(each.id) in texts}
+    for answer in examples:
+        if str(answer.id) not in texts:
+            raise DataError(
+                f"{answer.where}: no document {shown(answer.id)} in {documents}; --documents names "
+                "what ldt predict read, data.id the field of its ids"
+            )
+    labelled = [_labelled(answer, texts[str(answer.id)], data) for answer in examples]
     used = dict.fromkeys(span.label for each in labelled for span in each.spans)
-    if labels is not None:
-        for label in used:
-            if label not in labels:
-                raise UserError(f"--labels: an answer has {label!r}, it has {listed(labels)}")
+    if labels is not None and (unknown := [label for label in used if label not in labels]):
+        raise UserError(f"--labels: an answer has {unknown[0]!r}, it has {listed(labels)}")
     lists = any(isinstance(answer.fields.get("label"), list) for answer in examples)
     return labelled, Interface(
         classes=list(dict.fromkeys(name for each in labelled for name in each.scores)),
         several=lists,
         labels=sorted(used) if labels is None else labels,
-        entities=all("entities" in answer.fields for answer in examples),
         questions=list(dict.fromkeys(name for each in labelled for name in each.questions)),
     )
 
 
-def _documents(documents: str, data: DataSection, wanted: set[str]) -> dict[str, Example]:
-    """The documents that there are answers for, by their ids as text."""
-    document = data.text or TEXTS[0]
-    examples: dict[str, Example] = {}
-    for example in formats.read(documents, data, document=document):
-        if str(example.id) in wanted:
-            examples[str(example.id)] = example
-    return examples
-
-
-def _labelled(
-    answer: Example, documents: dict[str, Example] | None, source: str | None, data: DataSection
-) -> LabelledText:
-    example = answer
-    if documents is not None:
-        if str(answer.id) not in documents:
-            raise DataError(
-                f"{answer.where}: no document {shown(answer.id)} in {source}; --documents names "
-                "what ldt predict read, data.id the field of its ids"
-            )
-        example = documents[str(answer.id)]
-    text = _text(example, data, kept=documents is None)
+def _labelled(answer: Example, document: Example, data: DataSection) -> LabelledText:
     fields = answer.fields
-    if not set(_KEYS) & set(fields):
+    names = [data.text] if data.text is not None else [n for n in TEXTS if n in document.fields]
+    if not names and document is answer:
+        raise DataError(
+            f"{answer.where}: no field 'text'; --documents FILE names what ldt predict read, and "
+            "its --keep text copies the text into the answers"
+        )
+    text = records.text(document, (names or [TEXTS[0]])[0])
+    if not set(_KEYS) & set(fields) or "tags" in fields:
         raise DataError(
             f"{answer.where}: no classes and no places in a text among {listed(fields)}; answers "
-            "of classification, token_classification, squad, triviaqa and evidence_classification "
-            "have some"
+            "of classification, of token_classification of raw text, squad, triviaqa and "
+            "evidence_classification have some"
         )
-    if "tags" in fields:
-        raise DataError(
-            f"{answer.where}: entities of given words, which have no place in a text; answers for "
-            "raw text have one"
-        )
-    spans = list(spans_in(answer, text, example.where))
-    both = example.fields | fields
-    classes = _classes(answer)
+    label = fields.get("label") if "scores" in fields else None
+    classes = [label] if isinstance(label, str) else label
+    if not (classes is None or (isinstance(classes, list) and all(map(_is_text, classes)))):
+        what = "a number has no classes to choose"
+        raise DataError(f"{answer.where}: 'label' is {shown(label)}; {what}")
+    both = document.fields | fields
     return LabelledText(
         id=answer.id,
         text=text,
         questions={name: both[name] for name in QUESTIONS if isinstance(both.get(name), str)},
         classes=classes,
         scores=fields["scores"] if "label" in fields and "scores" in fields else {},
-        spans=sorted(dict.fromkeys(spans)),
+        spans=sorted(dict.fromkeys(spans_in(answer, text, document.where))),
     )
 
 
-def _text(example: Example, data: DataSection, kept: bool) -> str:
-    """The text of a document, or the one that an answer kept of it."""
-    names = [data.text] if data.text is not None else [n for n in TEXTS if n in example.fields]
-    if not names and kept:
-        raise DataError(
-            f"{example.where}: no field 'text'; --documents FILE names what ldt predict read, and "
-            "its --keep text copies the text into the answers"
-        )
-    return records.text(example, (names or [TEXTS[0]])[0])
-
-
-def _classes(answer: Example) -> list[str] | None:
-    """The classes of an answer, None where it has none.
-
-    Raises:
-        DataError: it is a number.
-    """
-    label = answer.fields.get("label") if "scores" in answer.fields else None
-    if isinstance(label, str):
-        return [label]
-    if label is None or (isinstance(label, list) and all(isinstance(n, str) for n in label)):
-        return label
-    raise DataError(f"{answer.where}: 'label' is {shown(label)}; a number has no classes to choose")
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def doccano(labelled: list[LabelledText], interface: Interface) -> list[str]:
@@ -278,42 +244,36 @@ def _interface(interface: Interface) -> str:
     """The labelling interface: choices for classes, labels for spans, and the text as it is."""
     lines = ["<View>", "  <Style>.htx-text, .htx-richtext { white-space: pre-wrap }</Style>"]
     lines += [f"  <Header value={quoteattr(f'${name}')}/>" for name in interface.questions]
-    if interface.classes:
-        choice = "multiple" if interface.several else "single"
-        lines.append(f'  <Choices name="{CLASSES}" toName="{TEXT}" choice="{choice}">')
-        lines += [f"    <Choice value={quoteattr(name)}/>" for name in interface.classes]
-        lines.append("  </Choices>")
-    if interface.labels:
-        lines.append(f'  <Labels name="{SPANS}" toName="{TEXT}">')
-        lines += [f"    <Label value={quoteattr(name)}/>" for name in interface.labels]
-        lines.append("  </Labels>")
+    choice = f' choice="{"multiple" if interface.several else "single"}"'
+    for tag, item, name, more, values in (
+        ("Choices", "Choice", CLASSES, choice, interface.classes),
+        ("Labels", "Label", SPANS, "", interface.labels),
+    ):
+        if values:
+            lines.append(f'  <{tag} name="{name}" toName="{TEXT}"{more}>')
+            lines += [f"    <{item} value={quoteattr(value)}/>" for value in values]
+            lines.append(f"  </{tag}>")
     lines += [f'  <Text name="{TEXT}" value="$text"/>', "</View>"]
     return "\n".join(lines) + "\n"
 
 
 def _studio_task(document: LabelledText, interface: Interface) -> dict[str, Any]:
     questions = {name: document.questions.get(name, "") for name in interface.questions}
-    data = {"id": document.id, "text": document.text} | questions
     results: list[dict[str, Any]] = []
     for number, (start, end, label, score) in enumerate(document.spans, 1):
         words = document.text[start:end]
         value = {"start": start, "end": end, "text": words, "labels": [label]}
-        results.append(_studio_result(f"span-{number}", SPANS, "labels", value, score))
+        result = {"id": f"span-{number}", "from_name": SPANS, "to_name": TEXT, "type": "labels"}
+        results.append(result | {"value": value} | ({} if score is None else {"score": score}))
     if document.classes:
-        value = {"choices": document.classes}
-        results.append(_studio_result("classes", CLASSES, "choices", value, None))
+        result = {"id": "classes", "from_name": CLASSES, "to_name": TEXT, "type": "choices"}
+        results.append(result | {"value": {"choices": document.classes}})
     prediction: dict[str, Any] = {"model_version": "ldt", "result": results}
     sure = document.sureness()
-    if sure is not None:
-        prediction["score"] = sure
-    return {"data": data, "predictions": [prediction]}
-
-
-def _studio_result(
-    id: str, control: str, type: str, value: dict[str, Any], score: float | None
-) -> dict[str, Any]:
-    result = {"id": id, "from_name": control, "to_name": TEXT, "type": type, "value": value}
-    return result if score is None else result | {"score": score}
+    return {
+        "data": {"id": document.id, "text": document.text} | questions,
+        "predictions": [prediction if sure is None else prediction | {"score": sure}],
+    }
 
 
 # Tool -> suffix of a second file that it has, and what makes the contents of its files.

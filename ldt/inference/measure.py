@@ -148,24 +148,18 @@ def times(run: Callable[[], Any], seconds: float, device: str = "cpu") -> list[f
     return durations
 
 
-def seconds_of(run: Callable[[], Any], device: str = "cpu") -> float:
+def seconds_of(run: Callable[[], Any], device: str = "cpu", calls: int = 1) -> float:
     """Wall time of one call, the device's work included; the mean of several short ones."""
-    once = _seconds(run, 1, device)
-    if once >= SAMPLE:
-        return once
-    calls = math.ceil(SAMPLE / max(once, 1e-6))
-    return _seconds(run, calls, device) / calls
-
-
-def _seconds(run: Callable[[], Any], calls: int, device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    synchronize()
     start = time.perf_counter()
     for _ in range(calls):
         run()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
+    synchronize()
+    taken = (time.perf_counter() - start) / calls
+    if calls == 1 and taken < SAMPLE:
+        return seconds_of(run, device, math.ceil(SAMPLE / max(taken, 1e-6)))
+    return taken
 
 
 def peak_mib(run: Callable[[], Any], warm_up: Callable[[], Any], device: str = "cpu") -> float:

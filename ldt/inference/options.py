@@ -245,15 +245,9 @@ class PredictOptions(_Options):
 
     def _check_explained(self, task: "AnyTask") -> None:
         """Refuse passages and chunks that the answers of a task do not have."""
-        wanted = named("passages", "K")
-        if self.passages_of and not self.passages:
-            raise UserError(
-                f"{named('passages_of')} names labels to explain; {wanted} asks for passages"
-            )
-        if self.passages_unit != "sentence" and not self.passages:
-            raise UserError(
-                f"{named('passages_unit')} says what passages are; {wanted} asks for some"
-            )
+        for name in ("passages_of", "passages_unit"):
+            if getattr(self, name) != type(self).model_fields[name].default and not self.passages:
+                raise UserError(f"{named(name)}: {named('passages', 'K')} asks for passages")
         if not self.explained:
             return
         from ldt.tasks.deciding import Deciding
@@ -262,26 +256,18 @@ class PredictOptions(_Options):
         if not isinstance(task, Explained):
             raise UserError(f"{named(self.explained[0])}: answers of {task.name} are not explained")
         if self.chunks and isinstance(task, ByPlaces) and not task.chunked:
-            raise UserError(
-                f"{named('chunks')}: entities have places of their own, their chunks have none"
-            )
+            raise UserError(f"{named('chunks')}: answers of {task.name} have places of their own")
         if self.passages_of and not isinstance(task, Deciding):
-            raise UserError(
-                f"{named('passages_of')}: {task.name} has no classes; its answer is explained"
-            )
+            raise UserError(f"{named('passages_of')}: {task.name} has no classes")
         if not self.passages or not isinstance(task, ByLogits):
             return
         if self.passages_unit != "sentence" and self.passages_by == "chunks":
             raise UserError(f"{named('passages_unit')}: passages by chunks are whole chunks")
-        by, other = named("passages_by", "gradient"), named("passages_by", "occlusion")
-        if self.passages_by == "gradient" and self.runtime in RUNTIMES:
-            runtime = named("runtime", self.runtime)
-            raise UserError(f"{by}: {runtime} has no gradients; {other} needs none")
-        if self.passages_by == "gradient" and self.precision == "int8":
-            raise UserError(
-                f"{by}: there are no gradients in int8; {named('precision', 'fp32')} and bf16 have "
-                f"them, {other} needs none"
-            )
+        inexact = self.runtime in RUNTIMES or self.precision == "int8"
+        if self.passages_by == "gradient" and inexact:
+            where = self.runtime if self.runtime in RUNTIMES else self.precision
+            by, other = named("passages_by", "gradient"), named("passages_by", "occlusion")
+            raise UserError(f"{by}: there are no gradients in {where}; {other} needs none")
 
     def applied(self, trained: "Recipe") -> "Recipe":
         """The recipe of a training with what differs at prediction.

@@ -208,7 +208,7 @@ def _gradient_by_input(
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
-        raise too_large(features, predictor.device, error, 0) from error
+        raise too_large(features, predictor.device) from error
     if not all(torch.isfinite(values).all() for values in products):
         other = named("passages_by", "occlusion")
         raise ModelError(f"the model's gradients are not finite; {other} needs none")
@@ -298,7 +298,7 @@ def hiding(
         except Exception as error:  # each library has types of its own
             if not out_of_memory(error):
                 raise
-            raise too_large(features, predictor.device, error, 0) from error
+            raise too_large(features, predictor.device) from error
         outputs = by_input({"logits": logits}, range(len(batch)))
         for place, row in zip(batch, outputs, strict=True):
             rows[place] = row

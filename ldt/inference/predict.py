@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ldt.benchmarks.formats import LINES, PUBLISHED, read
+from ldt.benchmarks.formats import PUBLISHED, read
 from ldt.errors import (
     EXIT_OK,
     EXIT_REJECTS,
@@ -32,6 +32,8 @@ from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects, layout_
 from ldt.inference.engine import Engine
 from ldt.inference.executor import THREADS
 from ldt.inference.inputs import (
+    InputDocuments,
+    Shard,
     check_paths,
     copier,
     encoding_of_training,
@@ -40,9 +42,9 @@ from ldt.inference.inputs import (
     prefetch,
     rejects_path,
 )
-from ldt.inference.options import PredictOptions, check_reading, named
+from ldt.inference.options import PredictOptions, check_reading
 from ldt.inference.runtimes import RUNTIMES
-from ldt.inference.stream import Beside, Counts, InputDocuments, Shard
+from ldt.inference.stream import Beside, Counts
 from ldt.io import sources
 from ldt.io.files import is_stream, remove
 from ldt.io.progress import progress_line
@@ -54,8 +56,6 @@ from ldt.tasks.writing_task import wordless
 log = logging.getLogger("ldt")
 
 UNSENT = Path("ldt-unsent")  # in the current directory
-
-_Sink = AnswerFile | AnswerStream
 
 
 def predict(
@@ -149,17 +149,15 @@ class _Run:
             made_by = self._made_by(engine, keep, layout)
             sink = ending.sink = self._open_sink(engine, made_by, stack)
             documents = self._documents(engine)
-            with _layout_named(reading["format"], trained.data.format):
-                if isinstance(sink, AnswerFile) and sink.finished is not None:
-                    ending.code = self._nothing_left(sink, documents)
-                    return ending.code
-                waits = any(map(pauses, self.inputs))
-                published = sources.is_hub_set(self.inputs[0]) or reading["format"] in PUBLISHED
-                if not (waits or published):
-                    self._read_first(documents, beside)
-                engine.load(sink)
-                stack.enter_context(closing(self.rejects))
-                counts = self._write(documents, waits, engine, sink, beside)
+            if isinstance(sink, AnswerFile) and sink.finished is not None:
+                ending.code = self._nothing_left(sink, documents)
+                return ending.code
+            waits = any(map(pauses, self.inputs))
+            if not (waits or sources.is_hub_set(self.inputs[0]) or reading["format"] in PUBLISHED):
+                self._read_first(documents, beside)
+            engine.load(sink)
+            stack.enter_context(closing(self.rejects))
+            counts = self._write(documents, waits, engine, sink, beside)
             _log_summary(counts, self.rejects, engine.model.max_length)
             ending.code = EXIT_REJECTS if self.rejects.count else EXIT_OK
         return ending.code
@@ -215,7 +213,9 @@ class _Run:
             **({"--shard": str(self.shard), "task": recipe.task.name} if self.shard else {}),
         }
 
-    def _open_sink(self, engine: Engine, made_by: dict[str, str], stack: ExitStack) -> _Sink:
+    def _open_sink(
+        self, engine: Engine, made_by: dict[str, str], stack: ExitStack
+    ) -> AnswerFile | AnswerStream:
         output = self.output
         if output is None or output == "-":
             return AnswerStream(sys.stdout.buffer)
@@ -240,7 +240,7 @@ class _Run:
         documents: InputDocuments,
         waits: bool,
         engine: Engine,
-        sink: _Sink,
+        sink: AnswerFile | AnswerStream,
         beside: Beside | None,
     ) -> Counts:
         """Write the answer of every record; broken ones go to the rejects where they are skipped.
@@ -254,14 +254,10 @@ class _Run:
             self.rejects.forget()
             broken, refuse = self.rejects.write, self.rejects.refuse
         file = sink if isinstance(sink, AnswerFile) else None
+        records = partial(prefetch, documents, busy=engine.busy) if waits else documents
         with progress_line(shown=file is not None) as tell:
             pipeline = engine.pipeline(refuse=refuse, beside=beside, progress=tell)
-            records = (
-                prefetch(documents, broken, busy=engine.busy)
-                if waits
-                else documents(on_error=broken)
-            )
-            for group in pipeline.answer(records, file):
+            for group in pipeline.answer(records(on_error=broken), file):
                 sink.write(group)
         facts = {"records": documents.count} if self.shard else {}
         sink.finish(documents=documents.sha256(), rejects=self.rejects.count, **facts)
@@ -314,17 +310,6 @@ def _numbered(example: Example, beside: Beside | None) -> dict[str, Any]:
 
 def _ignore(error: DataError, raw: bytes) -> None:
     """Leave out a record that cannot be read."""
-
-
-@contextmanager
-def _layout_named(format: str | None, trained: str | None) -> Iterator[None]:
-    """Add the layout of the training to errors of documents for which none was given."""
-    try:
-        yield
-    except DataError as error:
-        if format is None and trained not in (None, *LINES):
-            raise DataError(f"{error}; trained with {named('data.format', trained)}") from error
-        raise
 
 
 def _log_summary(counts: Counts, rejects: Rejects, max_length: int) -> None:

@@ -1,7 +1,9 @@
-"""An encoder with the head of its task, and its device. Torch is imported when one is made."""
+"""An encoder with the head of its task, and its device: documents to inputs, outputs to answers.
+
+Torch is imported when one is made.
+"""
 
 import logging
-import re
 from abc import ABC, abstractmethod
 from copy import copy
 from pathlib import Path
@@ -21,11 +23,35 @@ from ldt.tasks.writing_task import WritingTask
 
 log = logging.getLogger("ldt")
 
-# What an allocator was asked for: "you tried to allocate 81920 bytes", "Tried to allocate 2.00 GiB"
-_ASKED = re.compile(
-    r"llocate (?:an? )?(?:array with |memory: you tried to allocate )?"
-    r"([\d.]+ ?(?:bytes|[KMGT]i?B))"
-)
+DIGITS = 6  # of the floats in answers, behind the point
+
+Answer = dict[str, Any]
+
+
+def answer_of(
+    model: Any, outputs: list[Outputs], example: Example, features: list[Feature]
+) -> Answer:
+    """The answer of a `ldt.inference.stream.DocumentPredictor` for a document, with its floats
+    rounded, from the arrays of its inputs.
+
+    Raises:
+        ModelError: these are not finite.
+    """
+    if not all(np.isfinite(values).all() for row in outputs for values in row.values()):
+        raise ModelError(
+            f"{example.where}: the model answers with numbers that are not finite; its "
+            "weights are damaged or its training diverged"
+        )
+    return rounded(model.decode(outputs, example, features))
+
+
+def rounded(value: Any) -> Any:
+    """``value`` with every float in it rounded to `DIGITS` decimals."""
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
+    return round(value, DIGITS) if isinstance(value, float) else value
 
 
 class EncoderInputs:
@@ -87,7 +113,6 @@ class Decoder(EncoderInputs, ABC):
         super().__init__(folder, recipe, config)
         self.raw_scores, self.label_sets = raw_scores, label_sets
         self.collate = Collator(self.config.pad_token_id, self.task.head(), self.task.inputs.extras)
-        self._longest = 0  # tokens of an input that the memory held
 
     @abstractmethod
     def run(self, batch: dict[str, Any]) -> Outputs:
@@ -108,8 +133,7 @@ class Decoder(EncoderInputs, ABC):
         except Exception as error:  # each library has types of its own
             if not out_of_memory(error):
                 raise
-            raise too_large(features, self.device, error, self._longest) from error
-        self._longest = max(self._longest, longest_of(features))
+            raise too_large(features, self.device) from error
         return by_input(outputs, range(len(features)))
 
     def decode(
@@ -240,21 +264,18 @@ class EncoderPredictor(Decoder):
         precision, self._lower_to = self._lower_to, "fp32"  # also where there is no memory now
         self._lower(precision)
         lowered = self._run(inputs)
+        on = f"{precision} against fp32 on the first {plural(len(inputs['input_ids']), 'input')}"
         for name, values in exact.items():
             if values.dtype.kind == "i":
                 same = sum(map(_same_tokens, lowered[name], values))
-                log.info(
-                    f"{precision} against fp32 on the first {plural(len(values), 'input')}: the "
-                    f"{name} are the same in {same}"
-                )
+                log.info(f"{on}: the {name} are the same in {same}")
                 continue
             real = values > np.finfo(np.float32).min  # not padding
             if not real.any():  # such as passages, where no document of the batch has one
                 continue
             same = int((lowered[name].argmax(1) == values.argmax(1)).sum())
             log.info(
-                f"{precision} against fp32 on the first {plural(len(values), 'input')}: the "
-                f"highest of the {name} is the same in {same}; they are "
+                f"{on}: the highest of the {name} is the same in {same}; they are "
                 f"{np.abs(lowered[name] - values)[real].max():.2g} off at most, and range from "
                 f"{values[real].min():.2g} to {values[real].max():.2g}"
             )
@@ -314,36 +335,19 @@ def _same_tokens(one: np.ndarray, other: np.ndarray) -> bool:
     return np.array_equal(one[:size], other[:size])
 
 
-def longest_of(features: list[Feature]) -> int:
-    """Tokens of the longest of some inputs."""
-    return max(len(feature["input_ids"]) for feature in features)
-
-
-def too_large(
-    features: list[Feature], device: Any, error: BaseException, fitted: int
-) -> ResourceError:
-    """The error of a batch that the memory does not hold: what was asked for, what would fit.
-
-    Args:
-        device: that has too little.
-        error: of the allocator.
-        fitted: tokens of the longest input that was run so far.
-    """
+def too_large(features: list[Feature], device: Any) -> ResourceError:
+    """The error of a batch that the memory of a device does not hold."""
     if str(device).startswith("cuda"):
         import torch
 
         torch.cuda.empty_cache()  # so that a smaller batch finds the memory in one piece
-    longest = longest_of(features)
-    asked = _ASKED.search(str(error))
-    wanted = f", asked for {asked[1]}" if asked else ""
+    longest = max(len(feature["input_ids"]) for feature in features)
     advice = "a shorter data.max_length takes less"
     if len(features) > 1:
         advice = f"{named('batch_tokens', longest * (len(features) // 2))} takes less"
-    elif fitted:
-        advice += f", {fitted:,} tokens went in"
     return ResourceError(
         f"out of memory on {device} with {plural(len(features), 'input')} of up to "
-        f"{longest:,} tokens{wanted}; {advice}"
+        f"{longest:,} tokens; {advice}"
     )
 
 

@@ -7,40 +7,32 @@ documents alone (pauses aside), and the answers of a group on the group alone; a
 the start of a group, so it forms the same batches and writes the same bytes.
 """
 
-import hashlib
-import json
 import logging
-import re
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
-from ldt.errors import DataError, ModelError, ResourceError, UserError, plural
+from ldt.errors import DataError, ResourceError, plural
 from ldt.inference.agreement import Agreement
 from ldt.inference.options import named
-from ldt.io.records import Example, OnError, SeenIds
+from ldt.inference.predictor import Answer, Outputs, answer_of
+from ldt.io.records import Example, SeenIds
 
 log = logging.getLogger("ldt")
 
 LOOKAHEAD_BATCHES = 4
 LOOKAHEAD_DOCUMENTS = 256
 TOLD = 1.0  # seconds, at least, between two calls of `Pipeline.progress`
-DIGITS = 6  # of the floats in answers, behind the point
 
 Feature = dict[str, Any]
-Answer = dict[str, Any]
-Outputs = dict[str, np.ndarray]
 Document = tuple[Example, list[Feature]]  # with its inputs
 Tell = Callable[[int, int], object]  # is called with windows and tokens that have been run
 Refuse = Callable[[DataError, Example], None]
 Beside = Callable[[Example], dict[str, Any]]
 Records = Callable[..., Iterator[Example]]  # makes them anew; its argument is ``on_error``
-_NOTHING = object()
 
 
 class DocumentEncoder(Protocol):
@@ -179,59 +171,18 @@ def batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:
         yield batch
 
 
-def answer_of(
-    model: DocumentPredictor, outputs: list[Outputs], example: Example, features: list[Feature]
-) -> Answer:
-    """The answer for a document, with its floats rounded, from the arrays of its inputs.
+class LocalExecutor:
+    """Executor of groups in this process, which answers a group as it is given.
 
-    Raises:
-        ModelError: these are not finite.
-    """
-    if not all(np.isfinite(values).all() for row in outputs for values in row.values()):
-        raise ModelError(
-            f"{example.where}: the model answers with numbers that are not finite; its "
-            "weights are damaged or its training diverged"
-        )
-    return rounded(model.decode(outputs, example, features))
+    Like `ldt.inference.executor.Workers` it gives groups back in the order in which they came, each
+    once.
 
-
-def rounded(value: Any) -> Any:
-    """``value`` with every float in it rounded to `DIGITS` decimals."""
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [rounded(item) for item in value]
-    return round(value, DIGITS) if isinstance(value, float) else value
-
-
-class Executor(Protocol):
-    """Executor of groups: `LocalExecutor`, or `ldt.inference.executor.Workers`.
-
-    Groups come back in the order in which they were given, each once.
+    Args:
+        lock: is held while the model runs.
 
     Attributes:
         tell: is called with windows and tokens that have been run; with less than none where they
             have to be run again.
-    """
-
-    tell: Tell
-
-    def put(self, documents: Sequence[Document], compared: int) -> Iterable[Answered]:
-        """Give a group, of which ``compared`` documents are answered in fp32 as well; what is
-        answered by now."""
-
-    def ready(self) -> Iterable[Answered]:
-        """Answers that are there by now."""
-
-    def rest(self) -> Iterable[Answered]:
-        """Wait for all groups that were given."""
-
-
-class LocalExecutor:
-    """`Executor` of this process, which answers a group as it is given.
-
-    Args:
-        lock: is held while the model runs.
     """
 
     def __init__(
@@ -313,7 +264,7 @@ class Pipeline:
 
     Args:
         model: makes inputs of documents.
-        executor: answers groups of documents.
+        executor: `LocalExecutor`, or `ldt.inference.executor.Workers`: answers groups of documents.
         batch_tokens: most tokens of a batch, padding included; a longer window is run alone.
         refuse: is called with a record that cannot be used, and why; None raises.
         beside: makes what an answer has of its record; a DataError where the record lacks it.
@@ -323,7 +274,7 @@ class Pipeline:
     """
 
     model: DocumentEncoder
-    executor: Executor
+    executor: Any
     batch_tokens: int
     refuse: Refuse | None = None
     beside: Beside | None = None
@@ -355,41 +306,39 @@ class Pipeline:
             ModelError: the model's numbers are not finite.
         """
         seen = SeenIds()
-        done = resumed.done() if resumed else iter(())
-        expected = next(done, _NOTHING)
         try:
             for example in records:
-                if example is None:
-                    yield from self._flush()
-                    if self.agreement:
-                        self.agreement.pause()
-                    continue
-                try:
-                    if not seen.add(example.id):
-                        raise DataError(f"{example.where}: id {example.id!r} came before")
-                    if example.id == expected:
-                        self.counts.resumed += 1
-                        expected = next(done, _NOTHING)
-                        continue
-                    with self.lock:
-                        features = self.model.encode(example)
-                    copied = self.beside(example) if self.beside else {}
-                except DataError as error:
-                    if self.refuse is None:
-                        raise
-                    self.refuse(error, example)
-                    continue
-                _require_no_more(resumed, expected, f"{example.id!r} ({example.where})")
-                self._group.append(((example, features), copied))
-                self._tokens += sum(len(feature["input_ids"]) for feature in features)
-                full = self._tokens >= LOOKAHEAD_BATCHES * self.batch_tokens
-                if full or len(self._group) >= LOOKAHEAD_DOCUMENTS:
+                if example is None or self._add(example, seen, resumed):
                     yield from self._flush()
         except DataError:
             yield from self._end()
             raise
         yield from self._end()
-        _require_no_more(resumed, expected, "its end")
+        if resumed:
+            resumed.require_no_more("its end")
+
+    def _add(self, example: Example, seen: SeenIds, resumed: Any) -> bool:
+        """Add a record to the group, unless its answer is there; True if the group is full."""
+        try:
+            if not seen.add(example.id):
+                raise DataError(f"{example.where}: id {example.id!r} came before")
+            if resumed and resumed.has(example.id):
+                self.counts.resumed += 1
+                return False
+            with self.lock:
+                features = self.model.encode(example)
+            copied = self.beside(example) if self.beside else {}
+        except DataError as error:
+            if self.refuse is None:
+                raise
+            self.refuse(error, example)
+            return False
+        if resumed:
+            resumed.require_no_more(f"{example.id!r} ({example.where})")
+        self._group.append(((example, features), copied))
+        self._tokens += sum(len(feature["input_ids"]) for feature in features)
+        full = self._tokens >= LOOKAHEAD_BATCHES * self.batch_tokens
+        return full or len(self._group) >= LOOKAHEAD_DOCUMENTS
 
     def _tell(self, windows: int, tokens: int) -> None:
         self.counts.windows += windows
@@ -431,94 +380,3 @@ class Pipeline:
             yield from self.agreement.release(whole) if self.agreement else [whole]
             for answer, ((_, features), _) in zip(whole, group, strict=True):
                 self.counts.add(answer, features)
-
-
-def _require_no_more(resumed: Any, expected: Any, got: str) -> None:
-    """Raise UserError where an id was to come that is answered already."""
-    if resumed and expected is not _NOTHING:
-        raise UserError(
-            f"{resumed.partial}: after {expected!r} was answered the input has {got} in its place; "
-            "resume with the same input; --overwrite without --resume starts again"
-        )
-
-
-class Shard(NamedTuple):
-    """Every ``of``-th record of an input, from the one with that ``number`` on.
-
-    Args:
-        number: from 1 to ``of``.
-        of: how many shards there are.
-    """
-
-    number: int
-    of: int
-
-    @classmethod
-    def parse(cls, text: str) -> "Shard":
-        """The shard that "2/7" names.
-
-        Raises:
-            UserError: it names none.
-        """
-        numbers = re.fullmatch("([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
-        if numbers is None or int(numbers[1]) > int(numbers[2]):
-            raise UserError(
-                f"--shard {text}: expected i/n with i from 1 to n, as 1/4, 2/4, 3/4 and 4/4"
-            )
-        return cls(int(numbers[1]), int(numbers[2]))
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.of}"
-
-    def has(self, record: int) -> bool:
-        """True if the record of a number, from 1, is in the shard."""
-        return (record - self.number) % self.of == 0
-
-    def part(self, target: str) -> str:
-        """The file with the answers of the shard: "answers.jsonl.2-of-7"."""
-        return f"{target}.{self.number}-of-{self.of}"
-
-
-class InputDocuments:
-    """`Records`, which are counted and of which a hash is taken while they are read.
-
-    Args:
-        shard: whose records are given alone; hash and count are of all.
-
-    Attributes:
-        count: number of records that were read, the broken ones among them.
-    """
-
-    def __init__(self, records: Records, shard: Shard | None = None):
-        self.records, self.shard = records, shard
-        self.count = 0
-        self._total = hashlib.sha256()
-
-    def __call__(self, *, on_error: OnError | None) -> Generator[Example, None, None]:
-        """Yield the records; a broken one goes to ``on_error``, or is raised where that is None."""
-        self.count, self._total = 0, hashlib.sha256()
-
-        def broken(error: DataError, raw: bytes) -> None:
-            if not self._counted(raw):
-                return
-            if self.shard:
-                error.record = self.count
-            if on_error is None:
-                raise error
-            on_error(error, raw)
-
-        for example in self.records(on_error=broken if on_error or self.shard else None):
-            if self._counted(json.dumps([example.id, example.fields], default=str).encode()):
-                if self.shard:
-                    example.record = self.count
-                yield example
-
-    def _counted(self, raw: bytes) -> bool:
-        """Count a record; True if it is one of the shard."""
-        self.count += 1
-        self._total.update(raw)
-        return self.shard is None or self.shard.has(self.count)
-
-    def sha256(self) -> str:
-        """The hash of what was read last, once it was read to its end."""
-        return self._total.hexdigest()

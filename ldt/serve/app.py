@@ -1,15 +1,20 @@
-"""The routes of the server: those of TEI and ldt's own."""
+"""The routes of the server, those of TEI and ldt's own, and its counts by the names of TEI 1.9.
+
+The text format of Prometheus is written by hand: the usual client library gives counters other
+names.
+"""
 
 import asyncio
 import logging
+import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any
 
-from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -22,7 +27,6 @@ from ldt.io.strict_json import json_line
 from ldt.report import html
 from ldt.serve import requests
 from ldt.serve.limits import Arriving, Doorkeeper, Gone, Refused, ServerLimits, refused
-from ldt.serve.metrics import Metrics
 from ldt.serve.model import Served
 from ldt.serve.requests import ROUTES, Asked, Tokenize
 from ldt.serve.scheduler import TOKENIZING, Scheduler, TimedAnswer
@@ -30,30 +34,86 @@ from ldt.serve.scheduler import TOKENIZING, Scheduler, TimedAnswer
 log = logging.getLogger("ldt")
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
-_GOT = {
-    "/health": "Whether documents are taken.",
-    "/info": "The model and the limits of the server.",
-    "/metrics": "Counts and times for Prometheus.",
+# TEI's 35 bounds, from 15 microseconds to 14 seconds, and further ones up to an hour.
+SECONDS = tuple(1.5e-5 * 1.5**step for step in range(49))
+SIZES = tuple(float(2**step) for step in range(25))  # tokens, and chunks of a batch
+
+_COUNTERS = {
+    "te_request_count": "Requests, by whether they hold one document or several.",
+    "te_request_success": "Requests with an answer.",
+    "te_request_failure": "Requests without, by what was wrong.",
+    "te_predict_count": "Documents taken.",
+    "te_predict_success": "Documents with an answer.",
 }
-_REFUSED = {
-    400: "The body is no JSON, or holds no documents.",
-    401: "No API key, or a wrong one.",
-    408: "The body did not arrive in time.",
-    413: "The body is too long.",
-    415: "The body is not application/json, or is compressed.",
-    422: "Fields are missing, unknown or of another type, or a document cannot be used.",
-    424: "The model has no answer, or is one of another task.",
-    429: "The server has as many documents as it takes.",
-    503: "The server is about to stop, or there was no answer in time.",
+_PARTS = {
+    "duration": "Seconds from arrival to answer.",
+    "tokenization_duration": "Seconds until a document was tokenized.",
+    "queue_duration": "Seconds in which it waited for the model.",
+    "inference_duration": "Seconds from its first batch to its answer.",
+}
+_HISTOGRAMS: dict[str, tuple[str, Sequence[float]]] = {
+    **{f"te_request_{part}": (meaning, SECONDS) for part, meaning in _PARTS.items()},
+    **{f"te_predict_{part}": (meaning, SECONDS) for part, meaning in _PARTS.items()},
+    "te_request_input_length": ("Tokens of a document, in all its chunks.", SIZES),
+    "te_batch_next_size": ("Chunks of a batch.", SIZES),
+    "te_batch_next_tokens": ("Tokens of a batch.", SIZES),
 }
 CLOSING = (401, 403, 408, 413, 415, 503)  # after these the connection is closed
 
 
-class Error(BaseModel):
-    """Body of a refused request's answer."""
+class _Histogram:
+    """Number of values up to each bound, and their sum."""
 
-    error: str
-    error_type: str
+    def __init__(self, bounds: Sequence[float]):
+        self.bounds, self.counts, self.sum = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def lines(self, name: str) -> Iterator[str]:
+        total = 0
+        for bound, count in zip([*self.bounds, None], self.counts, strict=True):
+            total += count
+            shown = "+Inf" if bound is None else f"{bound:g}"
+            yield f'{name}_bucket{{le="{shown}"}} {total}'
+        yield f"{name}_sum {self.sum:.9g}"
+        yield f"{name}_count {total}"
+
+
+class Metrics:
+    """Counts of events since the start; any thread may add."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[str, dict[str, int]] = {name: {} for name in _COUNTERS}
+        self._times = {name: _Histogram(bounds) for name, (_, bounds) in _HISTOGRAMS.items()}
+
+    def count(self, name: str, number: int = 1, **label: str) -> None:
+        """Add to a counter; of its label, at most one, the values are few and known."""
+        key = "".join(f'{{{name}="{value}"}}' for name, value in label.items())
+        with self._lock:
+            self._counts[name][key] = self._counts[name].get(key, 0) + number
+
+    def observe(self, **values: float) -> None:
+        """Add a value to each of some histograms."""
+        with self._lock:
+            for name, value in values.items():
+                self._times[name].add(value)
+
+    def text(self, waiting: int) -> str:
+        """All of it, and the documents that have no answer yet, in the text format."""
+        lines = []
+        with self._lock:
+            for name, meaning in _COUNTERS.items():
+                lines += [f"# HELP {name} {meaning}", f"# TYPE {name} counter"]
+                lines += [f"{name}{key} {n}" for key, n in sorted(self._counts[name].items())]
+            for name, (meaning, _) in _HISTOGRAMS.items():
+                lines += [f"# HELP {name} {meaning}", f"# TYPE {name} histogram"]
+                lines += self._times[name].lines(name)
+        name = "te_queue_size"
+        lines += [f"# HELP {name} Documents without an answer.", f"# TYPE {name} gauge"]
+        return "\n".join([*lines, f"{name} {waiting}"]) + "\n"
 
 
 class App:
@@ -272,31 +332,32 @@ def page() -> Response:
 
 def openapi(served: Served) -> dict[str, Any]:
     """The OpenAPI document of a server, from its routes and the models of their bodies."""
-    bodies = {route.body for route in ROUTES.values()}
-    models: Any = [(each, "validation") for each in (*sorted(bodies, key=str), Error)]
+    bodies = sorted({route.body for route in ROUTES.values()}, key=str)
+    models: Any = [(each, "validation") for each in bodies]
     _, schemas = models_json_schema(models, ref_template="#/components/schemas/{model}")
     native = schemas["$defs"]["Native"]
     names = (served.task.reads.document, *served.task.reads.asked)
     native["properties"] = {name: {} for name in names} | native["properties"]
-
-    def content(name: str) -> dict[str, Any]:
-        reference = {"$ref": f"#/components/schemas/{name}"} if name else {}
-        return {"content": {"application/json": {"schema": reference}}}
-
-    failures = {
-        str(status): {"description": why, **content("Error")} for status, why in _REFUSED.items()
-    }
+    refused = {"description": "A refusal, {error, error_type}, by the status codes of TEI."}
     paths: dict[str, Any] = {}
     for path, route in ROUTES.items():
         says = f"{route.says} For models of {route.models}." if route.models else route.says
+        schema = {"$ref": f"#/components/schemas/{route.body.__name__}"}
         paths[path] = {
             "post": {
                 "summary": says,
-                "requestBody": {"required": True, **content(route.body.__name__)},
-                "responses": {"200": {"description": says, **content("")}, **failures},
+                "requestBody": {
+                    "required": True,
+                    "content": {"application/json": {"schema": schema}},
+                },
+                "responses": {"200": {"description": says}, "default": refused},
             }
         }
-    for path, says in _GOT.items():
+    for path, says in (
+        ("/health", "Whether documents are taken."),
+        ("/info", "The model and the limits of the server."),
+        ("/metrics", "Counts and times for Prometheus."),
+    ):
         paths[path] = {"get": {"summary": says, "responses": {"200": {"description": says}}}}
     return {
         "openapi": "3.1.0",

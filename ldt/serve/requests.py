@@ -341,32 +341,22 @@ def _inputs(inputs: Any, served: Served) -> tuple[bool, list[dict[str, Any]]]:
     each_input = [inputs] if single else inputs
     if not each_input:
         raise Refused(400, "Empty", "inputs cannot be empty", "batch_size")
-    if isinstance(each_input[0], dict):
-        for number, each in enumerate(each_input, 1):
+    if task.reads.asked or isinstance(each_input[0], dict):
+        for each in each_input:
             if not isinstance(each, dict):
-                raise invalid(f"inputs: {kind(each)} as number {number:,}, expected an object")
+                names = listed([name, *task.reads.asked])
+                raise invalid(f"inputs: {kind(each)}, expected an object with {names}")
         return single, [_fields(each, served, strict=True) for each in each_input]
-    if task.reads.asked:
-        names = listed([name, *task.reads.asked])
-        raise invalid(f"inputs: {kind(inputs)}, expected an object with {names}")
     if task.answers.kind == "label" and not single:  # TEI has a list around each text
         single = not isinstance(inputs[0], list)
-        if single and len(inputs) > 2:
-            raise invalid('inputs: a list of texts; a batch is a list of lists, [["a"], ["b"]]')
-        each_input = list(map(_alone, [inputs] if single else inputs))
+        each_input = [inputs] if single else inputs
+        if any(not isinstance(each, list) or len(each) != 1 for each in each_input):
+            raise invalid('inputs: expected a text, or lists of one text each, [["a"], ["b"]]')
+        each_input = [each[0] for each in each_input]
     for each in each_input:
         if not isinstance(each, str):
             raise invalid(f"inputs: {kind(each)}, expected text")
     return single, [{name: each} for each in each_input]
-
-
-def _alone(texts: Any) -> Any:
-    """The text of a list of one, as TEI has it."""
-    if isinstance(texts, list) and len(texts) == 2:
-        raise invalid('inputs: two texts are a pair, this model reads one; [["a"], ["b"]] is two')
-    if not isinstance(texts, list) or len(texts) != 1:
-        raise invalid(f"inputs: {kind(texts)}, expected a list of one text")
-    return texts[0]
 
 
 def ranked(answer: Answer, document: Mapping[str, Any], most: int | None) -> Answer:

@@ -19,7 +19,8 @@ from typing import Any, Protocol
 
 from ldt.errors import ResourceError, UserError
 from ldt.inference.executor import LostError
-from ldt.inference.stream import Answer, Document, DocumentPredictor, Feature, Outputs, answer_of
+from ldt.inference.predictor import Answer, Outputs, answer_of
+from ldt.inference.stream import Document, DocumentPredictor, Feature
 from ldt.io.records import Example
 
 log = logging.getLogger("ldt")
@@ -101,7 +102,7 @@ class Replica(Protocol):
         example: Example,
         features: list[Feature],
     ) -> Answer:
-        """The answer for a document, as `ldt.inference.stream.answer_of` has it."""
+        """The answer for a document, as `answer_of` has it."""
 
 
 class LocalReplica:

@@ -51,11 +51,9 @@ def test_every_metric_of_the_board_is_one_that_the_server_has():
             assert name != "te_queue_size", "a gauge has no rate"
 
 
-@pytest.mark.skipif(
-    find_spec("ldt.serve.metrics") is None, reason="this version of ldt has no server"
-)
+@pytest.mark.skipif(find_spec("ldt.serve.app") is None, reason="this version of ldt has no server")
 def test_the_server_has_the_names_that_the_board_is_held_against():
-    from ldt.serve.metrics import Metrics
+    from ldt.serve.app import Metrics
 
     text = Metrics().text(0)
     assert {name for name in NAMES if f"# TYPE {re.sub('_(bucket|sum)$', '', name)} " in text}

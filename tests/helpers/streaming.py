@@ -3,6 +3,29 @@
 from ldt.inference.stream import Answering, LocalExecutor, Pipeline
 
 
+class Sink:
+    """A sink in memory, as `ldt.inference.answer_file.AnswerFile`.
+
+    Args:
+        done: ids that have their answers.
+    """
+
+    def __init__(self, done=()):
+        self.left, self.groups, self.count = [*done], [], 0
+
+    def has(self, id):
+        return self.left[:1] == [id] and bool(self.left.pop(0))
+
+    def require_no_more(self, place):
+        assert not self.left, place
+
+    def write(self, answers):
+        self.groups.append(answers)
+
+    def ids(self):
+        return [answer["id"] for group in self.groups for answer in group]
+
+
 def answer_all(records, model, sink, *, batch_tokens, executor=None, agreement=None, **options):
     """Write the answers of all records, group by group; the counts of the run."""
     if executor is None:
@@ -10,6 +33,6 @@ def answer_all(records, model, sink, *, batch_tokens, executor=None, agreement=N
             Answering(model, batch_tokens, agreement.exact if agreement else None)
         )
     pipeline = Pipeline(model, executor, batch_tokens, agreement=agreement, **options)
-    for group in pipeline.answer(records, sink if hasattr(sink, "partial") else None):
+    for group in pipeline.answer(records, sink if hasattr(sink, "has") else None):
         sink.write(group)
     return pipeline.counts

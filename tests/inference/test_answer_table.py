@@ -198,5 +198,5 @@ def test_what_was_there_stays_until_the_table_is_complete(tmp_path, monkeypatch)
 def test_other_endings_are_lines_and_some_are_refused(tmp_path):
     path = written(CLASSES, tmp_path / "a.out")
     assert [json.loads(line) for line in path.read_bytes().splitlines()] == CLASSES
-    with pytest.raises(UserError, match="b.xlsx: a spreadsheet is not written"):
+    with pytest.raises(UserError, match="b.xlsx: .xlsx is not written"):
         answer_file.layout_of(tmp_path / "b.xlsx", None)

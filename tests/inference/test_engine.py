@@ -238,7 +238,7 @@ def test_what_cannot_be_asked_is_told(fine_tuned):
         ({"text": "body"}, "text: no such option, did you mean 'data.text'"),
         ({"data": {"txt": "body"}}, "data.txt: no such option, did you mean 'data.text'"),
         ({"data": {"encoding": "utf-99"}}, "data.encoding: no such encoding of text, got 'utf-99'"),
-        ({"passages_of": ["cap"]}, "passages_of names labels to explain; passages=K asks for pass"),
+        ({"passages_of": ["cap"]}, "passages_of: passages=K asks for passages"),
     ):
         with pytest.raises(UserError) as error:
             ldt.load(str(fine_tuned), **options)

@@ -249,7 +249,12 @@ WRONG = {"start": 2, "end": 6, "label": "X", "text": "Bcme"}
         ([], {}, 4, "answers.jsonl: no answers in it"),
         ([{"id": "a", "summary": "s"}], {}, 4, "answers.jsonl:1: no classes and no places in a"),
         ([{"id": "a", "label": 2.5, "scores": {}}], {}, 4, "'label' is 2.5; a number has no class"),
-        ([{"id": "a", "entities": [], "tags": []}], {}, 4, "entities of given words, which have"),
+        (
+            [{"id": "a", "entities": [], "tags": []}],
+            {},
+            4,
+            "answers.jsonl:1: no classes and no places in a",
+        ),
         (
             [{"id": 7, "entities": [{"start": 3, "end": 90, "label": "X"}]}],
             {},

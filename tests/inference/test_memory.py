@@ -18,7 +18,7 @@ def test_no_room_for_a_single_input_says_what_was_asked_for(fine_tuned, tmp_path
 
     monkeypatch.setattr(LdtModel, "forward", forward)
     source = write(tmp_path / "docs.jsonl", lines_of(3))
-    with pytest.raises(ResourceError, match=r"cpu with 1 input .* GiB; a shorter data.max_length"):
+    with pytest.raises(ResourceError, match=r"cpu with 1 input .*  tokens; a shorter data.max_length"):
         predict(source, model=str(fine_tuned), device="cpu")
 
 

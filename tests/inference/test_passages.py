@@ -239,7 +239,7 @@ def test_what_many_labels_take_is_told_once_and_before_it_is_paid(loaded, monkey
     [
         ({"passages": 1, "passages_of": ["maybe"]}, "passages_of=maybe: the model knows"),
         ({"passages_of": ["no"]}, "passages=K asks for passages"),
-        ({"passages_unit": "paragraph"}, "passages=K asks for some"),
+        ({"passages_unit": "paragraph"}, "passages=K asks for passages"),
         (
             {"passages": 1, "passages_unit": "paragraph", "passages_by": "chunks"},
             "passages by chunks are whole chunks",

@@ -58,13 +58,11 @@ def test_the_encoding_is_that_of_the_training_but_for_what_shows_utf_8(fine_tune
     source = tmp_path / "docs.csv"
     source.write_bytes("name;body\nÉ;this party\n".encode())
     assert answer(str(source), run, tmp_path)[1][0]["id"] == "É"
-    assert f"{source}: read as utf-8, which it is; the training read cp1252" in log.messages
+    told = "the training read cp1252; data.encoding=NAME reads another"
+    assert f"{source}: read as utf-8; {told}" in log.messages
     source.write_bytes("name;body\nÉ;this party\n".encode("cp1252"))
     assert answer(str(source), run, tmp_path, overwrite=True)[1][0]["id"] == "É"
-    assert (
-        f"{source}: read as cp1252, as the training was; data.encoding=NAME reads another"
-        in log.messages
-    )
+    assert f"{source}: read as cp1252; {told}" in log.messages
     with pytest.raises(DataError, match="docs.csv:2: not utf-8: .*|docs.csv:2: not UTF-8"):
         answer(str(source), run, tmp_path, data={"encoding": "utf-8"}, overwrite=True)
 
@@ -109,7 +107,7 @@ def test_input_of_another_layout_gets_the_one_of_the_training(fine_tuned, tmp_pa
         RECIPE.replace("{train", "{format: squad, train").replace("id: name, ", "")
     )
     source = write(tmp_path / "dev.json", [json.dumps([{"title": "Warsaw", "paragraphs": []}])])
-    with pytest.raises(DataError, match=r"item 1: no field .*; trained with data.format=squad"):
+    with pytest.raises(DataError, match=r"item 1: no field "):
         predict(source, model=str(run))
     assert "read as squad" not in log.text
     write(tmp_path / "dev.json", [json.dumps({"data": [{"title": "Warsaw"}]})])
@@ -134,9 +132,9 @@ def test_input_of_another_layout_gets_the_one_of_the_training(fine_tuned, tmp_pa
         ({"batch_tokens": 0}, "batch_tokens: expected greater than or equal to 1, got 0"),
         ({"data": {"encoding": "utf-16"}}, "data.encoding: utf-16 has no ASCII in it"),
         ({"output": "old.csv"}, "old.csv exists already; --overwrite replaces it"),
-        ({"output": "a.xlsx"}, "a.xlsx: a spreadsheet is not written; name it .csv"),
+        ({"output": "a.xlsx"}, "a.xlsx: .xlsx is not written; name it .jsonl, "),
         ({"output": "a.csv.gz"}, "a.csv.gz: lines alone are compressed; name it .jsonl.gz"),
-        ({"output": "a.bz2"}, "a.bz2: answers are compressed as .jsonl.gz or .jsonl.zst"),
+        ({"output": "a.bz2"}, "a.bz2: .bz2 is not written; name it "),
         ({"output": "a.json"}, "answers of classification are JSON lines"),
         ({"keep": ["label"]}, "answers of classification have 'label' themselves; --keep my_label"),
         ({"keep": ["scores.yes"]}, "have 'scores.yes' themselves"),

@@ -16,9 +16,9 @@ from classified import lines_of, make_run, read, write
 from ldt.errors import DataError, UserError
 from ldt.inference import stream
 from ldt.inference.answer_file import AnswerFile
+from ldt.inference.inputs import Shard
 from ldt.inference.merge import merge
 from ldt.inference.predict import predict
-from ldt.inference.stream import Shard
 
 zstd = partial(pyarrow.compress, codec="zstd", asbytes=True)
 COLUMNS = {"data": {"text": "text", "id": "name"}}
@@ -252,7 +252,7 @@ def test_the_ending_decides_what_the_merged_file_is(ask, tmp_path):
         assert in_shards(ask, source, 2, name) == [0, 0]
         assert merge(str(tmp_path / name)) == 0
         assert (tmp_path / name).read_bytes() == (tmp_path / f"whole-{name}").read_bytes()
-    with pytest.raises(UserError, match="a spreadsheet is not written"):
+    with pytest.raises(UserError, match=".xlsx is not written"):
         ask(source, "answers.xlsx", shard="1/2")
 
 

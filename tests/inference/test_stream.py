@@ -4,10 +4,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from streaming import answer_all
+from streaming import Sink, answer_all
 
 from ldt.errors import DataError, ModelError, UserError
 from ldt.inference import stream as answering
+from ldt.inference.answer_file import AnswerFile
 from ldt.inference.inputs import prefetch
 from ldt.inference.stream import Counts, batches
 from ldt.io.records import Example, SeenIds
@@ -34,25 +35,6 @@ class Lengths:
         assert [len(feature["input_ids"]) for feature in features] == lengths
         assert example.fields["windows"] == lengths
         return {"tokens": sum(lengths)}
-
-
-class Sink:
-    """A sink in memory, as `output.AnswerFile`."""
-
-    partial = "answers.jsonl.partial"
-
-    def __init__(self, done=()):
-        self.there = done
-        self.groups = []
-
-    def done(self):
-        return iter(self.there)
-
-    def write(self, answers):
-        self.groups.append(answers)
-
-    def ids(self):
-        return [answer["id"] for group in self.groups for answer in group]
 
 
 def documents(*windows):
@@ -162,11 +144,17 @@ def test_a_resumed_run_forms_the_groups_and_batches_of_the_whole_one():
 
 
 @pytest.mark.parametrize(
-    ("done", "what"), [([1, 7], r"after 7 .* has 2 \(docs.jsonl:2\)"), ([1, 2, 3], "has its end")]
+    ("done", "what"), [([1, 7], r"for 7, the input has 2 \(docs.jsonl:2\)"), ([1, 2, 3], "its end")]
 )
-def test_resuming_with_another_input_is_refused(done, what):
+def test_resuming_with_another_input_is_refused(done, what, tmp_path):
+    for resume in (False, True):
+        sink = AnswerFile(tmp_path / "a.jsonl", made_by={}, resume=resume)
+        if not resume:
+            sink.write([{"id": id} for id in done])
+            sink.close()
     with pytest.raises(UserError, match=what):
-        answer_all(documents([1], [2]), Lengths(), Sink(done), batch_tokens=100)
+        answer_all(documents([1], [2]), Lengths(), sink, batch_tokens=100)
+    sink.close()
 
 
 def test_numbers_that_are_not_finite_are_no_answer():

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from classified import lines_of, make_run, read, write
-from streaming import answer_all
+from streaming import Sink, answer_all
 from worker_models import Lengths, Other, documents
 
 from ldt.attention import matmul
@@ -32,24 +32,6 @@ from ldt.io.records import Example
 
 TWO = [Seat("cpu", 1)] * 2
 HELPERS = str(Path(__file__).parents[1] / "helpers")
-
-
-class Sink:
-    """A sink in memory, as `AnswerFile`."""
-
-    partial, count = "answers.jsonl.partial", 0
-
-    def __init__(self):
-        self.groups = []
-
-    def done(self):
-        return iter(())
-
-    def write(self, answers):
-        self.groups.append(answers)
-
-    def ids(self):
-        return [answer["id"] for group in self.groups for answer in group]
 
 
 def alone(records, **options):

@@ -5,8 +5,8 @@ from served import make_run
 
 from ldt.errors import ResourceError, UserError
 from ldt.model import LdtConfig
+from ldt.serve.app import Metrics
 from ldt.serve.limits import Refused, refused
-from ldt.serve.metrics import Metrics
 from ldt.serve.model import RequestOptions, Served, automatic_batch
 from ldt.serve.requests import Native, Predict, ranked
 
