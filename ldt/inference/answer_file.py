@@ -617,8 +617,9 @@ def write_columns(writer: str, answers: Path, target: Path) -> None:
     cells: dict[Any, Any] = {pyarrow.string(): _text, pyarrow.float64(): float}
     with open(target, "xb") as file, resolve_name(writer)(file, schema) as rows_out:
         for rows in _groups(answers):
-            for name, cell in ((name, cells.get(kind)) for name, kind in types.items()):
-                for row in rows if cell else ():
+            for name in (name for name, kind in types.items() if kind in cells):
+                cell = cells[types[name]]
+                for row in rows:
                     row[name] = None if row.get(name) is None else cell(row[name])
             rows_out.write_table(pyarrow.Table.from_pylist(rows, schema))
 

@@ -12,13 +12,13 @@ from ldt.inference.predict import predict
 from ldt.model import LdtModel
 
 
-def test_no_room_for_a_single_input_says_what_was_asked_for(fine_tuned, tmp_path, monkeypatch):
+def test_no_room_for_a_single_input_says_what_would_do(fine_tuned, tmp_path, monkeypatch):
     def forward(self, *inputs, **options):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
     monkeypatch.setattr(LdtModel, "forward", forward)
     source = write(tmp_path / "docs.jsonl", lines_of(3))
-    with pytest.raises(ResourceError, match=r"cpu with 1 input .*  tokens; a shorter data.max_length"):
+    with pytest.raises(ResourceError, match=r"cpu with 1 input .* a shorter data.max_length"):
         predict(source, model=str(fine_tuned), device="cpu")
 
 
