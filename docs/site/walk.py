@@ -19,6 +19,7 @@ from urllib.request import Request, urlopen
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "ldt"
 PAGE = ROOT / "docs" / "architecture.md"
+GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 BEGIN = "<!-- traced by docs/site/walk.py -->\n"
 RECIPE = """\
 task: {name: classification}
@@ -34,11 +35,11 @@ class Trace:
     Args:
         begin: pairs (file, function) that are entered in this order, the last one being where the
             trace begins to record; none records from the start.
-        end: file with whose first entry it stops.
+        end: pair (file, function) with whose first entry it stops.
     """
 
     def __init__(self, begin=(), end=None):
-        self.begin, self.end = list(begin), end
+        self.begin, self.end, self.ended = list(begin), end, False
         self.entered = {}  # file -> first function
         self._names = {}
 
@@ -46,6 +47,8 @@ class Trace:
         code = frame.f_code
         if event != "call" or not code.co_flags & inspect.CO_OPTIMIZED:  # no module, no class body
             return
+        if code.co_flags & GENERATORS and code.co_code[frame.f_lasti + 1] & 3:
+            return  # it goes on behind a yield or an await, and was entered before
         name = self._names.get(code.co_filename)
         if name is None:
             path = Path(code.co_filename)
@@ -56,8 +59,9 @@ class Trace:
             return
         if self.begin[:1] == [(name, code.co_name)]:
             self.begin.pop(0)
-        if not self.begin and self.end not in self.entered:
+        if not self.begin and not self.ended:
             self.entered.setdefault(name, code.co_name)
+            self.ended = self.end == (name, code.co_name)
 
     def __enter__(self):
         threading.setprofile(self)
@@ -131,7 +135,7 @@ def walks():
                 ldt("finetune", "recipe.yaml")
             # The first record is read before the model is loaded, and then anew.
             begin = [("inference/stream.py", "answer"), ("io/records.py", "lines")]
-            with Trace(begin, "inference/answer_file.py") as line:
+            with Trace(begin, ("inference/answer_file.py", "write")) as line:
                 ldt("predict", "line.jsonl", "--output", "answers.jsonl")
             request = answered(documents[0]["text"][:200])
         finally:

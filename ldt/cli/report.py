@@ -15,7 +15,7 @@ from ldt.cli.options import files_and_keys, refuse
 from ldt.errors import UserError, plain, plural
 
 if TYPE_CHECKING:
-    from ldt.report.compare import Beside, Change, Comparison, Difference
+    from ldt.report.compare import Beside, Comparison, Difference
     from ldt.report.runs import Summary
 
 log = logging.getLogger("ldt")
@@ -235,15 +235,16 @@ def _show_comparison(made: "Comparison") -> None:
     from ldt.cli.results import table
     from ldt.metrics.result import LEVEL, RESAMPLES, SEED
 
-    letters = list(ascii_uppercase[: len(made.names)])
+    letters = ascii_uppercase[: len(made.names)]
     for letter, name, decision in zip(letters, made.names, made.decisions, strict=True):
         say(f"{letter}: {name}{f'; decision: {decision}' if decision else ''}", console=stdout)
     if made.facts:
         say("what differs:", console=stdout)
-        facts = made.facts.items()
-        stdout.print(table([_fact(key, letters, row) for key, row in facts]))
-    if made.only_decisions:
-        say("only the decisions differ: this compares thresholds, not models", console=stdout)
+        rows = [
+            {"key": key} | dict(zip(letters, (_short(v, LONGEST_FACT) for v in row), strict=True))
+            for key, row in made.facts.items()
+        ]
+        stdout.print(table(rows))
     for letter, other in zip(letters[1:], made.others, strict=True):
         say(f"{letter} beside A, {plural(made.documents, made.noun)}:", console=stdout)
         stdout.print(table([_row(each, letter) for each in other.differences]))
@@ -259,12 +260,6 @@ def _show_comparison(made: "Comparison") -> None:
         say(f"no intervals: they take two different {made.units} at least", console=stdout)
 
 
-def _fact(key: str, letters: list[str], values: list[str]) -> dict[str, str]:
-    return {"key": key} | dict(
-        zip(letters, (_short(value, LONGEST_FACT) for value in values), strict=True)
-    )
-
-
 def _row(each: "Difference", letter: str) -> dict[str, Any]:
     """A metric as cells of text."""
     from ldt.metrics.numbers import metric_text
@@ -275,13 +270,12 @@ def _row(each: "Difference", letter: str) -> dict[str, Any]:
         shown = metric_text(each.metric, value)
         return f"+{shown}" if sign and value > 0 else shown
 
-    interval = each.interval and f"{text(each.interval[0], '+')} to {text(each.interval[1], '+')}"
     return {
         "metric": each.metric,
         "A": text(each.first),
         letter: text(each.value),
         f"{letter} - A": text(each.difference, "+"),
-        "interval": interval or "-",
+        "interval": " to ".join(text(end, "+") for end in each.interval or ()) or "-",
         "above 0": "-" if each.above is None else f"{each.above:.1%}",
     }
 
@@ -291,34 +285,28 @@ def _changes(other: "Beside", letter: str, noun: str) -> None:
     from ldt.cli.results import table
 
     if not other.changes:
-        others = f"; {plural(other.other_answers, noun)} with another answer" * bool(
-            other.other_answers
-        )
-        say(f"no {noun} is right in one and wrong in the other{others}", console=stdout)
+        say(f"no {noun} is right in one and wrong in the other", console=stdout)
         return
     kinds = Counter(each.change for each in other.changes)
     order = sorted(kinds, key=lambda kind: (kind == "score", not kind.endswith("to right"), kind))
     counts = [f"{kinds[kind]:,} {'by their score' if kind == 'score' else kind}" for kind in order]
     more = f", {MOST} of {len(other.changes):,}" if len(other.changes) > MOST else ""
     say(f"changed from A to {letter}: {', '.join(counts)}{more}:", console=stdout)
-    shown = [
-        {"where": each.where, "id": each.id, "change": _told(each)}
-        | {"gold": _short(each.gold), "A": _short(each.before), letter: _short(each.after)}
-        for each in other.changes[:MOST]
-    ]
-    stdout.print(table(shown))
+    rows = []
+    for each in other.changes[:MOST]:
+        score = f"{each.metric} {each.difference:+.2f}"
+        rows.append(
+            {"where": each.where, "id": each.id}
+            | {"change": score if each.change == "score" else each.change}
+            | {"gold": _short(each.gold), "A": _short(each.before), letter: _short(each.after)}
+        )
+    stdout.print(table(rows))
 
 
 def _short(text: str | None, most: int = LONGEST) -> str:
     from ldt.report.html import cut
 
     return cut(" ".join((text or "").split()), most)
-
-
-def _told(change: "Change") -> str:
-    if change.change == "score":
-        return f"{change.metric} {change.difference:+.2f}"
-    return change.change
 
 
 def _list(folders: list[str], sort: str, json: str | None) -> None:

@@ -1,11 +1,8 @@
 """The documents of a run: their files, checked before a model is loaded, and their records.
 
-Records are counted and hashed while they are read, or parted into shards; those of a pipe are read
-ahead by a thread; of each record, fields can be copied into its answer.
+Records of a pipe are read ahead by a thread; of each record, fields can be copied into its answer.
 """
 
-import hashlib
-import json
 import logging
 import math
 import os
@@ -15,17 +12,17 @@ import stat
 import sys
 import threading
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ldt.benchmarks.formats import LINES
 from ldt.benchmarks.recognition import MOST, recognised
 from ldt.errors import DataError, UserError
 from ldt.inference.options import named
-from ldt.inference.stream import Beside
+from ldt.inference.stream import Beside, Records
 from ldt.io.files import is_stream
 from ldt.io.records import Example, OnError, field
 from ldt.io.sources import is_hub_set, is_remote
@@ -36,8 +33,6 @@ log = logging.getLogger("ldt")
 
 PATIENCE = 0.05  # seconds that a pipe may pause before what waits is answered
 QUEUED = 4  # records that a thread reads ahead of a pipe's reader
-
-Records = Callable[..., Iterator[Example]]  # makes them anew; its argument is ``on_error``
 
 
 def rejects_path(input: str, output: str | None) -> Path:
@@ -267,85 +262,3 @@ def _json(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, str | int) else str(value)
-
-
-class Shard(NamedTuple):
-    """Every ``of``-th record of an input, from the one with that ``number`` on.
-
-    Args:
-        number: from 1 to ``of``.
-        of: how many shards there are.
-    """
-
-    number: int
-    of: int
-
-    @classmethod
-    def parse(cls, text: str) -> "Shard":
-        """The shard that "2/7" names.
-
-        Raises:
-            UserError: it names none.
-        """
-        numbers = re.fullmatch("([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
-        if numbers is None or int(numbers[1]) > int(numbers[2]):
-            raise UserError(
-                f"--shard {text}: expected i/n with i from 1 to n, as 1/4, 2/4, 3/4 and 4/4"
-            )
-        return cls(int(numbers[1]), int(numbers[2]))
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.of}"
-
-    def has(self, record: int) -> bool:
-        """True if the record of a number, from 1, is in the shard."""
-        return (record - self.number) % self.of == 0
-
-    def part(self, target: str) -> str:
-        """The file with the answers of the shard: "answers.jsonl.2-of-7"."""
-        return f"{target}.{self.number}-of-{self.of}"
-
-
-class InputDocuments:
-    """`Records`, which are counted and of which a hash is taken while they are read.
-
-    Args:
-        shard: whose records are given alone; hash and count are of all.
-
-    Attributes:
-        count: number of records that were read, the broken ones among them.
-    """
-
-    def __init__(self, records: Records, shard: Shard | None = None):
-        self.records, self.shard = records, shard
-        self.count = 0
-        self._total = hashlib.sha256()
-
-    def __call__(self, *, on_error: OnError | None) -> Generator[Example, None, None]:
-        """Yield the records; a broken one goes to ``on_error``, or is raised where that is None."""
-        self.count, self._total = 0, hashlib.sha256()
-
-        def broken(error: DataError, raw: bytes) -> None:
-            if not self._counted(raw):
-                return
-            if self.shard:
-                error.record = self.count
-            if on_error is None:
-                raise error
-            on_error(error, raw)
-
-        for example in self.records(on_error=broken if on_error or self.shard else None):
-            if self._counted(json.dumps([example.id, example.fields], default=str).encode()):
-                if self.shard:
-                    example.record = self.count
-                yield example
-
-    def _counted(self, raw: bytes) -> bool:
-        """Count a record; True if it is one of the shard."""
-        self.count += 1
-        self._total.update(raw)
-        return self.shard is None or self.shard.has(self.count)
-
-    def sha256(self) -> str:
-        """The hash of what was read last, once it was read to its end."""
-        return self._total.hexdigest()

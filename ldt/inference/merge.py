@@ -21,7 +21,8 @@ from typing import Any
 from ldt.errors import EXIT_OK, EXIT_REJECTS, DataError, UserError, listed, plural, refusal
 from ldt.inference.answer_file import AnswerFile, Settings, layout_of, noted
 from ldt.inference.executor import THREADS
-from ldt.inference.inputs import Shard, rejects_path
+from ldt.inference.inputs import rejects_path
+from ldt.inference.stream import Shard
 from ldt.io.files import digest, resolved, write_whole
 from ldt.io.records import SeenIds
 from ldt.io.strict_json import json_line

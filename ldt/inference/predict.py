@@ -32,8 +32,6 @@ from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects, layout_
 from ldt.inference.engine import Engine
 from ldt.inference.executor import THREADS
 from ldt.inference.inputs import (
-    InputDocuments,
-    Shard,
     check_paths,
     copier,
     encoding_of_training,
@@ -44,7 +42,7 @@ from ldt.inference.inputs import (
 )
 from ldt.inference.options import PredictOptions, check_reading
 from ldt.inference.runtimes import RUNTIMES
-from ldt.inference.stream import Beside, Counts
+from ldt.inference.stream import Beside, Counts, InputDocuments, Shard
 from ldt.io import sources
 from ldt.io.files import is_stream, remove
 from ldt.io.progress import progress_line

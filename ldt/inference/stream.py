@@ -7,19 +7,22 @@ documents alone (pauses aside), and the answers of a group on the group alone; a
 the start of a group, so it forms the same batches and writes the same bytes.
 """
 
+import hashlib
+import json
 import logging
+import re
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from ldt.errors import DataError, ResourceError, plural
+from ldt.errors import DataError, ResourceError, UserError, plural
 from ldt.inference.agreement import Agreement
 from ldt.inference.options import named
 from ldt.inference.predictor import Answer, Outputs, answer_of
-from ldt.io.records import Example, SeenIds
+from ldt.io.records import Example, OnError, SeenIds
 
 log = logging.getLogger("ldt")
 
@@ -380,3 +383,85 @@ class Pipeline:
             yield from self.agreement.release(whole) if self.agreement else [whole]
             for answer, ((_, features), _) in zip(whole, group, strict=True):
                 self.counts.add(answer, features)
+
+
+class Shard(NamedTuple):
+    """Every ``of``-th record of an input, from the one with that ``number`` on.
+
+    Args:
+        number: from 1 to ``of``.
+        of: how many shards there are.
+    """
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        """The shard that "2/7" names.
+
+        Raises:
+            UserError: it names none.
+        """
+        numbers = re.fullmatch("([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
+        if numbers is None or int(numbers[1]) > int(numbers[2]):
+            raise UserError(
+                f"--shard {text}: expected i/n with i from 1 to n, as 1/4, 2/4, 3/4 and 4/4"
+            )
+        return cls(int(numbers[1]), int(numbers[2]))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def has(self, record: int) -> bool:
+        """True if the record of a number, from 1, is in the shard."""
+        return (record - self.number) % self.of == 0
+
+    def part(self, target: str) -> str:
+        """The file with the answers of the shard: "answers.jsonl.2-of-7"."""
+        return f"{target}.{self.number}-of-{self.of}"
+
+
+class InputDocuments:
+    """`Records`, which are counted and of which a hash is taken while they are read.
+
+    Args:
+        shard: whose records are given alone; hash and count are of all.
+
+    Attributes:
+        count: number of records that were read, the broken ones among them.
+    """
+
+    def __init__(self, records: Records, shard: Shard | None = None):
+        self.records, self.shard = records, shard
+        self.count = 0
+        self._total = hashlib.sha256()
+
+    def __call__(self, *, on_error: OnError | None) -> Generator[Example, None, None]:
+        """Yield the records; a broken one goes to ``on_error``, or is raised where that is None."""
+        self.count, self._total = 0, hashlib.sha256()
+
+        def broken(error: DataError, raw: bytes) -> None:
+            if not self._counted(raw):
+                return
+            if self.shard:
+                error.record = self.count
+            if on_error is None:
+                raise error
+            on_error(error, raw)
+
+        for example in self.records(on_error=broken if on_error or self.shard else None):
+            if self._counted(json.dumps([example.id, example.fields], default=str).encode()):
+                if self.shard:
+                    example.record = self.count
+                yield example
+
+    def _counted(self, raw: bytes) -> bool:
+        """Count a record; True if it is one of the shard."""
+        self.count += 1
+        self._total.update(raw)
+        return self.shard is None or self.shard.has(self.count)
+
+    def sha256(self) -> str:
+        """The hash of what was read last, once it was read to its end."""
+        return self._total.hexdigest()

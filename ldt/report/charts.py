@@ -1,8 +1,8 @@
 """The charts of a report: which there are, how they are drawn, and their numbers.
 
-They are drawn by matplotlib as SVG files, which a page shows as images. Each kind has a title, a
-sentence ``says`` for those who do not see it, its size in px, and its numbers as a table: the names
-of the columns, and rows.
+They are drawn by matplotlib as SVG files, which a page shows as images. Each kind has a title, its
+size in px, and its numbers as a table for those who do not see it: the names of the columns, and
+rows.
 """
 
 import math
@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from io import BytesIO
 from typing import Any
 
-from ldt.errors import UserError, plural
-from ldt.metrics.numbers import is_defined, metric_text
+from ldt.errors import UserError
+from ldt.metrics.numbers import is_defined
 from ldt.metrics.result import Group, Result, by_length, by_place
 from ldt.recipe.run import number
 from ldt.report.html import cut, visible
@@ -64,7 +64,6 @@ class Lines:
     x: str
     y: str
     series: dict[str, Points]
-    says: str
     points: bool = False
     diagonal: bool = False
 
@@ -121,7 +120,6 @@ class Bars:
     y: str
     bars: dict[str, float]
     counts: dict[str, int]
-    says: str
 
     def size(self) -> tuple[float, float]:
         return WIDTH, 70 + 26 * max(len(self.bars), 1)
@@ -156,7 +154,6 @@ class Matrix:
     rows: Sequence[str]
     columns: Sequence[str]
     counts: Sequence[Sequence[int]]
-    says: str
 
     def size(self) -> tuple[float, float]:
         side = 34 if self._in_cells else 14
@@ -239,22 +236,13 @@ def of_training(log: Sequence[Mapping[str, Any]], metric: str | None) -> list[Ch
     """
     losses = {"training": _logged(log, "loss"), "evaluation": _logged(log, "eval_loss")}
     losses = {name: points for name, points in losses.items() if points}
-    charts: list[Chart] = []
-    if losses:
-        courses = [f"the {name} loss {_course(points)}" for name, points in losses.items()]
-        says = f"T{', and '.join(courses)[1:]}."
-        charts.append(Lines("Loss", "step", "loss", losses, says))
+    charts: list[Chart] = [Lines("Loss", "step", "loss", losses)] if losses else []
     points = _logged(log, f"eval_{metric}") if metric != "loss" else []
     if len(points) > 1:
-        says = f"On the evaluation set {metric} {_course(points)}."
         series = {f"eval_{metric}": points}
-        charts.append(Lines(f"Evaluation: {metric}", "step", str(metric), series, says))
+        charts.append(Lines(f"Evaluation: {metric}", "step", str(metric), series))
     if len(rates := _logged(log, "learning_rate")) > 1:
-        step, most = max(rates, key=lambda point: point[1])
-        says = f"The learning rate is highest at step {step:,.0f}, {most:.3g}, and ends at "
-        says += f"{rates[-1][1]:.3g}."
-        series = {"learning rate": rates}
-        charts.append(Lines("Learning rate", "step", "learning rate", series, says))
+        charts.append(Lines("Learning rate", "step", "learning rate", {"learning rate": rates}))
     return charts
 
 
@@ -269,18 +257,6 @@ def _logged(log: Sequence[Mapping[str, Any]], key: str) -> Points:
     return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
 
 
-def _course(points: Points) -> str:
-    """The course of values in words."""
-    first, last = points[0], points[-1]
-    if len(points) == 1:
-        return f"is {first[1]:.4g} at step {first[0]:,.0f}"
-    steps = f"from step {first[0]:,.0f} to {last[0]:,.0f}"
-    if first[1] == last[1]:
-        return f"ends where it began, at {last[1]:.4g}, {steps}"
-    way = "falls" if last[1] < first[1] else "rises"
-    return f"{way} from {first[1]:.4g} to {last[1]:.4g} {steps}"
-
-
 def of_result(result: Result, metric: str) -> list[Chart]:
     """Charts of errors, ranking, calibration, and of scores by length and by place.
 
@@ -293,18 +269,10 @@ def of_result(result: Result, metric: str) -> list[Chart]:
         support = {row["class"]: row["support"] for row in result.tables.get("classes", ())}
         names = sorted(curves, key=lambda name: -support.get(name, 0))[:CURVES]
         series = {name: [(100 * recall, value) for recall, value in curves[name]] for name in names}
-        at_half = {
-            name: min(points, key=lambda point: abs(point[0] - 50))[1]
-            for name, points in series.items()
-        }
-        best, worst = max(at_half, key=at_half.__getitem__), min(at_half, key=at_half.__getitem__)
-        says = f"Where half of those of a class are found, {at_half[best]:.0f} % of what is found "
-        says += f"is right in {best!r}"
-        says += f", {at_half[worst]:.0f} % in {worst!r}." if worst != best else "."
         title = "Precision by recall"
         if len(curves) > len(names):
             title += f", the {len(names)} most frequent of {len(curves):,} classes"
-        charts.append(Lines(title, "recall (%)", "precision (%)", series, says))
+        charts.append(Lines(title, "recall (%)", "precision (%)", series))
     charts += reliability(result.curves.get("reliability") or ())
     lengths = by_length(result.items, result.derive, result.figures) if result.items else []
     charts += _groups("Score by length of the document", "words", lengths, metric)
@@ -336,15 +304,8 @@ def _confusion(result: Result) -> list[Chart]:
         [name for name in names if name != NONE or any(row[side] == NONE for row in rows)]
         for side in ("gold", "answer")
     ]
-    right = sum(row[noun] for row in rows if row["gold"] == row["answer"])
-    says = f"{right:,} of {counts.total():,} {noun} have the right class"
-    wrong = next((row for row in rows if row["gold"] != row["answer"]), None)
-    if wrong:
-        says += f"; {wrong['answer']!r} in place of {wrong['gold']!r} is the most frequent error "
-        says += f"({wrong[noun]:,})"
     table = [[counts[gold, answer] for answer in sides[1]] for gold in sides[0]]
-    title = "Confusion: right class by row, answer by column"
-    return [Matrix(title, sides[0], sides[1], table, f"{says}.")]
+    return [Matrix("Confusion: right class by row, answer by column", *sides, table)]
 
 
 def _classes(result: Result) -> list[Chart]:
@@ -356,8 +317,7 @@ def _classes(result: Result) -> list[Chart]:
         return []
     bars = {row["class"]: row["f1"] for row in rows}
     counts = {row["class"]: row["support"] for row in rows}
-    says = _best_and_worst("F1", bars, [name for name in bars if counts[name]] or [*bars])
-    return [Bars("F1 of each class", "class", "F1", bars, counts, says)]
+    return [Bars("F1 of each class", "class", "F1", bars, counts)]
 
 
 def reliability(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -365,17 +325,9 @@ def reliability(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     if not rows:
         return []
     points = [(100 * row["probability"], 100 * row["right"]) for row in rows]
-    answers = sum(row["answers"] for row in rows)
-    apart = [row["answers"] * (y - x) / answers for row, (x, y) in zip(rows, points, strict=True)]
-    distance = sum(map(abs, apart))
-    says = f"Over {plural(answers, 'answer')} probability and share that is right are "
-    says += f"{distance:.1f} points apart on the mean"
-    if distance >= 0.05 and abs(sum(apart)) == distance:
-        says += f", the model being always {'too sure' if sum(apart) < 0 else 'not sure enough'}"
-    says += "; answers below the diagonal are right less often than their probability says."
     title = "Reliability: how often answers of a probability are right"
     axes = ("probability (%)", "right (%)")
-    return [Lines(title, *axes, {"answers": points}, says, points=True, diagonal=True)]
+    return [Lines(title, *axes, {"answers": points}, points=True, diagonal=True)]
 
 
 def _groups(title: str, x: str, groups: Sequence[Group], metric: str) -> list[Chart]:
@@ -385,14 +337,4 @@ def _groups(title: str, x: str, groups: Sequence[Group], metric: str) -> list[Ch
         return []
     bars = {group.label: group.metrics[metric] for group in groups}
     counts = {group.label: group.questions for group in groups}
-    return [Bars(title, x, metric, bars, counts, _best_and_worst(metric, bars, [*bars]))]
-
-
-def _best_and_worst(metric: str, bars: Mapping[str, float], names: Sequence[str]) -> str:
-    high, low = max(names, key=bars.__getitem__), min(names, key=bars.__getitem__)
-    if bars[high] == bars[low]:
-        return f"{metric} is {metric_text(metric, bars[high])} in all."
-    return (
-        f"{metric} is highest in {high!r}, {metric_text(metric, bars[high])}, and lowest in "
-        f"{low!r}, {metric_text(metric, bars[low])}."
-    )
+    return [Bars(title, x, metric, bars, counts)]

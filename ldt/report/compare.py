@@ -68,13 +68,11 @@ class Beside:
     Args:
         differences: of the metrics.
         changes: documents that changed, most changed first.
-        other_answers: how many documents have another answer, as right or wrong as it may be.
     """
 
     name: str
     differences: Sequence[Difference]
     changes: Sequence[Change]
-    other_answers: int
 
 
 @dataclass(frozen=True)
@@ -100,11 +98,6 @@ class Comparison:
     warnings: Sequence[str] = field(default_factory=list)
     decisions: Sequence[str] = ()
 
-    @property
-    def only_decisions(self) -> bool:
-        """True if the runs were trained alike, and differ in what they decide by alone."""
-        return bool(self.facts) and all(key.startswith("decision: ") for key in self.facts)
-
 
 def compare(subjects: Sequence[Subject]) -> Comparison:
     """Compare answers for the same documents; of others the common ones count alone.
@@ -126,8 +119,7 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
         after = {each.id: each for each in subject.documents}
         pairs = [(each, after[each.id]) for each in before if each.id in after]
         differences = _differences(measured[0], other)
-        other_answers = sum(old.answer != new.answer for old, new in pairs)
-        others.append(Beside(subject.name, differences, _changes(pairs), other_answers))
+        others.append(Beside(subject.name, differences, _changes(pairs)))
     facts = [each.facts() for each in subjects]
     keys = dict.fromkeys(key for each in facts for key in each)
     table = {key: [each.get(key, "") for each in facts] for key in keys}

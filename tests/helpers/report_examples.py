@@ -19,13 +19,11 @@ def prose(count, seed=0):
 
 def charts():
     return [
-        Lines("Loss", "step", "loss", {"train": [(0, 2.0), (50, 1.0)], "eval": [(50, 1.2)]}, "a"),
-        Lines("Reliability", "sure", "right", {"": [(0.2, 0.1), (0.9, 0.8)]}, "b", diagonal=True),
-        Lines("By place", "place", "F1", {"": [(0.1, 1.0), (0.7, 0.0)]}, "c", points=True),
-        Bars(
-            "By length", "words", "F1", {"short": 80.0, "long": 40.0}, {"short": 3, "long": 1}, "d"
-        ),
-        Matrix("Confusion", CLASSES, CLASSES, [[5, 1, 0], [2, 7, 0], [0, 0, 3]], "e"),
+        Lines("Loss", "step", "loss", {"train": [(0, 2.0), (50, 1.0)], "eval": [(50, 1.2)]}),
+        Lines("Reliability", "sure", "right", {"": [(0.2, 0.1), (0.9, 0.8)]}, diagonal=True),
+        Lines("By place", "place", "F1", {"": [(0.1, 1.0), (0.7, 0.0)]}, points=True),
+        Bars("By length", "words", "F1", {"short": 80.0, "long": 40.0}, {"short": 3, "long": 1}),
+        Matrix("Confusion", CLASSES, CLASSES, [[5, 1, 0], [2, 7, 0], [0, 0, 3]]),
     ]
 
 
@@ -92,9 +90,9 @@ def hostile():
         [Figure(h, 50.0, (40.0, 60.0), 10.0, h)],
         h,
         [
-            Lines(h, h, h, {h: [(0, 1), (1, 0)], h + h: [(0, 0)]}, h),
-            Bars(h, h, h, {h: 1.0}, {h: 1}, h),
-            Matrix(h, [h], [h], [[1]], h),
+            Lines(h, h, h, {h: [(0, 1), (1, 0)], h + h: [(0, 0)]}),
+            Bars(h, h, h, {h: 1.0}, {h: 1}),
+            Matrix(h, [h], [h], [[1]]),
         ],
         [Rows(h, [{h: h, "n": 1}])],
         [document],

@@ -14,8 +14,6 @@ from processes import ldt
 from streaming import Sink, answer_all
 
 from ldt.errors import DataError, PrecisionError, UserError
-from ldt.inference import engine
-from ldt.inference import predict as module
 from ldt.inference.agreement import Agreement, same
 from ldt.inference.predict import predict
 from ldt.io.records import Example
@@ -118,24 +116,6 @@ def test_a_resumed_run_has_been_compared(outliers, tmp_path, log):
     assert [each["label"] for each in read(target)] == [each["label"] for each in read(whole)]
 
 
-def test_the_weights_in_fp32_are_freed_once_it_is_decided(fine_tuned, tmp_path, monkeypatch):
-    models, freed = [], []
-
-    def watched(exact, *rest):
-        models.append(weakref.ref(exact.model))
-        return Agreement(exact, *rest)
-
-    def told(*_):
-        gc.collect()
-        freed.append(models[0]() is None)
-
-    monkeypatch.setattr(engine, "Agreement", watched)
-    monkeypatch.setattr(module, "_log_summary", told)
-    source, target = write(tmp_path / "docs.jsonl", lines_of(3)), str(tmp_path / "answers.jsonl")
-    predict(source, model=str(fine_tuned), output=target, precision="int8", int8_bound=1)
-    assert freed == [True]
-
-
 @pytest.mark.parametrize("bound", [-0.1, 1.5, float("nan")])
 def test_a_bound_that_is_no_share_is_refused(fine_tuned, tmp_path, bound):
     with pytest.raises(UserError, match="int8_bound: expected "):
@@ -173,14 +153,6 @@ def test_the_first_200_documents_alone_run_twice_and_the_rest_once(size, compare
     assert sorted(model.asked) == sink.ids() == list(range(1, size + 1))
     assert counts.documents == counts.windows == size
     assert noted == [{"documents": compared, "changed": compared // 100}]
-
-
-def test_groups_are_those_of_a_run_without_a_comparison():
-    alone, compared = Sink(), Sink()
-    answer_all(examples(700), Numbered(), alone, batch_tokens=16)
-    agreement = Agreement(Numbered())
-    answer_all(examples(700), Numbered(), compared, batch_tokens=16, agreement=agreement)
-    assert compared.groups == alone.groups
 
 
 @pytest.mark.parametrize("every", [1, 2, 5, 50, 100, 200])
@@ -222,17 +194,6 @@ def test_answers_to_a_pipe_wait_unless_all_may_change(bound, written):
     answer_all(source(), Numbered(), sink, batch_tokens=1000, agreement=agreement)
     assert seen == [written, 2 * written, 250]
     assert len(sink.ids()) == 300
-
-
-def test_a_broken_record_lets_go_of_the_answers_before_it():
-    def source():
-        yield from examples(20)
-        raise DataError("docs.jsonl:21: broken")
-
-    sink = Sink()
-    with pytest.raises(DataError):
-        answer_all(source(), Numbered(), sink, batch_tokens=4, agreement=Agreement(Numbered()))
-    assert len(sink.ids()) == 20
 
 
 def test_the_exact_model_is_let_go_of_once_it_is_decided():

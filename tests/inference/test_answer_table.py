@@ -60,14 +60,6 @@ def test_csv_quotes_text_and_has_json_for_lists_and_leaves_formulas(tmp_path):
     }
 
 
-def test_pandas_reads_csv(tmp_path):
-    pandas = pytest.importorskip("pandas")
-    table = pandas.read_csv(written(CLASSES, tmp_path / "a.csv"))
-    assert table["scores.no"].tolist() == [0.25, 0.5]
-    assert table["label"].tolist() == ["yes", "no"]
-    assert table["windows"].dtype.kind == "i"
-
-
 def test_parquet_has_types_and_row_groups(tmp_path, monkeypatch):
     monkeypatch.setattr(answer_file, "ROW_GROUP", len(json_line(CLASSES[0])))
     path = written(CLASSES, tmp_path / "a.parquet")
@@ -126,34 +118,6 @@ NESTED = [
 ]
 
 
-def with_pandas(path):
-    pandas = pytest.importorskip("pandas")
-    read = pandas.read_parquet if path.suffix == ".parquet" else pandas.read_feather
-    return read(path)["n_best"].map(list).tolist()
-
-
-def with_polars(path):
-    polars = pytest.importorskip("polars")
-    read = polars.read_parquet if path.suffix == ".parquet" else polars.read_ipc
-    return read(path)["n_best"].to_list()
-
-
-def with_duckdb(path):
-    duckdb = pytest.importorskip("duckdb")
-    if path.suffix != ".parquet":
-        pytest.skip("DuckDB reads Arrow by an extension")
-    found = duckdb.sql(f"select n_best[1].start + 1, len(n_best) from '{path}' order by id")
-    assert found.fetchall() == [(4, 1), (None, 0)]
-    return [row[0] for row in duckdb.sql(f"select n_best from '{path}' order by id").fetchall()]
-
-
-@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".feather"])
-@pytest.mark.parametrize("read", [with_pandas, with_polars, with_duckdb])
-def test_nested_answers_are_read_with_their_types(read, suffix, tmp_path):
-    path = written(NESTED, tmp_path / f"a{suffix}")
-    assert read(path) == [answer["n_best"] for answer in NESTED]
-
-
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
 def test_answers_are_documents_again(suffix, tmp_path, monkeypatch):
     monkeypatch.setattr(answer_file, "ROW_GROUP", 1)
@@ -181,18 +145,6 @@ def test_no_answers_are_a_table_without_rows(tmp_path, name):
         assert path.read_bytes() == b"id\r\n"
     else:
         assert pyarrow.parquet.read_table(path).num_rows == 0
-
-
-def test_what_was_there_stays_until_the_table_is_complete(tmp_path, monkeypatch):
-    target = written(CLASSES[:1], tmp_path / "a.parquet")
-    before = target.read_bytes()
-    monkeypatch.setattr(answer_file, "_text", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        written(CLASSES, target, overwrite=True)
-    assert target.read_bytes() == before
-    lines = (tmp_path / "a.parquet.partial").read_bytes().splitlines()
-    assert [json.loads(line) for line in lines] == CLASSES
-    assert not list(tmp_path.glob("*.tmp-*"))
 
 
 def test_other_endings_are_lines_and_some_are_refused(tmp_path):

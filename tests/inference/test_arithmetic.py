@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from classified import answer, lines_of, read, write
+from classified import lines_of, read, write
 
 from ldt.attention import matmul
 from ldt.errors import DataError, UserError
@@ -12,8 +12,6 @@ from ldt.inference.generate import CharacterPredictor
 from ldt.inference.predict import predict
 from ldt.inference.predictor import EncoderPredictor
 from ldt.model import precision
-
-SAID = "bf16: this device multiplies faster in it; precision=fp32 is slower and more exact"
 
 
 @pytest.fixture
@@ -86,14 +84,6 @@ def test_on_a_cpu_the_default_answers_as_fp32_byte_by_byte_and_says_nothing(
     assert not [line for line in log.messages if "fp32" in line]
 
 
-def test_the_default_on_a_gpu_is_told_before_the_first_batch(fine_tuned, tmp_path, log, gpu):
-    gpu(True)
-    answer(write(tmp_path / "docs.jsonl", lines_of(3)), fine_tuned, tmp_path)
-    first = next(line for line in log.messages if line.startswith("bf16 against fp32 on the first"))
-    assert log.messages.index(SAID) < log.messages.index(first)
-    assert precision_of(tmp_path) == "bf16"
-
-
 @pytest.mark.parametrize(("began", "kept"), [(False, "fp32"), (True, "bf16")])
 def test_a_file_keeps_the_precision_it_was_begun_in(fine_tuned, tmp_path, log, gpu, began, kept):
     gpu(began)
@@ -105,13 +95,6 @@ def test_a_file_keeps_the_precision_it_was_begun_in(fine_tuned, tmp_path, log, g
     assert precision_of(tmp_path) == kept
     said = [line for line in log.messages if line.startswith("bf16")]
     assert said[:1] == (["bf16: as the answers that are there already"] if began else [])
-
-
-def test_a_file_keeps_the_precision_it_was_told(fine_tuned, tmp_path, gpu):
-    source, target = unfinished(fine_tuned, tmp_path, precision="int8")
-    gpu(True)
-    predict(source, model=str(fine_tuned), output=target, resume=True)
-    assert precision_of(tmp_path) == "int8"
 
 
 def test_another_precision_than_that_of_the_file_is_refused(fine_tuned, tmp_path, gpu):

@@ -3,7 +3,6 @@
 import json
 import pickle
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -14,13 +13,11 @@ import datasets
 import numpy as np
 import psutil
 import pytest
-import yaml
 from classified import answer, lines_of, write
 
 import ldt
 from ldt.errors import DataError, ModelError, UserError
 from ldt.inference import stream
-from ldt.inference.engine import Engine
 from ldt.inference.options import meanings
 
 
@@ -68,19 +65,6 @@ def test_texts_of_several_fields_are_one(fine_tuned, tmp_path):
     )
 
 
-def test_texts_come_from_files_that_a_field_names(fine_tuned, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(fine_tuned, run)
-    recipe = yaml.safe_load((run / "recipe.yaml").read_text("utf-8"))
-    recipe["data"]["text_files"] = "file"
-    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    (tmp_path / "a.txt").write_text(TEXT, "utf-8")
-    source = write(tmp_path / "docs.jsonl", ['{"file": "a.txt", "id": "x"}'])
-    code, answers = answer(source, run, tmp_path, data={"text": "file", "id": "id"})
-    (expected,) = ldt.load(str(fine_tuned))([TEXT])
-    assert (code, answers) == (0, [expected | {"id": "x"}])
-
-
 def test_fields_may_be_others_than_in_training(fine_tuned):
     model = ldt.load(str(fine_tuned), data={"text": "words", "id": "key"})
     assert model({"words": TEXT, "key": "x"}) == ldt.load(str(fine_tuned))(RECORDS[7]) | {"id": "x"}
@@ -121,16 +105,6 @@ def test_a_table_has_a_row_of_text_for_each_of_its_own(model):
     assert list(map(json.loads, found["answer"])) == [
         each | {"id": number} for each, number in zip(expected, range(5, 9), strict=True)
     ]
-
-
-def test_values_of_a_table_may_be_arrays_of_arrays(model, monkeypatch):
-    seen = []
-    monkeypatch.setattr(Engine, "answer", lambda self, rows: seen.extend(rows) or [])
-    parts = np.empty(2, object)
-    parts[:] = [np.array(["a", "b"], dtype=object), {"x": np.array([1, 2])}]
-    model.columns({"text": parts, "n": np.array([1, 2])})
-    assert seen == [{"text": ["a", "b"], "n": 1}, {"text": {"x": [1, 2]}, "n": 2}]
-    assert type(seen[0]["n"]) is int
 
 
 def test_documents_may_come_from_a_generator_that_asks(model):

@@ -218,22 +218,6 @@ def test_labels_that_are_asked_for_are_explained(fine_tuned, tmp_path):
     assert [each["label"] for each in answers[0]["passages"]] == ["no", "no", "yes", "yes"]
 
 
-def test_what_many_labels_take_is_told_once_and_before_it_is_paid(loaded, monkeypatch, caplog):
-    monkeypatch.setattr("ldt.inference.passages.MANY", 1)
-    monkeypatch.setattr("ldt.io.progress.EVERY", 0.0)
-    explaining = Explaining(loaded, PredictOptions.of({"passages": 1}))
-    example = Example(where="docs.jsonl:1", id="d", fields={"body": {"text": TEXT}})
-    features = explaining.encode(example)
-    with caplog.at_level("INFO", "ldt"):
-        for _ in range(2):
-            explaining.decode(explaining.outputs(features), example, features)
-    said = [record.getMessage() for record in caplog.records]
-    assert said[0].startswith("passages: 1 label in one answer, and a backward pass for each")
-    assert sum(line.startswith("passages: ") for line in said) == 1
-    assert [line for line in said if "documents" in line][-1].startswith("explaining: 2 documents")
-    assert any(line.startswith("explaining: 1 of 1 labels") for line in said)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

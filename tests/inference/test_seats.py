@@ -1,8 +1,5 @@
 """``ldt predict --workers``: how many processes there are, and the place of each."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -71,13 +68,3 @@ def test_what_has_no_place_is_refused(machine, workers, device, gpus, words):
     machine(8, gpus)
     with pytest.raises(UserError, match=words):
         seats(workers, device)
-
-
-def test_the_cpu_is_shared_without_torch():
-    code = (
-        "import sys\nfrom ldt.inference import engine\nengine._has_driver = bool\n"
-        "assert len(engine.seats('3', 'auto')) == 3\nprint('torch' in sys.modules)"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "False"
-    assert module.CORES == 4  # as the help and the guide say

@@ -1,26 +1,19 @@
 """Shards of an input, and the file that is made of their answers."""
 
-import bz2
-import gzip
 import json
-import lzma
 import os
-import re
 import shutil
-from functools import partial
 
-import pyarrow
 import pytest
-from classified import lines_of, make_run, read, write
+from classified import lines_of, read, write
 
 from ldt.errors import DataError, UserError
 from ldt.inference import stream
 from ldt.inference.answer_file import AnswerFile
-from ldt.inference.inputs import Shard
 from ldt.inference.merge import merge
 from ldt.inference.predict import predict
+from ldt.inference.stream import Shard
 
-zstd = partial(pyarrow.compress, codec="zstd", asbytes=True)
 COLUMNS = {"data": {"text": "text", "id": "name"}}
 
 
@@ -98,37 +91,6 @@ def test_the_merged_answers_are_those_of_one_run(ask, tmp_path, count, log):
     assert (tmp_path / "answers.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     assert log.messages[-1].endswith(f"20 answers of {count} part{'s' * (count > 1)}")
     assert not list(tmp_path.glob("*.partial"))
-
-
-def test_a_model_answers_a_shard_as_it_answers_the_whole(tiny_longformer, tmp_path):
-    make_run(tiny_longformer, tmp_path / "run")
-    source = write(tmp_path / "docs.jsonl", lines_of(12))
-    options = {"model": str(tmp_path / "run"), "chunks": True, "keep": ["words=body.text"]}
-    assert predict(source, output=str(tmp_path / "whole.jsonl"), **options) == 0
-    for shard in ("1/2", "2/2"):
-        assert predict(source, output=str(tmp_path / "a.jsonl"), shard=shard, **options) == 0
-    assert merge(str(tmp_path / "a.jsonl")) == 0
-    merged, whole = read(tmp_path / "a.jsonl"), read(tmp_path / "whole.jsonl")
-    assert [list(each) for each in merged] == [list(each) for each in whole]
-    for one, other in zip(merged, whole, strict=True):
-        assert one["scores"] == pytest.approx(other["scores"], abs=2e-6)
-        assert [one[key] for key in ("id", "label", "words")] == [
-            other[key] for key in ("id", "label", "words")
-        ]
-
-
-@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, zstd])
-def test_files_that_are_compressed_and_several_are_one_input(ask, tmp_path, pack):
-    lines = lines_of(11)
-    for number, part in enumerate((lines[:4], lines[4:5], lines[5:])):
-        text = re.sub('"doc-[0-9]+"', "null", "\n".join([*part, ""]))  # ids are places
-        (tmp_path / f"docs-{number}.jsonl.z").write_bytes(pack(text.encode()))
-    source = str(tmp_path / "docs-*.z")
-    assert ask(source, "whole.jsonl") == 0
-    assert in_shards(ask, source, 2) == [0, 0]
-    assert merge(str(tmp_path / "answers.jsonl")) == 0
-    assert (tmp_path / "answers.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
-    assert read(tmp_path / "answers.jsonl")[4]["id"].endswith("docs-1.jsonl.z:1")
 
 
 def test_broken_records_are_their_shard_s_alone(ask, tmp_path):

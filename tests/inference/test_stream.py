@@ -183,15 +183,6 @@ def test_an_id_that_comes_twice_is_found_and_no_other(keys, monkeypatch):
     assert not any(seen.add(str(key)) for key in keys)
 
 
-def test_ids_are_remembered_in_eight_bytes_each():
-    seen = SeenIds()
-    for number in range(100_000):
-        seen.add(f"doc-{number}")
-    assert sum(values.nbytes for values in seen.sorted) <= 8 * 100_000
-    assert len(seen.sorted) < 20
-    assert len(seen.recent) < SeenIds.RECENT
-
-
 def test_a_pipe_that_pauses_gets_the_answers_that_wait():
     go = threading.Event()
 

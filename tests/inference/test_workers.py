@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from classified import lines_of, make_run, read, write
+from classified import lines_of, make_run, write
 from streaming import Sink, answer_all
 from worker_models import Lengths, Other, documents
 
@@ -121,30 +121,6 @@ def test_a_worker_has_its_threads_and_processors_and_heeds_no_signal_of_the_term
     files = found.pop("files")
     assert found == {"threads": ["3", "3"], "processors": [first], "heard": [], "handlers": 1}
     assert (files[0], files[1], files[memory]) == ("/dev/null", files[2], "/memfd:ldt (deleted)")
-
-
-FORKED = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from worker_models import Torch
-from ldt.inference.executor import Seat, Workers
-before = "torch" in sys.modules
-with Workers([Torch(sys.argv[2])] * 2, [Seat("cpu", 3)] * 2) as workers:
-    workers.start()
-    found = workers.settings()
-    import torch
-    print(before, found["torch"], found["computing"], torch.get_num_threads())
-"""
-
-
-@pytest.mark.slow
-def test_what_is_imported_here_is_there_in_forked_ones_and_computes_with_their_threads(tmp_path):
-    command = [sys.executable, "-c", FORKED, HELPERS, str(tmp_path)]
-    environment = os.environ | {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
-    out = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=120
-    )
-    assert out.stdout.split() == ["False", "True", "3", "2"]
 
 
 def test_a_group_whose_worker_dies_is_answered_by_a_fresh_one(answered, sink, log):
@@ -355,44 +331,6 @@ def test_a_model_that_was_sent_answers_as_the_one_here(
         assert answers(documents_sent, compared) == here
     assert len(here.exact) == compared
     assert inputs.max_length == model.max_length
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on_to_the_bytes_of_one_process(
-    fine_tuned, tmp_path, one_library, monkeypatch
-):
-    lines = lines_of(1500)
-    for place in (3, 400, 1499):
-        lines[place] = '{"name": 7'
-    source, options = write(tmp_path / "docs.jsonl", lines), {"model": str(fine_tuned)}
-    options |= {"on_error": "skip", "batch_tokens": 256, "device": "cpu"}
-    whole, target = tmp_path / "whole.jsonl", tmp_path / "answers.jsonl"
-    command = ["predict", source, "--model", str(fine_tuned), "--device", "cpu", "--on-error"]
-    command += ["skip", "--batch-tokens", "256", "--output"]
-    alone = [sys.executable, "-m", "ldt", *command, str(whole)]
-    assert subprocess.run(alone, env=os.environ | {"LDT_THREADS": "1"}).returncode == 7
-    environment = os.environ | {"LDT_THREADS": "2"}
-    run = [sys.executable, "-m", "ldt", *command, str(target), "--workers", "2"]
-    partial = Path(f"{target}.partial")
-    with subprocess.Popen(run, env=environment, stderr=subprocess.PIPE) as parent:
-        deadline = time.monotonic() + 300
-        while not (partial.exists() and partial.stat().st_size) and parent.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        workers = psutil.Process(parent.pid).children()
-        parent.kill()
-    assert len(workers) == 2
-    assert gone([worker.pid for worker in workers])
-    assert 0 < len(read(partial)) < 1497
-    with pytest.raises(UserError, match="made with another number of threads a worker; use"):
-        predict(source, output=str(target), resume=True, **options)
-    monkeypatch.setenv("LDT_THREADS", "2")
-    assert predict(source, output=str(target), resume=True, workers=2, **options) == 7
-    assert target.read_bytes() == whole.read_bytes()
-    rejects = [Path(f"{path}.rejects.jsonl") for path in (target, whole)]
-    assert rejects[0].read_bytes() == rejects[1].read_bytes()
-    assert len(read(rejects[0])) == 3
-    assert not list(tmp_path.glob("*.partial"))
 
 
 @pytest.mark.slow

@@ -157,9 +157,6 @@ def test_the_confusion_is_a_table_of_gold_by_answer():
         ["a", "b"],
         [[2, 1], [0, 1]],
     )
-    assert matrix.says == (
-        "3 of 4 documents have the right class; 'b' in place of 'a' is the most frequent error (1)."
-    )
 
 
 def test_rare_classes_of_a_confusion_are_counted_together():
@@ -194,22 +191,6 @@ def test_scores_have_their_curves():
         (pytest.approx(100 * p), right)
         for p, right in ((0.6, 0), (0.7, 100), (0.8, 100), (0.9, 100))
     ]
-    assert points.says.startswith(
-        "Over 4 answers probability and share that is right are 30.0 points apart on the mean; "
-    )
-
-
-@pytest.mark.parametrize(
-    ("right", "words"),
-    [
-        (0.5, "40.0 points apart on the mean, the model being always too sure;"),
-        (1.0, "10.0 points apart on the mean, the model being always not sure enough;"),
-        (0.9, "0.0 points apart on the mean;"),
-    ],
-)
-def test_reliability_is_said_in_words(right, words):
-    (chart,) = curves.reliability([{"answers": 7, "probability": 0.9, "right": right}])
-    assert f" are {words}" in chart.says
 
 
 def test_scores_by_length_and_place_have_their_counts():
@@ -224,7 +205,6 @@ def test_scores_by_length_and_place_have_their_counts():
     length = found["Score by length of the document"]
     assert length.bars == {"0 to 249": 100.0, "250 to 499": pytest.approx(100 / 3)}
     assert length.counts == {"0 to 249": 1, "250 to 499": 3}
-    assert "highest in '0 to 249', 100.00" in length.says
     place = found["Score by where in the document the answer stands"]
     assert place.counts == {"first quarter": 2, "last quarter": 1, "yes or no": 1}
 
@@ -264,7 +244,6 @@ def test_a_run_shows_what_it_logged(folder):
         "training": [(10, 0.9)],
         "evaluation": [(10, 0.8), (20, 0.5)],
     }
-    assert "evaluation loss falls from 0.8 to 0.5 from step 10 to 20" in drawn["Loss"].says
     assert drawn["Evaluation: accuracy"].series == {"eval_accuracy": [(10, 60), (20, 80)]}
     assert drawn["Learning rate"].series == {"learning rate": [(10, 1e-4), (20, 0)]}
     assert [(each.name, each.value, each.baseline) for each in found.figures] == [

@@ -167,15 +167,14 @@ def test_a_page_has_figures_with_intervals_and_baselines(whole):
     assert "interval" not in Parsed(alone).named("table")[0]["text"]
 
 
-def test_every_chart_has_its_sentence_and_its_numbers_as_a_table(whole):
+def test_every_chart_has_its_title_and_its_numbers_as_a_table(whole):
     charts = Parsed(whole).named("figure")
     for figure, chart in zip(charts, example().charts, strict=True):
         assert chart.title in figure["text"]
-        assert chart.says in figure["text"]
     assert re.findall(r"\d+", charts[4]["text"].rpartition("licence")[2]) == ["0", "0", "3"]
-    text = render(Report("t", "s", charts=[Lines("Empty", "x", "y", {}, "No step was logged.")]))
+    text = render(Report("t", "s", charts=[Lines("Empty", "x", "y", {})]))
     assert "<img" not in text
-    assert "No step was logged." in text
+    assert "Empty" in text
 
 
 def test_the_worst_errors_are_those_of_most_confidence(whole):

@@ -82,17 +82,6 @@ def test_a_stopped_run_says_how_it_goes_on(place):
     assert "ldt pretrain RECIPE --resume" in read(folder).note
 
 
-def test_the_metric_of_a_run_under_way_is_the_one_it_goes_by(place):
-    rows = [{"step": 4, "eval_loss": 3.0, "eval_em": 1.0, "eval_f1": 7.0, "eval_runtime": 9.0}]
-    folder = make("runs/a", finished=None, rows=rows)
-    assert read(folder).metric == "em"
-    record = json.loads((folder / "run.json").read_text())
-    write(folder / "run.json", record | {"metric": "eval_f1"})
-    assert read(folder).metric == "f1"
-    write(folder / "run.json", record | {"metric": "loss"})
-    assert (read(folder).metric, read(folder).value) == ("loss", 3.0)
-
-
 def test_a_run_that_somebody_trains_is_running(place):
     folder = make("runs/a", finished=None, rows=[{"step": 1200, "loss": 2.0, "epoch": 0.5}])
     with files.Lock(folder):

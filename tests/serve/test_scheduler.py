@@ -11,7 +11,7 @@ import pytest
 from ldt.errors import DataError, ModelError, ResourceError, UserError
 from ldt.io.records import Example
 from ldt.serve.model import RequestOptions, Served
-from ldt.serve.scheduler import TOKENIZING, ClosedError, FullError, LocalReplica, Scheduler
+from ldt.serve.scheduler import ClosedError, FullError, LocalReplica, Scheduler
 
 WORDS = "the party of this agreement ends and other first part".split()
 
@@ -161,31 +161,6 @@ def test_whichever_model_is_free_takes_the_next_batch(counting):
     assert scheduler.drain(30)
 
 
-def test_a_document_waits_for_no_model_that_has_another(counting):
-    """Both models run chunks of one document."""
-    other = Counting()
-    meeting = threading.Barrier(2)
-    for each in (counting, other):
-        right = each.outputs
-        each.outputs = lambda some, right=right: (meeting.wait(30), right(some))[1]
-    scheduler = Scheduler(
-        [LocalReplica(counting), LocalReplica(other)], batch_tokens=100, places=512
-    )
-    (future,) = scheduler.submit(counting, [document("long", *[100] * 6)])
-    assert future.result(30).answer["answer"] == 600
-    assert len(counting.batches) == len(other.batches) == 3
-    assert scheduler.drain(30)
-
-
-def test_nothing_waits_for_a_batch_to_fill(counting, make):
-    scheduler = make(batch_tokens=10**6)
-    for n in range(3):
-        began = time.monotonic()
-        scheduler.submit(counting, [document(n, 5)])[0].result(30)
-        assert time.monotonic() - began < 5  # at once, were the machine not shared
-    assert counting.batches == [[0], [1], [2]]
-
-
 def test_a_document_that_is_cancelled_is_not_run_and_frees_its_place(counting, make):
     scheduler = make(places=2)
     counting.held.clear()
@@ -203,23 +178,6 @@ def test_a_document_that_is_cancelled_is_not_run_and_frees_its_place(counting, m
     counting.held.set()
     assert third.result(30).answer == {"id": "third", "answer": 10, "windows": 1}
     assert counting.batches == [["first"], ["third"]]
-
-
-def test_a_document_that_is_cancelled_is_not_tokenized(counting, make):
-    begun, go, right = [], threading.Event(), counting.encode
-
-    def encode(example):
-        begun.append(example.id)
-        assert go.wait(30)
-        return right(example)
-
-    counting.encode = encode
-    scheduler = make()
-    futures = scheduler.submit(counting, [document(n, 1) for n in range(TOKENIZING + 2)])
-    assert futures[TOKENIZING].cancel()
-    go.set()
-    assert futures[-1].result(30).answer["answer"] == 1
-    assert sorted(begun) == [n for n in range(TOKENIZING + 2) if n != TOKENIZING]
 
 
 def test_places_are_taken_all_or_none(counting, make):
