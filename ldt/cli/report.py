@@ -215,11 +215,7 @@ def _compare(
 
 
 def _check(name: str, gold: list[str] | None, keys: list[str]) -> None:
-    """Refuse what cannot be compared.
-
-    Raises:
-        UserError: answers without a gold file, a run whose model has nothing to answer for.
-    """
+    """Refuse what cannot be compared."""
     from ldt.recipe.run import Run
     from ldt.report.subject import evaluation_set
 

@@ -158,11 +158,7 @@ def _need_no_temporary_files() -> None:
 
 
 def _key(file: Path | None) -> str | None:
-    """The key that callers must have, of a file or of the environment.
-
-    Raises:
-        UserError: the file cannot be read, or what is there is no key.
-    """
+    """The key that callers must have, of a file or of the environment."""
     if file is None:
         where, key = KEY, os.environ.get(KEY)
     else:

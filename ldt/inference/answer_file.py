@@ -404,13 +404,7 @@ class Rejects:
 
 
 def _opened(path: Path, new: bool = True) -> BinaryIO:
-    """A file of this run, made if ``new`` and missing, or one that an earlier run left.
-
-    Raises:
-        UserError: there is something that no run leaves: a link, a file with two names, another
-            user's file, a folder, a pipe; or it cannot be made.
-        ResourceError: the disk has no room for it.
-    """
+    """A file of this run, made if ``new`` and missing, or one that an earlier run left."""
     try:
         try:
             handle = os.open(path, _FLAGS | (os.O_CREAT | os.O_EXCL if new else 0), 0o666)

@@ -13,8 +13,9 @@ import textwrap
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Self
@@ -236,28 +237,24 @@ class Engine:
             ResourceError: the memory does not hold a single chunk.
         """
         self.load()
-        refused: deque[Answer] = deque()
-        numbers: deque[int] = deque()
+        refused: deque[tuple[int, Answer]] = deque()  # with the number of each
 
         def refuse(error: DataError, example: Example) -> None:
             if self.options.on_error == "answer":
-                refused.append({"id": example.id, "error": str(error)})
-                numbers.append(int(example.record or 0))
+                answer = {"id": example.id, "error": str(error)}
+                refused.append((int(example.record or 0), answer))
 
         pipeline = self.pipeline(refuse=None if self.options.on_error == "stop" else refuse)
-        number = 1
-        with ExitStack() as stack:
-            if self._workers:
-                stack.enter_context(self._alone())
-            for group in pipeline.answer(self._examples(documents, pipeline.refuse)):
-                for answer in group:
-                    while numbers and numbers[0] == number:
-                        numbers.popleft()
-                        yield refused.popleft()
-                        number += 1
-                    yield answer
+        groups = pipeline.answer(self._examples(documents, pipeline.refuse))
+        number = 0
+        with self._alone() if self._workers else nullcontext():
+            for answer in chain.from_iterable(groups):
+                number += 1
+                while refused and refused[0][0] == number:
+                    yield refused.popleft()[1]
                     number += 1
-        yield from refused
+                yield answer
+        yield from (answer for _, answer in refused)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -363,22 +360,15 @@ def read_recipe(folder: Path, runtime: Runtime = "torch") -> Recipe:
 def _check_weights(folder: Path, runtime: Runtime, recipe: Path) -> None:
     """Refuse a folder without the weights that a runtime runs."""
     asked = RUNTIMES.get(runtime)
-    patterns = (asked.file,) if asked else _WEIGHTS
-    if any(any(folder.glob(pattern)) for pattern in patterns):
+    if any(any(folder.glob(pattern)) for pattern in ((asked.file,) if asked else _WEIGHTS)):
         return
-    for format in FORMATS.values():
-        if (folder / format.file).is_file():
-            other = named("runtime", format.runtime)
-            raise ModelError(f"{folder}: an exported model; {other} runs it")
-    if asked:
-        raise ModelError(
-            f"{folder}: no {asked.file}; ldt export {folder} TARGET --format {asked.name} makes a "
-            "folder that has it"
-        )
-    raise ModelError(
-        f"{folder}: no weights, this run is not finished; ldt finetune {recipe} --resume goes on "
-        "with it"
-    )
+    there = [each for each in FORMATS.values() if (folder / each.file).is_file()]
+    what = f"no weights, this run is not finished; ldt finetune {recipe} --resume goes on with it"
+    if there:
+        what = f"an exported model; {named('runtime', there[0].runtime)} runs it"
+    elif asked:
+        what = f"no {asked.file}; ldt export {folder} TARGET --format {asked.name} makes it"
+    raise ModelError(f"{folder}: {what}")
 
 
 @dataclass(frozen=True)
@@ -485,7 +475,8 @@ def seats(workers: int | str, device: str) -> list[Seat]:
 def _gpus() -> int:
     """The GPUs that torch finds; no memory of theirs is taken.
 
-    Without a driver there is none: then torch is not imported, so that processes can fork.
+    Without a driver, NVIDIA's library or AMD's device, there is none: then torch is not imported,
+    so that processes can fork.
     """
     if sys.platform == "linux" and not _has_driver():
         return 0
@@ -495,7 +486,6 @@ def _gpus() -> int:
 
 
 def _has_driver() -> bool:
-    """True if there is the library of NVIDIA's driver, or the device of AMD's."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

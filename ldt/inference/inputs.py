@@ -245,11 +245,7 @@ def copier(keep: Sequence[str], task: AnyTask, more: Sequence[str] = ()) -> Besi
 
 
 def _copied(example: Example, fields: dict[str, str]) -> dict[str, Any]:
-    """The fields of a record by their names in the answer.
-
-    Raises:
-        DataError: the record lacks one.
-    """
+    """The fields of a record by their names in the answer."""
     return {name: _json(field(example, path)) for name, path in fields.items()}
 
 

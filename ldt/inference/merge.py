@@ -57,11 +57,8 @@ def merge(target: str, *, overwrite: bool = False) -> int:
     parts = _parts(target)
     settings = _settings(parts)
     rejects = sum(each["rejects"] for each in settings)
-    made_by = {
-        name: settings[0][name]
-        for name in sorted(_common(settings[0]))
-        if name not in ("documents", "records")
-    }
+    alike = sorted(_common(settings[0]) - {"documents", "records"})
+    made_by = {name: settings[0][name] for name in alike}
     hashes = "".join(each["answers"] for each in settings)
     made_by["parts"] = sha256(hashes.encode()).hexdigest()
     path = Path(target)
@@ -85,11 +82,7 @@ def merge(target: str, *, overwrite: bool = False) -> int:
 
 
 def _parts(target: str) -> list[Path]:
-    """The finished parts of a file, in their order.
-
-    Raises:
-        UserError: there is none, one is missing, or there are those of two numbers of shards.
-    """
+    """The finished parts of a file, in their order."""
     path = resolved(Path(target))
     name = re.compile(re.escape(path.name) + r"\.([1-9]\d*)-of-([1-9]\d*)(\.partial)?")
     try:
@@ -118,11 +111,7 @@ def _parts(target: str) -> list[Path]:
 
 
 def _settings(parts: list[Path]) -> list[Settings]:
-    """Settings of the run that made each part.
-
-    Raises:
-        UserError: nothing says so, the part is not as it was made, or not made as the first was.
-    """
+    """Settings of the run that made each part."""
     settings: list[Settings] = []
     for part in parts:
         each = noted(part)
@@ -151,11 +140,7 @@ def _common(settings: Settings) -> set[str]:
 
 
 def _answers(parts: list[Path]) -> Iterator[Line]:
-    """The answers of all parts in the order of their records.
-
-    Raises:
-        DataError: an id is in two of them.
-    """
+    """The answers of all parts in the order of their records."""
     seen = SeenIds()
     for answer in _in_order(parts):
         if not seen.add(answer["id"]):
@@ -182,11 +167,7 @@ def _lines(file: Path) -> Iterator[Line]:
 
 
 def _write_rejects(target: str, parts: list[Path], settings: list[Settings]) -> None:
-    """Write the rejects of all parts, if they have any, in the order of their records.
-
-    Raises:
-        UserError: those of a part are not there, or not as many as it had.
-    """
+    """Write the rejects of all parts, if they have any, in the order of their records."""
     files = []
     for part, each in zip(parts, settings, strict=True):
         if not each["rejects"]:

@@ -289,12 +289,7 @@ class PredictOptions(_Options):
 
 
 def _refused(error: ValidationError, values: Any, *above: str) -> UserError:
-    """A refusal of pydantic as a line: the option as it was given, and what would do.
-
-    Args:
-        values: what was validated.
-        above: keys above the values.
-    """
+    """A refusal of pydantic as a line: the option as it was given, and what would do."""
     from ldt.recipe.problems import explain
 
     path, what = next(iter(explain(error, values)))

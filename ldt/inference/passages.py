@@ -5,7 +5,6 @@ embeddings, added up over a passage; ``occlusion`` (Zeiler and Fergus 2014, arXi
 the logit falls where nobody attends to the passage. Torch is imported when a model explains.
 """
 
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ldt.data.features import Feature, by_input
-from ldt.errors import ModelError, UserError, listed, out_of_memory, plural
+from ldt.errors import ModelError, UserError, listed, out_of_memory
 from ldt.inference.options import PredictOptions, named
 from ldt.inference.predictor import Decoder, too_large
 from ldt.inference.stream import batches
@@ -23,9 +22,6 @@ from ldt.tasks.base import Outputs
 from ldt.tasks.deciding import Deciding
 from ldt.tasks.explained import ByLogits, ByPlaces, Reading, Target
 
-log = logging.getLogger("ldt")
-
-MANY = 5  # labels of an answer from which on it is told what explaining them takes
 _OF_CHUNK = ("label", "answer", "score", "scores")  # keys of an answer that a chunk has too
 
 
@@ -41,7 +37,7 @@ class Explaining:
         self.encode, self.outputs = predictor.encode, predictor.outputs
         self.max_length = predictor.max_length
         self.task: ByLogits | ByPlaces = predictor.task
-        self.documents, self.told = 0, False
+        self.documents = 0
         self.heartbeat = Heartbeat("explaining")
         if predictor.model is not None:
             predictor.model.requires_grad_(False)  # of the weights no gradient is asked for
@@ -90,15 +86,6 @@ class Explaining:
                     target, target.logits(outputs), spans, reading, self.options.passages
                 )
             return passages
-        if self.options.passages_by == "gradient" and len(targets) >= MANY and not self.told:
-            self.told = True
-            log.info(
-                "passages: %s in one answer, and a backward pass for each and every input; "
-                "%s explains fewer, %s takes no pass",
-                plural(len(targets), "label"),
-                named("passages_of", "LABEL"),
-                named("passages_by", "chunks"),
-            )
         score = {"gradient": gradients, "occlusion": occlusions}[self.options.passages_by]
         scores = score(
             self.predictor, features, outputs, reading, targets, self.options.batch_tokens
@@ -329,8 +316,5 @@ def _around(
         passage = max(int(np.searchsorted(starts, place, "right")) - 1, 0)
         scores[passage] = max(score, scores.get(passage, -np.inf))
     best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:number]
-    passages = []
-    for passage, score in best:
-        a, b = reading.passages[passage]
-        passages.append({"start": a, "end": b, "text": reading.text[a:b], "score": score})
-    return passages
+    spans = [(*reading.passages[passage], score) for passage, score in best]
+    return [{"start": a, "end": b, "text": reading.text[a:b], "score": s} for a, b, s in spans]

@@ -136,26 +136,19 @@ def _of_masked_words(folder, names, lengths, text, seed, device):
         if not SHORTEST <= length <= longest:
             raise UserError(f"--length {length}: {folder} reads {SHORTEST} to {longest:,} tokens")
     lengths = lengths or [longest]
-    tokenizer = load_tokenizer(folder, model.config)
-    masked_text = MaskedText(texts(list(names), text=text), tokenizer, lengths, seed=seed)
-    run = scorer(model.to(find_device(device)))
-    pad = model.config.pad_token_id
-    rows = [asdict(score(run, masked_text, length, pad=pad)) for length in lengths]
+    masked = MaskedText(
+        texts(list(names), text=text), load_tokenizer(folder, model.config), lengths, seed=seed
+    )
+    run, pad = scorer(model.to(find_device(device))), model.config.pad_token_id
+    rows = [asdict(score(run, masked, length, pad=pad)) for length in lengths]
+    facts = {"tokens": masked.tokens, "bytes": masked.size, "left_over": masked.left_over}
     columns = ("inputs", "bits_per_token", "bits_per_byte", "perplexity", "loss")
     return Perplexity(
-        facts={
-            "model": folder,
-            "input": list(names),
-            "seed": seed,
-            "tokens": masked_text.tokens,
-            "bytes": masked_text.size,
-            "left_over": masked_text.left_over,
-        },
+        facts={"model": folder, "input": list(names), "seed": seed} | facts,
         rows=rows,
         columns={"length": "input length"} | {name: name.replace("_", " ") for name in columns},
         note=f"{rows[0]['masked']:,} masked tokens, the same at every length, of "
-        f"{masked_text.tokens:,} in {masked_text.size:,} bytes; {masked_text.left_over:,} at the "
-        "end not scored",
+        f"{masked.tokens:,} in {masked.size:,} bytes; {masked.left_over:,} at the end not scored",
     )
 
 
@@ -168,16 +161,9 @@ def _of_characters(folder, names, part, lengths, step, device):
     data = recipes.load(recipe).data if recipe.is_file() else None
     if names:
         ids = alphabet.encode(read_text(list(names)), ", ".join(names))
-    elif data is None:
-        raise UserError(
-            f"{folder}: no {RECIPE} that says which text is its {part}; --gold names one"
-        )
+    elif data is None or part not in (parts := part_texts(data, alphabet)[1]):
+        raise UserError(f"{folder}: no {RECIPE} that names a text for {part}; --gold names one")
     else:
-        parts = part_texts(data, alphabet)[1]
-        if part not in parts:
-            raise UserError(
-                f"{recipe}: data has neither {part} nor {part}_fraction; --gold names a text"
-            )
         ids = parts[part]
     if len(ids) < 2:
         raise DataError(f"{', '.join(names)}: {len(ids)} {alphabet.unit}s, 2 are needed")
@@ -186,8 +172,9 @@ def _of_characters(folder, names, part, lengths, step, device):
     for length in lengths or [DEFAULT_LENGTH if data is None else data.max_length]:
         stride = length // 2 if step is None else step
         if not 1 <= stride < length:
-            allowed = f"sequences of {length:,}; 1 to {length - 1:,} of them"
-            raise UserError(f"--step {stride}: {allowed}")
+            raise UserError(
+                f"--step {stride}: sequences of {length:,}; 1 to {length - 1:,} of them"
+            )
         sequences = Overlapping(ids, length, stride)
         nats, scored = summed_loss(model, sequences)
         counts = {"length": length, "step": stride, "sequences": len(sequences), "scored": scored}

@@ -241,12 +241,7 @@ class _Run:
         sink: AnswerFile | AnswerStream,
         beside: Beside | None,
     ) -> Counts:
-        """Write the answer of every record; broken ones go to the rejects where they are skipped.
-
-        Args:
-            waits: True for a pipe, which a thread reads, so that what waits is answered while it
-                pauses.
-        """
+        """Write the answer of every record; broken ones that are skipped go to the rejects."""
         broken = refuse = None
         if self.options.on_error != "stop":
             self.rejects.forget()
@@ -262,12 +257,7 @@ class _Run:
         return pipeline.counts
 
     def _nothing_left(self, sink: AnswerFile, documents: InputDocuments) -> int:
-        """The exit code of a run that finds its answers finished: that of the run that made them.
-
-        Raises:
-            UserError: they are those of other documents.
-            DataError: a record cannot be read.
-        """
+        """The exit code of the run that made the answers, which this one finds finished."""
         assert sink.finished is not None
         for _ in documents(on_error=None if self.options.on_error == "stop" else _ignore):
             pass
@@ -283,11 +273,7 @@ class _Run:
         return EXIT_REJECTS if rejected else EXIT_OK
 
     def _read_first(self, documents: InputDocuments, beside: Beside | None) -> None:
-        """Read the first record, which fails where the input is no file of documents.
-
-        Raises:
-            DataError: it cannot be read or, where such records are not skipped, lacks a kept field.
-        """
+        """Read the first record, which fails where the input is no file of documents."""
         stop = self.options.on_error == "stop"
         with closing(documents(on_error=None if stop else _ignore)) as records:
             first = next(records, None)

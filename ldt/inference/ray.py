@@ -140,11 +140,7 @@ def predict(
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    """Connect to a cluster, unless that is done.
-
-    Raises:
-        UserError: it is not there.
-    """
+    """Connect to a cluster, unless that is done."""
     if ray.is_initialized():
         return
     try:
@@ -154,11 +150,7 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 def _documents(input: Sequence[str]) -> tuple[list[str], str]:
-    """The files, and the name of Ray's function that reads them.
-
-    Raises:
-        UserError: Ray does not read them, or they are of several kinds.
-    """
+    """The files, and the name of Ray's function that reads them."""
     paths = [path if is_remote(path) else os.path.abspath(path) for path in each(input)]
     kinds = {Path(path.removesuffix(".gz")).suffix.lower() for path in paths}
     known = ", ".join(READERS)
@@ -173,11 +165,7 @@ def _documents(input: Sequence[str]) -> tuple[list[str], str]:
 
 
 def _target(output: str | None, resume: bool, overwrite: bool) -> str:
-    """The folder to write into, as far as it may be.
-
-    Raises:
-        UserError: there is none, or it holds something.
-    """
+    """The folder to write into, as far as it may be."""
     if output is None or Path(output).suffix:
         raise UserError("--engine ray writes a folder of Parquet files: --output answers")
     if is_remote(output):
@@ -207,11 +195,7 @@ def _pool(cluster: dict[str, float]) -> tuple[int, dict[str, float]]:
 
 
 def _closed(answers: Any, ids: str, target: str, checkpoint: str) -> int:
-    """Count what was written; the record of what is answered goes, as all is.
-
-    Raises:
-        UserError: an id is there twice.
-    """
+    """Count what was written; the record of what is answered goes, as all is."""
     hashes, wrong = array("q"), 0
     for batch in answers.iter_batches(batch_format="numpy"):
         hashes.extend(map(hash, batch[ids].tolist()))

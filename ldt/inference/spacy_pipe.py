@@ -91,17 +91,7 @@ def ldt_textcat(
 
 
 def _model(name: str, task: type, folder: str | None, options: dict[str, Any]) -> Engine:
-    """The model of a run, which is not loaded yet.
-
-    Args:
-        name: of the component, for messages.
-        task: class of the run's task.
-        folder: of the run; None is runs/latest in the current directory.
-        options: of `ldt.load`, such as ``device`` and ``precision``.
-
-    Raises:
-        UserError: there is no run there, or it is one of another task; there is no such option.
-    """
+    """The model of a run, which is not loaded yet."""
     model = Engine.open(folder, **options)
     trained = model.trained.task
     if not isinstance(trained, task):

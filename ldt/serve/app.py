@@ -372,11 +372,7 @@ def openapi(served: Served) -> dict[str, Any]:
 
 
 async def _all(futures: Sequence["Future[TimedAnswer]"], request: Request) -> list[TimedAnswer]:
-    """The answers of some documents; where one has none, or the caller leaves, nobody waits on.
-
-    Raises:
-        Gone: the caller has left.
-    """
+    """The answers of some documents; where one has none, or the caller leaves, nobody waits on."""
     answers = asyncio.gather(*map(asyncio.wrap_future, futures))
     # asyncio tells of what fails when nobody waits any more, unless somebody has looked at it.
     answers.add_done_callback(lambda each: each.cancelled() or each.exception())

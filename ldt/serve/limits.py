@@ -38,7 +38,7 @@ class Refused(Exception):
         self.status, self.kind, self.failure = status, kind, failure
 
     def body(self) -> dict[str, Any]:
-        """The answer in its place."""
+        """Body of the answer."""
         return {"error": str(self), "error_type": self.kind}
 
 
@@ -158,24 +158,24 @@ class Doorkeeper:
         if headers.get(b"content-type", b"").split(b";")[0].strip().lower() != b"application/json":
             raise Refused(415, "Validation", "expected Content-Type: application/json")
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-            what = "Content-Encoding is not taken; send the body as it is"
-            raise Refused(415, "Validation", what)
+            raise Refused(415, "Validation", "Content-Encoding is not taken")
+        self._check_size(int(headers.get(b"content-length", b"0")), 0)
         body = bytearray()
         try:
-            self._check_size(int(headers.get(b"content-length", b"0")), 0)
-            try:
-                async with asyncio.timeout(self.limits.reading):
-                    while not receive.whole:
-                        message = await receive()
-                        if message["type"] == "http.disconnect":
-                            raise Gone
-                        part = message.get("body", b"")
-                        self._check_size(len(body) + len(part), len(part))
-                        self._bytes += len(part)
-                        body += part
-            except TimeoutError:
-                raise Refused(408, "Validation", "the body did not arrive in time") from None
+            async with asyncio.timeout(self.limits.reading):
+                while not receive.whole:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Gone
+                    part = message.get("body", b"")
+                    self._check_size(len(body) + len(part), len(part))
+                    self._bytes += len(part)
+                    body += part
             yield bytes(body)
+        except TimeoutError:
+            if receive.whole:  # of the request, not of its arrival
+                raise
+            raise Refused(408, "Validation", "the body did not arrive in time") from None
         finally:
             self._bytes -= len(body)
 

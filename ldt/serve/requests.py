@@ -64,11 +64,11 @@ class RequestBody(BaseModel):
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         path = [str(part) for part in first["loc"] if "[" not in str(part) and part != "str"]
-        place = ".".join(path)[:100]
+        what = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
         if first["type"] == "extra_forbidden":
-            near = did_you_mean(path[-1], cls.model_fields) if len(path) == 1 else ""
-            raise invalid(f"{place!r} cannot be set here{near}")
-        raise invalid(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}")
+            what = "cannot be set here"
+            what += did_you_mean(path[-1], cls.model_fields) if len(path) == 1 else ""
+        raise invalid(f"{'.'.join(path)[:100]}: {what}")
 
 
 class Parameters(BaseModel):
@@ -184,21 +184,22 @@ class Tokenize(RequestBody):
         if tokenizer is None:
             what = "the tokenizer of this model names no places"
             raise Refused(424, "Backend", what, "model_type")
+        special = self.add_special_tokens
+        encoded = [tokenizer.encode(text, add_special_tokens=special) for text in texts]
         return [
             [
-                {"id": number, "text": token if special else text[start:end]}
-                | {"special": bool(special)}
-                | {"start": None if special else start, "stop": None if special else end}
+                {
+                    "id": number,
+                    "text": token if special else text[start:end],
+                    "special": bool(special),
+                    "start": None if special else start,
+                    "stop": None if special else end,
+                }
                 for number, token, special, (start, end) in zip(
-                    encoded.ids,
-                    encoded.tokens,
-                    encoded.special_tokens_mask,
-                    encoded.offsets,
-                    strict=True,
+                    each.ids, each.tokens, each.special_tokens_mask, each.offsets, strict=True
                 )
             ]
-            for text in texts
-            for encoded in [tokenizer.encode(text, add_special_tokens=self.add_special_tokens)]
+            for text, each in zip(texts, encoded, strict=True)
         ]
 
 
@@ -283,14 +284,9 @@ def scores(answer: Answer, parameters: Parameters) -> list[dict[str, Any]]:
 
 
 def entities(answer: Answer, parameters: Parameters) -> list[dict[str, Any]]:
+    names = {"entity_group": "label", "score": "score", "word": "text", "start": "start"}
     return [
-        {
-            "entity_group": each["label"],
-            "score": each["score"],
-            "word": each["text"],
-            "start": each["start"],
-            "end": each["end"],
-        }
+        {name: each[key] for name, key in (names | {"end": "end"}).items()}
         for each in answer["entities"]
         if each["label"] not in (parameters.ignore_labels or ())
     ]
@@ -378,11 +374,7 @@ def ranked(answer: Answer, document: Mapping[str, Any], most: int | None) -> Ans
 
 
 def _fields(given: Mapping[str, Any], served: Served, strict: bool) -> dict[str, Any]:
-    """The fields of a document by the task's names.
-
-    Args:
-        strict: whether a field that the task does not have is refused.
-    """
+    """The fields of a document by the task's names."""
     task = served.task
     also = {"text": task.reads.document, **task.reads.also}
     here = [name for name in (task.reads.document, *task.reads.fields) if name != "context_file"]
@@ -428,18 +420,11 @@ def _characters(value: Any) -> int:
 
 def _too_deep(value: Any) -> bool:
     """True if lists and objects stand more than `DEEPEST` deep in each other."""
-    level = [value]
-    for _ in range(DEEPEST):
-        level = [
-            inner
-            for each in level
-            if isinstance(each, dict | list)
-            for inner in (each.values() if isinstance(each, dict) else each)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
-            return False
-    return True
+    level = [[value]]
+    for _ in range(DEEPEST + 1):
+        items = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [x for each in items for x in each if isinstance(x, dict | list)]
+    return bool(level)
 
 
 def check_batch(size: int, most: int) -> None:

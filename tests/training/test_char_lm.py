@@ -251,7 +251,7 @@ def test_bits_of_what_is_not_there_are_refused(recipe, tiny_longformer):
     assert not is_character_model(tiny_longformer)
     for options, words in (
         ({}, "--gold with a text, or --part"),
-        ({"part": "test"}, "neither test nor test_fraction"),
+        ({"part": "test"}, "names a text for test"),
         ({"part": "eval", "step": 32}, r"--step 32: sequences of 32; 1 to 31"),
     ):
         with pytest.raises(UserError, match=words):
