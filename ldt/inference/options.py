@@ -51,9 +51,6 @@ def named(name: str, value: object = None) -> str:
 class _Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    def __hash__(self) -> int:
-        return hash(self.model_dump_json())
-
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """The options of these values.

@@ -17,7 +17,7 @@ from ldt.inference.options import named
 from ldt.inference.runtimes import RUNTIMES, Runtime, session
 from ldt.io.records import Example
 from ldt.recipe.recipe import Recipe
-from ldt.tasks.base import Outputs
+from ldt.tasks.base import Outputs, path_of
 from ldt.tasks.decisions.report import in_words
 from ldt.tasks.writing_task import WritingTask
 
@@ -80,6 +80,10 @@ class EncoderInputs:
                 f"{recipe.where('data', 'max_length')}: {self.max_length:,} tokens, the model "
                 f"takes {usable_length(self.config):,}"
             )
+
+    def path(self, name: str) -> str:
+        """Where the records have a field of the task."""
+        return path_of(self.task, name, self.data)
 
     def encode(self, example: Example) -> list[Feature]:
         """Inputs made of a document, one a chunk."""

@@ -224,11 +224,12 @@ class App:
         """The answer for a body, with what TEI says of it in headers."""
         began, served, count = time.monotonic(), self.served, self.metrics.count
 
-        def prepared() -> tuple[Asked, Any, list[Any]]:
+        def prepared() -> tuple[Asked, Any]:
             asked = ROUTES[path].read(body, path, served, self.limits.documents)
-            return asked, served.variant(asked.options), served.examples(asked.documents)
+            return asked, served.variant(asked.options)
 
-        asked, model, examples = await self._thread(prepared)
+        asked, model = await self._thread(prepared)
+        examples = asked.examples
         method = "batch" if len(examples) > 1 else "single"
         count("te_request_count", method=method)
         count("te_predict_count", len(examples))

@@ -8,19 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from typing import Any
 
 from ldt.data.tokenization import tokenize
-from ldt.errors import DataError, UserError
+from ldt.errors import DataError, UserError, did_you_mean, listed
 from ldt.inference.engine import Engine, ModelMaker
 from ldt.inference.executor import LostError, Seat, Settings, Workers
 from ldt.inference.options import PredictOptions
-from ldt.inference.stream import Answer, Document, Feature, Outputs
-from ldt.io.records import Example, has, identified
+from ldt.inference.predictor import Answer, Outputs
+from ldt.inference.stream import Document, Feature
+from ldt.io.records import JOIN, Example, has, identified
 from ldt.recipe.recipe import Recipe
 from ldt.serve.scheduler import LocalReplica, Replica
-from ldt.tasks.base import AnyTask, path_of
+from ldt.tasks.base import AnyTask
 from ldt.tasks.explained import ByLogits
 
 log = logging.getLogger("ldt")
@@ -28,6 +29,7 @@ log = logging.getLogger("ldt")
 LEAST, MOST = 2048, 16384  # tokens of a batch where nobody says how many
 WORK = 1 << 30  # tokens x layers x width², which take a core some tenths of a second
 VARIANTS = 64  # combinations of options that are kept
+MOST_READ = 50_000_000  # characters: those of a document times those asked about it
 
 
 class RequestOptions(PredictOptions):
@@ -121,40 +123,69 @@ class Served:
         """The task of the run."""
         return self.recipe.task
 
-    def examples(self, documents: Sequence[Mapping[str, Any]]) -> list[Example]:
-        """The documents of a request as `example` has them.
-
-        Raises:
-            DataError: as there; the field that ``data.id`` names is missing where another has it.
-        """
-        examples = [self.example(fields, number) for number, fields in enumerate(documents, 1)]
-        named = self.recipe.data.id
-        if named and any(has(each, named) for each in examples):
-            for each in examples:
-                identified(each, named)
-        return examples
-
-    def example(self, fields: Mapping[str, Any], number: int) -> Example:
-        """A document of a request as a record of the user's files.
+    def examples(
+        self, documents: Sequence[Mapping[str, Any]], strict: bool = True
+    ) -> list[Example]:
+        """The documents of a request as records of the user's files.
 
         Args:
-            fields: fields by the names that the task has for them, or by those of the files.
-            number: number of the document in its request, from 1; its id where it has none.
+            documents: fields by the names that the task has for them, or by those of the files.
+            strict: whether a field that the task does not have is refused.
 
         Raises:
-            DataError: its id is neither text nor a whole number.
+            DataError: an id that is neither text nor a whole number, or that one document has and
+                another lacks; a field that there is not, or twice; very many choices for a text.
         """
-        names = (self.task.reads.document, *self.task.reads.fields)
-        paths = {name: self.path(name) for name in names}
-        record = {paths.get(name, name): value for name, value in fields.items()}
-        example = Example(record, number, f"input {number:,}", record=number)
+        numbered = enumerate(documents, 1)
+        examples = [Example(dict(each), n, f"input {n:,}", record=n) for n, each in numbered]
         named = self.recipe.data.id
-        example.id = identified(example, named if not named or has(example, named) else "")
-        return example
+        there = not named or any(has(each, named) for each in examples)
+        for each in examples:
+            each.id = identified(each, named if there else "")
+            each.fields = self._record(each.fields, strict)
+        return examples
+
+    def _record(self, given: Mapping[str, Any], strict: bool) -> dict[str, Any]:
+        """The fields of a document by the names of the user's files."""
+        reads = self.task.reads
+        also = {"text": reads.document, **reads.also}
+        paths = {name: self.path(name) for name in (reads.document, *reads.fields)}
+        here = [name for name in paths if name != "context_file"]
+        parts = [part for name in here for part in paths[name].split(JOIN)]
+        known = {"id", *here, *(part.partition(".")[0] for part in parts)}
+        fields: dict[str, Any] = {}
+        for name, value in given.items():
+            right = name if name in known else also.get(name, name)
+            if right not in known and strict:
+                near = did_you_mean(name, [*known, *RequestOptions.model_fields])
+                raise DataError(f"no field {name[:100]!r}{near}; it has {listed(sorted(known))}")
+            if right not in known and reads.files:  # a request names no file of this machine
+                continue
+            if right in fields:
+                raise DataError(f"field {right!r} is there under two names")
+            fields[right] = value
+        if reads.several and isinstance(fields.get(reads.document), str):
+            fields[reads.document] = [fields[reads.document]]
+        several = [len(fields[name]) for name in reads.asked if isinstance(fields.get(name), list)]
+        if several and max(several) * characters(fields) > MOST_READ:
+            raise DataError(f"{max(several):,} choices for a document of this length are too many")
+        return {paths.get(name, name): value for name, value in fields.items()}
 
     def path(self, name: str) -> str:
         """Where the records of the training have a field of the task."""
-        return path_of(self.task, name, self.recipe.data)
+        return self.predictor.path(name)
+
+
+def characters(value: Any) -> int:
+    """Number of characters of all texts in a value, with one for anything else."""
+    total, stack = 0, [value]
+    while stack:
+        each = stack.pop()
+        if isinstance(each, dict | list):
+            stack.extend(each.values() if isinstance(each, dict) else each)
+        else:
+            total += len(each) if isinstance(each, str) else 1
+    return total
 
 
 class Variant:
@@ -226,7 +257,12 @@ def variants(
     recipe: Recipe, predictor: Any, options: PredictOptions
 ) -> Callable[[RequestOptions], Variant]:
     """The variants of a model by the options of a request, of which the newest are kept."""
-    return lru_cache(VARIANTS)(partial(Variant, recipe, predictor, options))
+
+    @lru_cache(VARIANTS)
+    def variant(asked: str) -> Variant:
+        return Variant(recipe, predictor, options, RequestOptions.model_validate_json(asked))
+
+    return lambda asked: variant(asked.model_dump_json())
 
 
 class ProcessReplica:

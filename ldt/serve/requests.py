@@ -4,7 +4,7 @@ No HTTP here. A request becomes `Asked`: documents, options, and what its answer
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, Self
 
@@ -12,14 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ldt.data.sentences import Unit
 from ldt.errors import did_you_mean, kind, listed
-from ldt.inference.stream import Answer
-from ldt.io.records import JOIN
+from ldt.inference.predictor import Answer
+from ldt.io.records import Example
 from ldt.io.strict_json import JsonDecoder, JsonError
 from ldt.serve.limits import Refused, invalid
-from ldt.serve.model import RequestOptions, Served
+from ldt.serve.model import RequestOptions, Served, characters
 
 MOST = 100  # passages, and further answers
-MOST_READ = 50_000_000  # characters: those of a document times those asked about it
 DEEPEST = 20  # levels of a body
 SPANS = ("span", "mention")  # kinds of answers that are pieces of the text
 
@@ -28,19 +27,19 @@ class Asked(NamedTuple):
     """A request that can be answered.
 
     Args:
-        documents: records, by the names of the task's fields.
+        examples: its documents.
         options: options of its answers.
         shape: makes the body of the answer.
     """
 
-    documents: list[dict[str, Any]]
+    examples: list[Example]
     options: RequestOptions
     shape: Callable[[list[Answer]], Any]
 
     @property
     def characters(self) -> int:
         """Number of characters of the documents."""
-        return sum(map(_characters, self.documents))
+        return sum(characters(each.fields) for each in self.examples)
 
 
 class RequestBody(BaseModel):
@@ -117,7 +116,7 @@ class Predict(RequestBody):
             shaped = [one(answer, parameters) for answer in answers]
             return shaped[0] if single else shaped
 
-        return Asked(documents, RequestOptions.of(options), shape)
+        return Asked(served.examples(documents), RequestOptions(**options), shape)
 
 
 class Native(RequestBody):
@@ -130,7 +129,7 @@ class Native(RequestBody):
     truncate: bool | None = None
     n_best: int | None = Field(default=None, ge=1, le=MOST)
     raw_scores: bool = False
-    label_sets: float | None = None
+    label_sets: float | None = Field(default=None, gt=0, lt=1)
     passages: int = Field(default=0, ge=0, le=MOST)
     passages_by: Literal["gradient", "chunks"] = "gradient"
     passages_unit: Unit = "sentence"
@@ -149,20 +148,22 @@ class Native(RequestBody):
         documents = [fields] if self.documents is None else self.documents
         if not documents:
             raise Refused(400, "Empty", "documents cannot be empty", "batch_size")
-        documents = [_fields(each, served, strict=single) for each in documents]
         options = self.model_dump(include=set(RequestOptions.model_fields), exclude_none=True)
         if ranking:
             options.pop("n_best", None)
             if "n_best" in type(served.task).model_fields:
                 options["n_best"] = sys.maxsize
+        examples = served.examples(documents, strict=single)
 
         def shape(answers: list[Answer]) -> Any:
             if ranking:
-                pairs = zip(answers, documents, strict=True)
-                answers = [ranked(answer, document, self.n_best) for answer, document in pairs]
+                name = "choices" if served.task.answers.kind == "choice" else "candidates"
+                texts = [each.fields[served.path(name)] for each in examples]
+                pairs = zip(answers, texts, strict=True)
+                answers = [ranked(answer, choices, self.n_best) for answer, choices in pairs]
             return answers[0] if single else answers
 
-        return Asked(documents, RequestOptions.of(options), shape)
+        return Asked(examples, RequestOptions(**options), shape)
 
 
 class Tokenize(RequestBody):
@@ -232,7 +233,7 @@ class Route(NamedTuple):
             parsed(body)
             raise Refused(424, "Backend", what, "model_type")
         asked = self.asked(self.body.read(body), served)
-        check_batch(len(asked.documents), most)
+        check_batch(len(asked.examples), most)
         return asked
 
 
@@ -342,7 +343,7 @@ def _inputs(inputs: Any, served: Served) -> tuple[bool, list[dict[str, Any]]]:
             if not isinstance(each, dict):
                 names = listed([name, *task.reads.asked])
                 raise invalid(f"inputs: {kind(each)}, expected an object with {names}")
-        return single, [_fields(each, served, strict=True) for each in each_input]
+        return single, each_input
     if task.answers.kind == "label" and not single:  # TEI has a list around each text
         single = not isinstance(inputs[0], list)
         each_input = [inputs] if single else inputs
@@ -355,67 +356,22 @@ def _inputs(inputs: Any, served: Served) -> tuple[bool, list[dict[str, Any]]]:
     return single, [{name: each} for each in each_input]
 
 
-def ranked(answer: Answer, document: Mapping[str, Any], most: int | None) -> Answer:
+def ranked(answer: Answer, texts: Sequence[str], most: int | None) -> Answer:
     """An answer with all choices, or the ``most`` best, as TEI ranks texts."""
     answer = dict(answer)
     if "scores" in answer:
-        pairs = enumerate(zip(document["choices"], answer["scores"], strict=True))
+        pairs = enumerate(zip(texts, answer["scores"], strict=True))
         scored = [{"index": n, "text": text, "score": score} for n, (text, score) in pairs]
         scored.sort(key=lambda each: -each["score"])
     else:
         best = answer.pop("n_best", None) or [{k: answer.get(k) for k in ("answer", "score")}]
-        places = {text: n for n, text in reversed([*enumerate(document["candidates"])])}
+        places = {text: n for n, text in reversed([*enumerate(texts)])}
         scored = [
             {"index": places[each["answer"]], "text": each["answer"], "score": each["score"]}
             for each in best
             if each["answer"] in places
         ]
     return answer | {"ranking": scored[:most]}
-
-
-def _fields(given: Mapping[str, Any], served: Served, strict: bool) -> dict[str, Any]:
-    """The fields of a document by the task's names."""
-    task = served.task
-    also = {"text": task.reads.document, **task.reads.also}
-    here = [name for name in (task.reads.document, *task.reads.fields) if name != "context_file"]
-    paths = [part for name in here for part in served.path(name).split(JOIN)]
-    known = {"id", *here, *(path.partition(".")[0] for path in paths)}
-    fields: dict[str, Any] = {}
-    for name, value in given.items():
-        right = name if name in known else also.get(name, name)
-        if right not in known:
-            if strict:
-                near = did_you_mean(name, [*known, *Native.model_fields])
-                raise invalid(f"no field {name[:100]!r}{near}; it has {listed(sorted(known))}")
-            if task.reads.files:  # a request names no file of this machine
-                continue
-        if right in fields:
-            raise invalid(f"field {right!r} is there under two names")
-        fields[right] = value
-    document = fields.get(task.reads.document)
-    if task.reads.several and isinstance(document, str):
-        fields[task.reads.document] = [document]
-    _check_size(fields, task.reads.asked)
-    return fields
-
-
-def _check_size(fields: Mapping[str, Any], asked: Sequence[str]) -> None:
-    """Refuse a document that is read once for each of very many choices."""
-    several = [len(fields[name]) for name in asked if isinstance(fields.get(name), list)]
-    if several and max(several) * _characters(fields) > MOST_READ:
-        raise invalid(f"{max(several):,} choices for a document of this length are too many")
-
-
-def _characters(value: Any) -> int:
-    """Number of characters of all texts in a value, with one for anything else."""
-    total, stack = 0, [value]
-    while stack:
-        each = stack.pop()
-        if isinstance(each, dict | list):
-            stack.extend(each.values() if isinstance(each, dict) else each)
-        else:
-            total += len(each) if isinstance(each, str) else 1
-    return total
 
 
 def _too_deep(value: Any) -> bool:

@@ -30,10 +30,10 @@ def test_errors_name_no_path_and_have_the_names_of_json():
 
 
 def test_choices_come_best_first_and_twins_by_their_first_place():
-    found = ranked({"scores": [0.1, 0.7, 0.2]}, {"choices": ["a", "b", "c"]}, 2)["ranking"]
+    found = ranked({"scores": [0.1, 0.7, 0.2]}, ["a", "b", "c"], 2)["ranking"]
     assert [(each["index"], each["text"]) for each in found] == [(1, "b"), (2, "c")]
     best = [{"answer": "b", "score": 0.8}, {"answer": "a", "score": 0.2}]
-    found = ranked({"n_best": best}, {"candidates": ["a", "b", "a"]}, None)["ranking"]
+    found = ranked({"n_best": best}, ["a", "b", "a"], None)["ranking"]
     assert [(each["index"], each["text"]) for each in found] == [(1, "b"), (0, "a")]
 
 
@@ -46,7 +46,7 @@ def test_a_question_is_cut_only_where_the_request_says_so(tiny_longformer, tmp_p
     run = make_run(tiny_longformer, tmp_path / "run", "squad", task="max_question: 4")
     served = Served(str(run))
     fields = {"question": "when does this agreement end?", "context": "it ends."}
-    example = served.example(fields, 1)
+    (example,) = served.examples([fields])
     with pytest.raises(UserError, match='^input 1: the question is too long; "truncate": true'):
         served.variant(RequestOptions.of({})).encode(example)
     assert served.variant(RequestOptions.of({"truncate": True})).encode(example)[0]["flags"][
@@ -57,9 +57,9 @@ def test_a_question_is_cut_only_where_the_request_says_so(tiny_longformer, tmp_p
 def test_a_long_document_is_not_read_for_each_of_very_many_choices(runs):
     served = Served(str(runs("multiple_choice")))
     body = {"question": "who?", "context": "a" * 600_000, "choices": ["b"] * 100}
-    with pytest.raises(Refused, match="100 choices for a document of this length are too many"):
+    with pytest.raises(UserError, match="100 choices for a document of this length are too many"):
         Native(**body).asked(served, ranking=True)
-    assert Native(**body | {"choices": ["b"] * 9}).asked(served, ranking=True).documents
+    assert Native(**body | {"choices": ["b"] * 9}).asked(served, ranking=True).examples
 
 
 def test_a_field_that_is_not_there_is_named():
