@@ -305,7 +305,8 @@ def _confusion(result: Result) -> list[Chart]:
         for side in ("gold", "answer")
     ]
     table = [[counts[gold, answer] for answer in sides[1]] for gold in sides[0]]
-    return [Matrix("Confusion: right class by row, answer by column", *sides, table)]
+    title = "Confusion: right class by row, answer by column"
+    return [Matrix(title, sides[0], sides[1], table)]
 
 
 def _classes(result: Result) -> list[Chart]:

@@ -376,7 +376,7 @@ def ranked(answer: Answer, texts: Sequence[str], most: int | None) -> Answer:
 
 def _too_deep(value: Any) -> bool:
     """True if lists and objects stand more than `DEEPEST` deep in each other."""
-    level = [[value]]
+    level: list[Any] = [[value]]
     for _ in range(DEEPEST + 1):
         items = (each.values() if isinstance(each, dict) else each for each in level)
         level = [x for each in items for x in each if isinstance(x, dict | list)]
