@@ -65,11 +65,6 @@ def test_texts_of_several_fields_are_one(fine_tuned, tmp_path):
     )
 
 
-def test_fields_may_be_others_than_in_training(fine_tuned):
-    model = ldt.load(str(fine_tuned), data={"text": "words", "id": "key"})
-    assert model({"words": TEXT, "key": "x"}) == ldt.load(str(fine_tuned))(RECORDS[7]) | {"id": "x"}
-
-
 @pytest.mark.parametrize(
     ("document", "what"),
     [

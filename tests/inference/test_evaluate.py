@@ -246,13 +246,6 @@ def test_tables_and_labels_as_people_write_them_are_read_as_a_training_reads_the
     assert [item.words for item in result.items] == [2, 1, 1]
 
 
-def test_copies_of_a_document_are_one_unit(score):
-    gold = [{"text": "same", "label": "a"}] * 2 + [{"text": "other", "label": "b"}]
-    result = score(gold, [{"id": n, "label": "a"} for n in (1, 2, 3)])
-    assert len({item.unit for item in result.items}) == 2
-    assert [item.id for item in result.items] == ["1", "2", "3"]
-
-
 def test_entities_are_scored_by_place_and_type(score):
     gold = [
         {"text": "Ann met Bob", "entities": [{"start": 0, "end": 3, "label": "P"}]},
@@ -277,12 +270,6 @@ def test_entities_are_scored_by_place_and_type(score):
     assert {"gold": "L", "answer": "P", "entities": 1} in result.tables["confusion"]
     assert {"gold": "none", "answer": "P", "entities": 1} in result.tables["confusion"]
     assert result.tables["worst"][0]["where"] == "gold:2"  # a missed one and a false one
-
-
-def test_tags_of_given_words_are_entities_too(score):
-    gold = [{"tokens": [["Ann", "met"], ["Bob"]], "tags": [["B-P", "O"], ["B-P"]]}]
-    result = score(gold, [{"id": 1, "tags": [["B-P", "O"], ["O"]]}], "token_classification")
-    assert (result.metrics["precision"], result.metrics["recall"]) == (100, 50)
 
 
 def test_choices_are_scored_by_place_or_text(score):
@@ -417,14 +404,6 @@ def test_labels_that_one_file_alone_knows_are_told(score):
     assert [row["class"] for row in result.tables["classes"]] == ["a", "b", "c"]
     result = score(gold, [{"id": 1, "label": "a"}, {"id": 2, "label": "q"}])
     assert result.warnings[0] == "pred: classes that no gold document has: 'q'"
-
-
-def test_a_gold_class_without_scores_has_the_probability_0(score):
-    pred = [{"id": n, "label": ["a"], "scores": {"a": 0.7, "b": 0.3}} for n in (1, 2)]
-    result = score([{"label": ["a"]}, {"label": ["c"]}], pred)
-    # Of a, b and c: 0.7, 0.3 and 0; c is right once, a once, b never.
-    assert result.metrics["brier"] == pytest.approx((0.09 + 0.09 + 0 + 0.49 + 0.09 + 1) / 6)
-    assert result.metrics["ece"] == pytest.approx((2 * 0.5 + 2 * 0.3 + 2 * 0.2) / 6)
 
 
 def test_a_recipe_says_how_the_gold_file_is_read(score, tmp_path):

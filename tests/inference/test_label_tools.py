@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -223,21 +221,6 @@ def test_a_text_that_was_kept_needs_no_documents(export):
     assert export(body, "doccano", "data.text=body", "--overwrite", documents=None)[0] == 0
 
 
-def test_documents_are_read_as_predict_reads_them(export):
-    article = {"title": "t", "paragraphs": [{"context": TEXT, "qas": []}]}
-    article["paragraphs"][0]["qas"] = [{"id": "a", "question": "Who?", "answers": []}]
-    with open("squad.json", "w", encoding="utf-8") as stream:
-        json.dump({"data": [article]}, stream)
-    options = ("data.format=squad",)
-    assert export(QUESTIONS[:1], "doccano", *options, documents="squad.json")[0] == 0
-    assert lines()[0]["question"] == "Who?"
-    with open("a.txt", "w", encoding="utf-8", newline="") as stream:
-        stream.write(TEXT)
-    answers = [TOKENS[0] | {"id": "a.txt"}]
-    assert export(answers, "doccano", "--overwrite", documents="a.txt")[0] == 0
-    assert lines()[0]["text"] == TEXT
-
-
 WRONG = {"start": 2, "end": 6, "label": "X", "text": "Bcme"}
 
 
@@ -284,12 +267,6 @@ def test_answers_are_not_overwritten_by_their_export(export):
     code, said = export(TOKENS, "doccano", "--overwrite", output="answers.jsonl")
     assert (code, "a file that is read" in said) == (2, True)
     assert lines("answers.jsonl")[1] == TOKENS[1]
-
-
-def test_the_help_imports_no_torch():
-    code = "import sys; from ldt import cli\ntry: cli.main(['labels', 'export', '--help'])\n"
-    code += "except SystemExit: sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
 
 
 def test_documents_may_be_of_another_encoding_and_answers_a_table(export):

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from io import BytesIO, TextIOWrapper
 from itertools import count, cycle
 from pathlib import Path
 
@@ -19,8 +18,7 @@ from classified import LABELS, RECIPE, answer, lines_of, make_run, read, write
 from transformers import AutoTokenizer
 
 from ldt.attention import matmul
-from ldt.errors import DataError, ModelError, RecipeError, Terminated, UserError
-from ldt.inference import predict as module
+from ldt.errors import DataError, ModelError, Terminated, UserError
 from ldt.inference import stream
 from ldt.inference.predict import predict
 from ldt.inference.predictor import EncoderPredictor
@@ -142,13 +140,6 @@ def test_a_model_that_is_not_fine_tuned_has_no_answers(fine_tuned, tiny_longform
         predict(source, model=str(folder))
 
 
-def test_a_recipe_that_asks_for_more_than_the_model_takes_is_refused(fine_tuned, tmp_path):
-    run = shutil.copytree(fine_tuned, tmp_path / "run")
-    (run / "recipe.yaml").write_text(RECIPE.replace("64", "4096"))
-    with pytest.raises(RecipeError, match=r"max_length: 4,096 tokens, the model takes 128"):
-        predict(write(tmp_path / "docs.jsonl", lines_of(1)), model=str(run))
-
-
 def test_bf16_says_how_far_its_answers_are_off(fine_tuned, tmp_path, caplog):
     docs, exact, fast = (tmp_path / name for name in ("docs.jsonl", "exact.jsonl", "fast.jsonl"))
     write(docs, lines_of(20))
@@ -163,16 +154,6 @@ def test_bf16_says_how_far_its_answers_are_off(fine_tuned, tmp_path, caplog):
     assert scores[0] != scores[1]
     said = float(re.search(r"they are ([\d.]+) off at most", caplog.text)[1]) + 0.005  # rounded
     assert np.abs(np.subtract(*scores)).max() <= said / 2  # two logits, of a slope of 1/4 at most
-
-
-@pytest.mark.parametrize(("kind", "native"), [("bf16", False), ("bf16", True), ("fp32", False)])
-def test_bf16_on_a_cpu_without_it_is_warned_of(
-    fine_tuned, tmp_path, monkeypatch, caplog, kind, native
-):
-    monkeypatch.setattr(matmul, "has_bfloat16", lambda: native)
-    docs = write(tmp_path / "docs.jsonl", lines_of(1))
-    predict(docs, model=str(fine_tuned), output=str(tmp_path / "a"), device="cpu", precision=kind)
-    assert ("int8 is faster" in caplog.text) == (kind == "bf16" and not native)
 
 
 def test_no_device_of_that_name_is_told(fine_tuned, tmp_path):
@@ -219,13 +200,6 @@ def test_skipped_records_are_kept_beside_the_answers(fine_tuned, tmp_path, log):
     assert not (tmp_path / "answers.jsonl.rejects.jsonl").exists()
 
 
-def test_rejects_of_a_stream_are_kept_in_the_current_directory():
-    assert str(module.rejects_path("-", None)) == "stdin.rejects.jsonl"
-    assert str(module.rejects_path("data/docs.jsonl.gz", "-")) == "docs.jsonl.gz.rejects.jsonl"
-    assert str(module.rejects_path("-", "out/a.jsonl")) == "out/a.jsonl.rejects.jsonl"
-    assert str(module.rejects_path("-", os.devnull)) == "stdin.rejects.jsonl"
-
-
 def test_a_named_pipe_is_written_to_and_not_replaced(fine_tuned, tmp_path):
     source = write(tmp_path / "docs.jsonl", lines_of(2))
     pipe = tmp_path / "pipe"
@@ -236,18 +210,6 @@ def test_a_named_pipe_is_written_to_and_not_replaced(fine_tuned, tmp_path):
     os.close(reader)
     assert [json.loads(each)["id"] for each in answers] == ["doc-0", "doc-1"]
     assert pipe.is_fifo()
-
-
-def test_a_pipe_gives_the_answers_of_the_file(fine_tuned, tmp_path, monkeypatch, capfdbinary):
-    lines = lines_of(12)
-    _, expected = answer(write(tmp_path / "docs.jsonl", lines), fine_tuned, tmp_path)
-    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO("\n".join(lines).encode())))
-    monkeypatch.setattr(module, "pauses", lambda source: source == "-")
-    assert predict("-", model=str(fine_tuned)) == 0
-    answers = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
-    assert [each["id"] for each in answers] == [each["id"] for each in expected]
-    for each, other in zip(answers, expected, strict=True):
-        assert each["scores"] == pytest.approx(other["scores"], abs=1e-5)
 
 
 def test_interrupted_runs_end_in_the_bytes_of_an_uninterrupted_one(

@@ -122,15 +122,6 @@ def test_files_that_ray_does_not_read_are_refused(tmp_path, monkeypatch, names, 
         ray_data._documents(names)
 
 
-def test_files_of_one_kind_have_a_reader(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("b.jsonl", "a.jsonl.gz"):
-        (tmp_path / name).touch()
-    paths = [str(tmp_path / name) for name in ("a.jsonl.gz", "b.jsonl")]
-    assert ray_data._documents(["*.jsonl*"]) == (paths, "read_json")
-    assert ray_data._documents(["s3://b/c.parquet"]) == (["s3://b/c.parquet"], "read_parquet")
-
-
 def test_a_folder_with_answers_stays_unless_it_is_asked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     target = str(tmp_path / "answers")
@@ -150,19 +141,6 @@ def test_a_folder_with_answers_stays_unless_it_is_asked_for(tmp_path, monkeypatc
     assert (tmp_path / "answers").is_dir()
     assert ray_data._target("answers", False, True) == target
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("machines", "pool"),
-    [
-        ({"CPU": 2.0}, (1, {"num_cpus": 1})),
-        ({"CPU": 1.0}, (1, {"num_cpus": 1})),
-        ({"CPU": 33.0}, (8, {"num_cpus": 4})),
-        ({"CPU": 64.0, "GPU": 4.0}, (4, {"num_gpus": 1})),
-    ],
-)
-def test_actors_leave_room_for_reading(machines, pool):
-    assert ray_data._pool(machines) == pool
 
 
 @pytest.mark.nightly

@@ -24,7 +24,6 @@ from ldt.inference import executor as module
 from ldt.inference.agreement import Agreement
 from ldt.inference.engine import ModelMaker, read_recipe
 from ldt.inference.executor import Seat, Workers
-from ldt.inference.inputs import prefetch
 from ldt.inference.options import PredictOptions
 from ldt.inference.predict import predict
 from ldt.inference.stream import Answering, LocalExecutor
@@ -183,38 +182,6 @@ def test_an_error_in_a_worker_is_raised_here_after_the_answers_before_it(
         answered(documents(100, n50=what))
     assert "in a worker process:\nTraceback" in error.value.__notes__[0]
     assert sink.ids() == list(range(1, 49))
-
-
-def test_no_more_than_two_groups_for_each_worker_wait(answered, sink):
-    ahead_of_answers = []
-
-    def source():
-        for example in documents(400):
-            ahead_of_answers.append(example.id - len(sink.ids()))
-            yield example
-
-    answered(source())
-    largest = max(map(len, sink.groups))
-    assert 2 * largest < max(ahead_of_answers) <= (2 * len(TWO) + 1) * largest
-
-
-def test_a_pipe_that_pauses_gets_the_answers_that_wait(answered, sink, tmp_path):
-    def records(on_error):
-        yield from documents(30)
-        deadline = time.monotonic() + 60
-        while len(sink.ids()) < 30 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        seen.append(len(sink.ids()))
-        yield from documents(60)[30:]
-
-    seen = []
-    with Workers([Lengths(str(tmp_path))] * 2, TWO) as workers:
-        workers.start()
-        workers.load(workers.settings())
-        source = prefetch(records, None, busy=workers.busy)
-        answer_all(source, Lengths("."), sink, batch_tokens=8, executor=workers)
-    assert seen == [30]
-    assert sink.ids() == list(range(1, 61))
 
 
 def test_the_first_200_answers_are_compared_where_the_models_are(answered, sink):

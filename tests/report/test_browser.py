@@ -6,7 +6,7 @@ import time
 
 import pytest
 from browsers import shown_text, violations
-from report_examples import HOSTILE, documents, example, hostile, prose
+from report_examples import HOSTILE, example, hostile, prose
 
 from ldt.report.html import visible
 from ldt.report.model import ANSWER, GOLD, PASSAGE, Document, Mark, Report
@@ -148,21 +148,6 @@ def test_whatever_the_marks_every_character_is_there_once_and_in_its_marks(shown
         assert marked == "".join(text[place] for place in sorted(places))
 
 
-def test_what_is_left_out_of_a_very_long_text_is_counted(shown):
-    text = "x" * 1_000_000
-    marks = [Mark(500_000, 500_010, GOLD, "gold")]
-    documents = [Document("d", "", text, marks=marks), Document("e", "", "y")]
-    page = shown(Report("t", "s", documents=documents), "#document-1")
-    assert opened(page) == "d"
-    assert page.locator("#document .gap").all_text_contents() == [
-        *("496,000 characters left out", "497,000 characters left out"),
-    ]
-    assert page.locator("#document .text mark.gold").all_inner_texts() == ["x" * 10]
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    page.locator("#next").click()
-    until(page, TITLE, "e")
-
-
 def test_keys_go_through_the_documents(shown):
     page = shown(example())
     page.locator("#filters label", has_text="Wrong").click()
@@ -183,30 +168,6 @@ def test_keys_go_through_the_documents(shown):
     page.locator("#search").focus()
     page.keyboard.press("j")
     assert page.locator("#search").input_value() == "j", "in a field a letter is a letter"
-
-
-def test_the_tab_key_reaches_all_controls_and_is_seen(shown):
-    page = shown(example(documents=documents(3)))
-    reached = []
-    for _ in range(60):
-        page.keyboard.press("Tab")
-        reached.append(
-            page.evaluate("document.activeElement.id || document.activeElement.textContent")
-        )
-        outline = page.evaluate(
-            """() => { const each = document.activeElement;
-            const seen = each.type === 'radio' ? each.nextElementSibling : each;
-            return getComputedStyle(seen).outlineStyle; }"""
-        )
-        if page.evaluate("document.activeElement === document.body"):
-            break
-        assert outline == "solid", reached
-    assert reached[0] == "Skip to the documents"
-    reached = reached[reached.index("search") :]  # the lists of errors have links too
-    order = [
-        reached.index(name) for name in ("search", "No.", "Document", "contract-0", "contract-2")
-    ]
-    assert order == sorted(order)
 
 
 def test_a_link_to_a_document_opens_it_whatever_is_filtered(shown):
@@ -245,18 +206,6 @@ def test_no_width_scrolls_sideways_and_no_scheme_bars_anyone(shown, width, schem
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     light = min(map(int, re.findall(r"\d+", background))) > 200
     assert light is (scheme == "light")
-
-
-def test_print_shows_the_document_and_no_controls(shown):
-    page = shown(example(), "#document-4", color_scheme="dark")
-    opened(page)
-    page.emulate_media(media="print")
-    for selector in (".controls", ".listing .row", "#document .row"):
-        assert page.locator(selector).is_hidden()
-    assert page.locator("#document .text").is_visible()
-    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert background == "rgb(255, 255, 255)"
-    assert page.pdf()[:4] == b"%PDF"
 
 
 def test_without_a_script_figures_charts_and_tables_are_there(shown):

@@ -221,22 +221,6 @@ def test_counts_are_no_figures_and_some_of_the_questions_have_a_table():
     )
 
 
-def test_a_run_without_documents_has_the_reliability_of_its_training(folder):
-    row = {"answers": 7, "probability": 0.75, "right": 0.5}
-    decided = {"decisions": {"calibration": {"reliability": [row]}}}
-    (folder / "metrics.json").write_text(json.dumps(RESULTS | decided))
-    found = charts(build.report(Subject("r", Run(folder).describe())))
-    points = found["Reliability: how often answers of a probability are right"]
-    assert points.series == {"answers": [(75.0, 50.0)]}
-
-
-def test_what_has_no_course_and_no_other_group_is_not_drawn():
-    items = [Item(str(n), n, {"f1": 1.0}, 10, 0.1) for n in range(3)]
-    assert curves.of_result(Result("x", items, {"f1": 1.0}, "documents", [], []), "f1") == []
-    log = [{"step": 1, "eval_f1": 50.0, "learning_rate": 1.0}]
-    assert curves.of_training(log, "f1") == []
-
-
 def test_a_run_shows_what_it_logged(folder):
     found = build.report(Subject("r", Run(folder).describe()))
     drawn = charts(found)

@@ -139,19 +139,6 @@ def test_answers_without_a_document_in_common_are_refused():
         compare([of_means("A", [1.0], ids=["a"]), of_means("B", [1.0], ids=["b"])])
 
 
-def test_one_document_has_no_interval():
-    found = compare([of_means("A", [0.0]), of_means("B", [1.0])])
-    em = difference(found, "em")
-    assert (em.difference, em.interval, em.above) == (100, None, None)
-
-
-def test_a_metric_that_one_side_lacks_has_no_difference():
-    first, second = of_means("A", [0.0, 1.0]), of_means("B", [1.0, 1.0])
-    second.result.metrics["ece"] = 0.5
-    ece = difference(compare([first, second]), "ece")
-    assert (ece.first, ece.value, ece.difference, ece.interval) == (None, 0.5, None, None)
-
-
 def test_the_documents_that_changed_most_come_first():
     first = of_means("A", [0.9, 0.2, 0.5, 0.5])
     second = of_means("B", [0.8, 0.9, 0.5, 0.1])

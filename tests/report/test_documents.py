@@ -111,17 +111,6 @@ def test_without_gold_documents_are_in_the_order_of_the_answers_with_the_texts_t
         files(None, [scored("a", 0.75, id="z")], documents="texts")
 
 
-def test_labels_alone_are_gold_beside_documents(files):
-    gold = [{"id": "q", "label": "a"}, {"id": "r", "label": "b", "text": "its own"}]
-    write(Path("texts"), {"id": "q", "text": TEXT, "label": "c"}, {"id": "r", "text": "r"})
-    _, documents = files(
-        gold, [scored("a", 0.75, id="q")], format="classification", documents="texts"
-    )
-    assert [(each.text, each.gold) for each in documents] == [(TEXT, "a"), ("its own", "b")]
-    assert documents[1].notes == ["no answer in the file"]
-    assert (documents[1].answer, documents[1].verdict) == (None, "no answer")
-
-
 def test_entities_are_marked_in_texts_and_in_words(files):
     fee, cap = place("fee"), place("cap")
     gold = [{"id": 1, "text": TEXT, "entities": [fee | {"label": "F"}, cap | {"label": "C"}]}]
@@ -146,18 +135,6 @@ def test_entities_are_marked_in_texts_and_in_words(files):
         mark("Ann 😀", GOLD, "P", text=document.text),
         mark("Bob", GOLD, "P", text=document.text),
     ]
-
-
-def test_conll_files_are_gold_of_words(files):
-    gold = "-DOCSTART- O\n\nAnn B-P\nmet O\n\nBob B-P\n"
-    answer = {"id": 1, "tags": [["B-P", "O"], ["O"]]}
-    result, (document,) = files(gold, [answer], format="conll")
-    assert result.metrics["recall"] == 50
-    assert (document.text, document.gold, document.answer) == (
-        "Ann met\nBob",
-        "P: Ann; P: Bob",
-        "P: Ann",
-    )
 
 
 def squad(*answers):
@@ -393,35 +370,6 @@ def test_the_doubtful_label_is_the_one_that_was_planted(files):
     assert files(gold, answers, format="classification")[1][3].doubt is None
     logits = [answer | {"scores": {"a": 3.0, "b": -3.0}} for answer in answers]
     assert {each.doubt for each in files(gold, logits, format="classification")[1]} == {None}
-
-
-def test_of_several_labels_the_most_doubtful_counts(files):
-    gold = [{"text": "x", "label": ["a"] if n % 2 else []} for n in range(20)]
-    answers = [
-        {
-            "id": n + 1,
-            "label": each["label"],
-            "scores": {"a": 0.9 if each["label"] else 0.1, "b": 0},
-        }
-        for n, each in enumerate(gold)
-    ]
-    gold[4]["label"] = ["a"]
-    _, documents = files(gold, answers, format="classification")
-    assert [n for n, each in enumerate(documents) if each.doubt is not None] == [4]
-    assert documents[4].doubt == pytest.approx(0.9)
-    for answer in answers:
-        answer["scores"] = {name: 8 * score - 4 for name, score in answer["scores"].items()}
-    assert {each.doubt for each in files(gold, answers, format="classification")[1]} == {None}
-
-
-def test_a_recipe_with_a_published_layout_has_its_metric(files):
-    recipe = "task: {name: squad}\nmodel: {path: x}\ndata: {train: x.json, format: squad}\n"
-    Path("recipe.yaml").write_text(recipe)
-    fee = {"text": "fee", "answer_start": place("fee")["start"]}
-    answer = place("fee") | {"answer": "fee", "score": 1.5}
-    for answers, title in (([[fee], [fee]], "squad 1.1"), ([[fee], []], "squad 2.0")):
-        found = [answer | {"id": str(n)} for n in range(2)]
-        assert files(squad(*answers), found, recipe="recipe.yaml")[0].title == title
 
 
 def test_what_cannot_be_read_is_said(files):

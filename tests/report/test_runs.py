@@ -1,14 +1,10 @@
-import io
 import json
 import os
-import re
 from pathlib import Path
 
 import pytest
 from processes import ldt as command
-from rich.console import Console
 
-from ldt.cli.report import COLUMNS, report
 from ldt.errors import UserError
 from ldt.io import files
 from ldt.recipe.run import Run
@@ -214,19 +210,3 @@ def test_no_runs_is_a_line(place):
     done = command("report", "runs", "--gold", "x")
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr == b"error: --gold: no option of a list of runs; runs is no run\n"
-
-
-@pytest.mark.parametrize("width", [40, 60, 80, 140])
-def test_a_terminal_gets_all_of_it_at_any_width(place, monkeypatch, width):
-    make("runs/a-name-that-no-narrow-column-holds")
-    make("runs/b", task="\x1b[31mred")
-    file = io.StringIO()
-    console = Console(file=file, force_terminal=True, width=width, no_color=True)
-    monkeypatch.setattr("ldt.cli.report.stdout", console)
-    monkeypatch.setattr("ldt.cli.results.stdout", console)
-    report()
-    text = re.sub("\x1b\\[[01]m", "", file.getvalue())
-    assert "\x1b[31m" not in text
-    assert max(map(len, text.splitlines())) <= width
-    assert {*COLUMNS} <= set(text.split())
-    assert "runs/a-name-that-no-narrow-column-holds" in text.replace("\n", "").replace(" ", "")

@@ -139,29 +139,6 @@ def test_a_document_is_classified_with_its_passages_where_they_are(server, opene
     assert shown.evaluate("document.activeElement.id") == "mark-0"
 
 
-@pytest.mark.browser
-def test_a_model_that_cuts_documents_off_says_so_and_can_be_told_to(server, opened):
-    server.info = INFO | {"max_input_length": 4096}
-    server.answers["answer"] = lambda body: (
-        (200, LABELLED | {"windows": 1})
-        if body.get("truncate")
-        else (
-            422,
-            {"error": "input 1: 9 of 13 tokens would not be read", "error_type": "Validation"},
-        )
-    )
-    shown = opened()
-    assert "Documents of up to 4,096 tokens are read." in shown.locator("#about").inner_text()
-    shown.fill("#text", TEXT)
-    shown.locator("#ask:not([disabled])").click()
-    shown.locator("#problem:not([hidden])").wait_for()
-    shown.locator("#truncate").check()
-    ask(shown)
-    assert server.asked[-1][1]["truncate"] is True
-    server.info = INFO
-    assert opened().locator("#truncate").is_hidden()
-
-
 def test_a_task_without_a_form_takes_records(server, opened):
     server.info = INFO | {"task": "qasper"}
     server.answers["answer"] = lambda body: (200, {"answer": "yes"})
@@ -204,22 +181,6 @@ def test_a_server_with_a_key_is_asked_with_it(server, opened):
     ask(shown)
     assert server.asked[0][2]["authorization"] == "Bearer secret"
     assert "secret" not in shown.evaluate("JSON.stringify([localStorage, sessionStorage])")
-
-
-@pytest.mark.browser
-def test_a_model_without_passages_answers_without_and_says_why(server, opened):
-    server.answers["answer"] = lambda body: (
-        (422, {"error": "no passages here", "error_type": "Validation"})
-        if "passages" in body
-        else (200, LABELLED | {"passages": []})
-    )
-    shown = opened()
-    ask(shown)
-    assert shown.locator("#status").inner_text().endswith("Without passages: no passages here")
-    server.answers["answer"] = lambda body: (429, {"error": "overloaded"})
-    shown.locator("#ask").click()
-    shown.locator("#problem:not([hidden])").wait_for()
-    assert len(server.asked) == 3, "asked once more only where passages may be the reason"
 
 
 @pytest.mark.browser
