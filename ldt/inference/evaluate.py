@@ -48,7 +48,11 @@ def evaluate(
         UserError: a file that is not there, a recipe that does not suit.
         DataError: a file that cannot be used.
     """
-    asked = recipe_of(format, recipe, overrides)
+    return scored(recipe_of(format, recipe, overrides), gold, pred)
+
+
+def scored(asked: Recipe, gold: Names, pred: Names) -> Result:
+    """Score answers by the task and the data section of a recipe; see `evaluate`."""
     task, data = asked.task, asked.data
     if not task.answers.own and data.format in benchmarks.METRICS:
         return _published(asked, gold, pred)

@@ -74,9 +74,7 @@ def gather(
             Read(each, right, _with_choice(task, data, each, answered.get(str(each.id))))
             for each, right in zip(examples, _rights(task, data, examples, name), strict=True)
         ]
-        result = scores.result_of(
-            answers, gold, asked, format=format, recipe=recipe, overrides=overrides
-        )
+        result = scores.result_of(answers, gold, asked, format)
         items = {item.id: item for item in result.items}
     doubted = _doubts(read)
     if documents is not None:
@@ -133,14 +131,9 @@ def _document(task: Task, data, read: Read, items: Mapping[str, Item], doubt: Do
     right, by_metric = None, dict[str, float]()
     if read.right is not None:
         right, by_metric = scores.of_document(task, data, read, items.get(str(example.id)))
-    unanswered = MISSING
-    if answer is not None:
-        fields = answer.fields
-        silent = fields.get("abstained") or None in (
-            fields.get("label", 0),
-            fields.get("choice", 0),
-        )
-        unanswered = SILENT if silent else ""
+    fields = {} if answer is None else answer.fields
+    silent = fields.get("abstained") or None in (fields.get("label", 0), fields.get("choice", 0))
+    unanswered = MISSING if answer is None else SILENT if silent else ""
     return Document(
         id=str(example.id),
         where=example.where,

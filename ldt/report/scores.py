@@ -64,7 +64,7 @@ def asked(
     overrides: Iterable[str],
     gold: Names | None,
 ) -> Recipe:
-    """The task and the data section by which gold, documents and answers are read.
+    """The recipe by which gold, documents and answers are read.
 
     Args:
         answer: the first one, which tells the task where nothing else does.
@@ -93,27 +93,12 @@ def asked(
     return recipes.of_keys({"name": name}, keys, f"--format {format}" if format else "the answers")
 
 
-def result_of(
-    answers: str,
-    gold: Names,
-    asked: Recipe,
-    *,
-    format: str | None,
-    recipe: str | None,
-    overrides: Iterable[str],
-) -> Result:
+def result_of(answers: str, gold: Names, asked: Recipe, format: str | None) -> Result:
     """The scores of all answers: of a published format by its metric, else as a training's
-    evaluation has them.
-
-    Raises:
-        UserError, DataError: as `ldt.benchmarks.evaluate` and `ldt.inference.evaluate.evaluate`.
-    """
-    data, name = asked.data, asked.task.name
+    evaluation has them; raises as `ldt.inference.evaluate.evaluate` does."""
     if format in METRICS and not asked.task.answers.own:
-        return benchmarks.evaluate(gold, answers, format=format, data=data)
-    kind = format if format in OWN else name if recipe is None else None
-    keys = [*([f"data.format={data.format}"] if format in _PUBLISHED else []), *overrides]
-    return evaluate.evaluate(gold, answers, format=kind, recipe=recipe, overrides=keys)
+        return benchmarks.evaluate(gold, answers, format=format, data=asked.data)
+    return evaluate.scored(asked, gold, answers)
 
 
 def of_document(
