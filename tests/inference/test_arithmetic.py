@@ -1,9 +1,6 @@
-import contextlib
 import json
-from types import SimpleNamespace
 
 import pytest
-import torch
 from classified import lines_of, read, write
 
 from ldt.attention import matmul
@@ -42,31 +39,6 @@ def unfinished(folder, tmp_path, **options):
 
 def precision_of(tmp_path, name=".answers.jsonl.run.json"):
     return json.loads((tmp_path / name).read_text())["precision"]
-
-
-@pytest.mark.parametrize(
-    ("device", "supported", "expected"),
-    [
-        ("cuda:1", True, "bf16"),
-        ("cuda:1", False, "fp32"),
-        ("cpu", True, "fp32"),
-        ("mps", True, "fp32"),
-    ],
-)
-def test_auto_is_bf16_on_a_gpu_that_has_it(monkeypatch, device, supported, expected):
-    asked = []
-
-    def answers(including_emulation):
-        assert not including_emulation  # which would be slower than fp32
-        return supported
-
-    fake = SimpleNamespace(
-        device=lambda device: contextlib.nullcontext(asked.append(str(device))),
-        is_bf16_supported=answers,
-    )
-    monkeypatch.setattr(torch, "cuda", fake)
-    assert precision.automatic(torch.device(device)) == expected
-    assert asked == [device] * device.startswith("cuda")
 
 
 def test_on_a_cpu_the_default_answers_as_fp32_byte_by_byte_and_says_nothing(

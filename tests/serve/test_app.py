@@ -89,16 +89,6 @@ def test_answers_are_those_of_predict_alone_in_a_batch_and_under_load(serve, exp
 
 
 @pytest.mark.nightly
-def test_a_document_of_20000_tokens_is_answered_as_by_predict(serve, runs, tmp_path):
-    here = serve("classification")
-    text = " ".join(random.Random(1).choices(WORDS, k=18_000))
-    (answer,) = predicted(runs("classification"), [{"id": "d", "text": text}], tmp_path)
-    status, found, headers = here.ask("/answer", {"id": "d", "text": text}, timeout=600)
-    assert int(headers["x-compute-tokens"]) > 20_000
-    assert_same(found, answer)
-
-
-@pytest.mark.nightly
 def test_an_exported_model_is_served(tokenizer_folder, tmp_path):
     for name in ("onnx", "onnxruntime", "onnxscript"):
         pytest.importorskip(name, reason=f"{name} is not installed")
