@@ -3,7 +3,7 @@
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from ldt.errors import DataError, UserError
+from ldt.errors import UserError
 
 if TYPE_CHECKING:
     from ldt.benchmarks.base import Benchmark
@@ -53,6 +53,7 @@ def evaluate(
         UserError: an option that the format does not have, a file that is not there.
         DataError: a file that is damaged, of another layout, or without questions.
     """
+    from ldt.benchmarks.base import name_of
     from ldt.data.options import DEFAULTS
     from ldt.io.sources import each
     from ldt.metrics.baseline import no_better
@@ -67,42 +68,10 @@ def evaluate(
     golds, preds = each(gold), each(pred)
     if [*golds, *preds, options.get("na_prob")].count("-") > 1:
         raise UserError("standard input can be one file only; name the other")
-    benchmark = kind(data or DEFAULTS, **options)
-    name = base_name(preds)
-    try:
-        items = benchmark.gold(golds)
-    except DataError as error:
-        raise DataError(f"{error}{_hint(format, golds, preds)}") from None
-    try:
-        answers = benchmark.answers(preds)
-    except DataError as error:
-        raise DataError(f"{error}{_hint(format, (), preds)}") from None
+    benchmark, name = kind(data or DEFAULTS, **options), name_of(preds)
+    items, answers = benchmark.gold(golds), benchmark.answers(preds)
     result = benchmark.aggregate(items, answers, name)
     result.warnings[:0] = unmatched(result, name)
     result.baselines = benchmark.baselines(items, answers, name)
     result.warnings += no_better(result.metrics, result.baselines)
     return result
-
-
-def base_name(files: "Names") -> str:
-    """Name of files in messages."""
-    from ldt.benchmarks.base import name_of
-
-    return name_of(files)
-
-
-def _hint(format: str, golds: "Names", preds: "Names") -> str:
-    """The end of a message on a file that cannot be read: what its beginning looks like.
-
-    Args:
-        golds: none where the predictions cannot be read.
-    """
-    from ldt.benchmarks.recognition import looks_like
-
-    format = format.removesuffix("2")
-    if any(format in looks_like(file) for file in preds):
-        return "; are --gold and --pred swapped?"
-    others = [other for file in golds for other in looks_like(file) if other in METRICS]
-    if others and format not in others:
-        return f"; it looks like a {others[0]} gold file, which --format {others[0]} reads"
-    return ""

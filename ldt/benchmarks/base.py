@@ -1,23 +1,31 @@
 """Base of the published data sets: gold, predictions, their scores, and answers without reading."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, NotRequired, Union
+
+from pydantic import BeforeValidator, Strict, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from ldt.benchmarks.recognition import begins_with_object
 from ldt.data.answer_files import TABLES, answers
 from ldt.data.options import DEFAULTS
-from ldt.errors import DataError, shown
+from ldt.errors import DataError, plural, shown
 from ldt.io import records, strict_json
-from ldt.io.sources import Names, named, only
-from ldt.io.strict_json import take_id
+from ldt.io.records import Example
+from ldt.io.sources import Names, each, named, only
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import Item, Result, compare, mean
 
 Answers = Mapping[Any, Any]  # predictions by id, each as `Benchmark.score` takes it
 
-_DOCUMENTS = {"text", "context", "supports", "facts", "tokens"}  # fields of gold
+# Kinds of fields, for `Shape`. An id may be a whole number, as evaluators' keys are not.
+Id = Annotated[str, BeforeValidator(lambda id: str(id) if type(id) is int else id)]
+Whole = Annotated[int, Strict()]
+Number = Annotated[float, Strict()]
+Truth = Annotated[bool, Strict()]
 
 
 @dataclass
@@ -41,10 +49,16 @@ class Benchmark:
     shown: ClassVar[tuple[str, ...]] = ()
     no_length: ClassVar[str] = ""
     no_place: ClassVar[str] = ""
+    shards: ClassVar[bool] = False  # gold may be several files
+    right: ClassVar[tuple[str, ...]] = ()  # fields of an example that the files of a test set lack
     # Keys of the lines of ldt predict that the layout is made of, and advice where one is missing.
     needs: ClassVar[tuple[str, ...]] = ()
     advice: ClassVar[str] = ""
     marks: ClassVar[tuple[str, ...]] = ("id",)  # one of them begins lines of ldt predict
+
+    read: ClassVar[Any]
+    published: ClassVar[Any]
+    score: ClassVar[Any]
 
     @classmethod
     def options(cls) -> list[str]:
@@ -57,6 +71,22 @@ class Benchmark:
         Raises:
             UserError: there is no such file, or there are several where one is read.
             DataError: it is damaged, of another layout, or has no right answers.
+        """
+        items = []
+        listed = each(files) if self.shards else [only(files, f"the {self.noun}s of {self.title}")]
+        for example in (example for file in listed for example in self.read(file, self.data)):
+            for name in self.right:
+                if name not in example.fields:
+                    what = "the files of a test set cannot be scored"
+                    raise DataError(f"{example.where}: no {name}; {what}")
+            items.append(self.item(example))
+        return checked(items, name_of(files), f"{self.noun}s")
+
+    def item(self, example: Example) -> Item:
+        """A question or document with its right answer, its length and the answer's place.
+
+        Raises:
+            DataError: it has no answer that can be scored.
         """
         raise NotImplementedError
 
@@ -74,35 +104,35 @@ class Benchmark:
         Raises:
             DataError: another layout, or what the published script refuses.
         """
-        return {id: {"answer": text} for id, text in texts_by_id(value, name).items()}
-
-    def published(self, lines: Iterable[dict[str, Any]]) -> Any:
-        """The value of a file of predictions, made of lines of ``ldt predict``."""
-        raise NotImplementedError
-
-    def score(self, right: Any, answer: Any) -> dict[str, float]:
-        """The scores of one answer, from 0 to 1; None is no answer."""
-        raise NotImplementedError
+        return {id: {"answer": text} for id, text in _TEXTS(value, name).items()}
 
     def answers(self, files: Sequence[str]) -> Answers:
         """Predictions of files in the published layout, or of lines or a table of ldt predict.
 
         Raises:
             UserError: there is no such file, or there are several where one is read.
-            DataError: it is damaged, or gold; a line has not what the layout needs.
+            DataError: it is damaged; a line has not what the layout needs.
         """
-        name = name_of(files)
-        if not (
-            self.needs
-            and (begins_with_object(files[0], self.marks) or _is_table(files[0], self.marks))
+        name, marks = name_of(files), self.marks
+        if not self.needs or not (
+            begins_with_object(files[0], marks) or _is_table(files[0], marks)
         ):
             return self.parse(self.load(files), name)
-        lines = OwnLines(self, files)
         try:
-            return self.parse(self.published(iter(lines)), name)
+            return self.parse(self.published(self._lines(files)), name)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             what = f"no key {error}" if isinstance(error, KeyError) else f"{error}"
-            raise DataError(f"{lines.where}: not as ldt predict writes it ({what})") from None
+            raise DataError(f"{name}: not as ldt predict writes it ({what})") from None
+
+    def _lines(self, files: Sequence[str]) -> list[dict[str, Any]]:
+        """Lines of ldt predict that have what the layout needs."""
+        lines = [example for file in files for example in answers(file)]
+        for line in lines:
+            for key in ("id", *self.needs):
+                if key not in line.fields:
+                    raise DataError(f"{line.where}: no field {key!r}; {self.advice}")
+        once(((line.fields.get("language"), str(line.id)) for line in lines), name_of(files))
+        return [line.fields for line in lines]
 
     def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
         """The figures of all questions: here means of their scores.
@@ -114,11 +144,12 @@ class Benchmark:
         metrics: dict[str, float | int] = {**mean([item.scores for item in items])}
         return self.result(items, metrics, *compare([i.id for i in items], answers))
 
-    def result(self, items: Sequence[Item], metrics: dict[str, float | int], *ids, **more):
+    def result(self, items: Sequence[Item], metrics: Mapping[str, float | int], *ids, **more):
         """A result of this data set."""
         known: dict[str, Any] = {"title": self.title, "noun": self.noun, "shown": self.shown}
         known |= {"no_place": self.no_place, "no_length": self.no_length} | more
-        return Result(known.pop("title"), list(items), metrics, self.units, *ids, **known)
+        title = known.pop("title")
+        return Result(title, list(items), {**metrics}, self.units, *ids or ([], []), **known)
 
     def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
         """Predictions that need no reading, by their names in words."""
@@ -142,28 +173,53 @@ class Benchmark:
         return {name: each for name, each in best.items() if self.compared(name)}
 
 
-class OwnLines:
-    """Lines of ldt predict, read one by one; ``where`` is the last one."""
+def always(answer: str, items: Sequence[Item], **more: Any) -> dict[str, Answers]:
+    """One answer to everything, for `Benchmark.constants`."""
+    return {baseline.quoted(answer): {item.id: {"answer": answer} | more for item in items}}
 
-    def __init__(self, benchmark: Benchmark, files: Sequence[str]):
-        self.benchmark, self.files = benchmark, files
-        self.where = named(files)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        seen = set()
-        for file in self.files:
-            for example in answers(file):
-                self.where, fields = example.where, example.fields
-                if "windows" not in fields and not _DOCUMENTS.isdisjoint(fields):
-                    raise DataError(f"{self.where}: looks like a gold file, not like answers")
-                for key in ("id", *self.benchmark.needs):
-                    if key not in fields:
-                        raise DataError(f"{self.where}: no field {key!r}; {self.benchmark.advice}")
-                id = str(example.id), fields.get("language")
-                if id in seen:
-                    raise DataError(f"{self.where}: the id {shown(id[0])} stands twice; each once")
-                seen.add(id)
-                yield fields
+class Shape:
+    """The shape of a JSON value: types, in lists and objects as JSON has them.
+
+    ``name?`` may be missing; {str: type} is an object with any keys; a tuple has alternatives. The
+    value that a call returns has no fields but those that are named.
+
+    Raises:
+        DataError: by a call, of the first field that is missing or of another kind.
+    """
+
+    def __init__(self, shape: Any):
+        self._shape = shape
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        return TypeAdapter(_type(self._shape))
+
+    def __call__(self, value: Any, where: str) -> Any:
+        try:
+            return self._adapter.validate_python(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = f"field {'.'.join(map(str, first['loc']))}: " if first["loc"] else ""
+            what = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
+            raise DataError(f"{where}: {place}found {shown(first['input'])}; {what}") from None
+
+
+def _type(shape: Any) -> Any:
+    if isinstance(shape, list):
+        return list[_type(shape[0])]  # type: ignore[misc]
+    if isinstance(shape, tuple):
+        return Union[tuple(map(_type, shape))]  # noqa: UP007
+    if not isinstance(shape, dict):
+        return shape
+    if [*shape] == [str]:
+        return dict[str, _type(shape[str])]  # type: ignore[misc]
+    types = {name: _type(each) for name, each in shape.items()}
+    optional = {name[:-1]: NotRequired[types.pop(name)] for name in shape if name[-1] == "?"}
+    return TypedDict("object", types | optional)  # type: ignore[misc, operator]
+
+
+_TEXTS = Shape({str: str})
 
 
 def _is_table(file: str, keys: Sequence[str]) -> bool:
@@ -182,31 +238,8 @@ def name_of(source: Names) -> str:
     return "stdin" if named(source) == "-" else named(source)
 
 
-def whole(source: Names, what: str, encoding: str | None) -> strict_json.JsonFile:
-    """The JSON value of the one file of a gold set."""
-    return strict_json.read(only(source, f"the {what}"), encoding)
-
-
-def entries(
-    value: Any, name: str, id_key: str, what: str = "question"
-) -> Iterator[tuple[dict[str, Any], str, str]]:
-    """Yield each entry of a list with its id, and its place for messages.
-
-    Args:
-        name: of the file.
-        id_key: field of the id.
-        what: noun of an entry in messages.
-
-    Raises:
-        DataError: an entry that is no object or has no id.
-    """
-    for number, entry in enumerate(value, 1):
-        id = take_id(entry, id_key, f"{name}: {what} {number:,}")
-        yield entry, id, f"{name}: {id}"
-
-
-def once(keys: Iterable[str], where: str) -> None:
-    """Refuse a key that comes twice.
+def once(keys: Iterable[Any], where: str) -> None:
+    """Refuse a key that comes twice; a tuple is shown by its last.
 
     Raises:
         DataError: the first that does.
@@ -214,11 +247,12 @@ def once(keys: Iterable[str], where: str) -> None:
     seen = set()
     for key in keys:
         if key in seen:
-            raise DataError(f"{where}: the id {shown(key)} stands twice; each question once")
+            id = key[-1] if isinstance(key, tuple) else key
+            raise DataError(f"{where}: the id {shown(id)} stands twice; each question once")
         seen.add(key)
 
 
-def checked(items: list[Item], where: str, noun: str = "questions") -> list[Item]:
+def checked(items: list[Item], where: str, noun: str) -> list[Item]:
     """The items, of which there are some and each id comes once.
 
     Raises:
@@ -230,33 +264,18 @@ def checked(items: list[Item], where: str, noun: str = "questions") -> list[Item
     return items
 
 
-def texts_by_id(value: Any, name: str) -> dict[str, str]:
-    """Predictions that are one object, id to text.
+def same_ids(ids: Sequence[str], answers: Answers, name: str, noun: str) -> None:
+    """Refuse predictions of other questions than those of gold, where the published script stops.
 
     Raises:
-        DataError: another layout, or a prediction that is no text.
+        DataError: a question without a prediction, or a prediction of none.
     """
-    if not isinstance(value, dict):
-        raise DataError(f"{name}: {shown(value)}; expected one object, {{id: answer}}")
-    for key, text in value.items():
-        if not isinstance(text, str):
-            what = f"the prediction is {shown(text)}, expected text"
-            raise DataError(f"{name}: {shown(key)}: {what}")
-    return value
+    for odd, what in zip(compare(ids, answers), ("no prediction of", "no gold of"), strict=True):
+        if odd:
+            what = f"{what} {plural(len(odd), noun)}, such as {odd[0]!r}"
+            raise DataError(f"{name}: {what}; the ids of both files are the same")
 
 
 def by_id(answers: Iterable[dict]) -> dict[str, str]:
     """The published layout {id: answer}."""
     return {str(answer["id"]): answer["answer"] for answer in answers}
-
-
-def number(item: Mapping[Any, Any], key: Any, where: str) -> float:
-    """A number that a prediction has under ``key``.
-
-    Raises:
-        DataError: it is missing, or no number.
-    """
-    value = item.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DataError(f"{where}: {key} is {shown(value)}, expected a number")
-    return float(value)

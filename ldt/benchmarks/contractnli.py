@@ -8,20 +8,19 @@ pairs that count so often each: weights are [resamples, pairs]; every figure is 
 to 100, NaN where it is not defined.
 """
 
-import json
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Benchmark
-from ldt.errors import DataError, UserError, listed, plural, shown
+from ldt.benchmarks.base import Benchmark, Id, Number, Shape, Whole
+from ldt.errors import DataError, UserError, listed, plural
 from ldt.io import strict_json
 from ldt.io.records import Example
-from ldt.io.strict_json import JsonFile, take
 from ldt.metrics import baseline
 from ldt.metrics.result import Item, compare, count_words, defined
 
@@ -38,10 +37,21 @@ SHOWN = (
 )
 
 Figures = dict[str, np.ndarray]
-Side = Literal["left", "right"]
 
 
 # -- read
+
+_SPAN: Any = Annotated[list[Whole], Field(min_length=2, max_length=2)]
+_ANNOTATION: Any = {"choice": Literal[*LABELS], "spans": [Whole]}
+_DOCUMENT: Any = {"id": (str, Whole), "text": str, "spans": [_SPAN]}
+_FILE = Shape(
+    {
+        "documents": [_DOCUMENT | {"annotation_sets?": [{"annotations": {str: _ANNOTATION}}]}],
+        "labels": {str: {"hypothesis": str}},
+    }
+)
+_ENTRY: Any = {"class_probs": dict.fromkeys(LABELS, Number), "span_probs": [Number]}
+_PREDICTIONS = Shape([{"id": Id, "annotation_sets": [{"annotations": {str: _ENTRY}}]}])
 
 
 def read(source: str, data) -> Iterator[Example]:
@@ -53,94 +63,34 @@ def read(source: str, data) -> Iterator[Example]:
 
     Raises:
         DataError: another layout, a span outside of the text, evidence that is no span; a
-            hypothesis that lacks in the annotations or in the labels; a document twice.
+            hypothesis that lacks in the annotations or in the labels.
     """
-    yield from _pairs(strict_json.read(source, data.encoding))
-
-
-def _pairs(file: JsonFile) -> Iterator[Example]:
-    if not (
-        isinstance(file.value, dict)
-        and isinstance(file.value.get("documents"), list)
-        and isinstance(file.value.get("labels"), dict)
-    ):
-        raise DataError(
-            f"{file.name}: {shown(file.value)}, expected an object with documents and labels"
-        )
-    base.once((id for _, id, _ in _documents(file)), file.name)
-    labels = file.value["labels"]
-    for document, id, where in _documents(file):
-        text = take(document, "text", str, where)
-        fields = {"text": text, "spans": _spans(document, len(text), where)}
-        annotations = annotated(document, where) if "annotation_sets" in document else None
-        for key in annotations or ():
-            if key not in labels:
-                raise DataError(f"{where}: the hypothesis {shown(key)} is none of the labels")
-        for key, entry in labels.items():
-            here = f"{where}/{key}"
-            hypothesis = take(entry, "hypothesis", str, here)
-            more = {"hypothesis": hypothesis, "key": key, "document": document["id"]}
-            if annotations is not None:
-                more |= _annotation(annotations, key, len(fields["spans"]), here)
-            yield Example(fields | more, f"{id}/{key}", here)
-
-
-def annotated(document: dict[str, Any], where: str) -> dict[str, Any]:
-    """The annotations of a document by hypothesis, of gold files and of predictions.
-
-    Raises:
-        DataError: it does not have one set of them.
-    """
-    sets = take(document, "annotation_sets", list, where)
-    if len(sets) != 1:
-        raise DataError(f"{where}: {len(sets)} annotation_sets, expected one")
-    return take(sets[0], "annotations", dict, where)
-
-
-def _documents(file: JsonFile) -> Iterator[tuple[dict[str, Any], str, str]]:
-    """Each document with its id and its place in words."""
-    return base.entries(file.value["documents"], file.name, "id", "document")
-
-
-def _spans(document: dict[str, Any], length: int, where: str) -> list[list[int]]:
-    spans = take(document, "spans", list, where)
-    for number, span in enumerate(spans):
-        match span:
-            case [int(start), int(end)] if 0 <= start <= end <= length:
-                pass
-            case _:
-                raise DataError(
-                    f"{where}: span {number:,} is {json.dumps(span):.60}, expected [start, end] "
-                    f"within the {length:,} characters of the text"
-                )
-    return spans
-
-
-def _annotation(annotations: dict[str, Any], key: str, spans: int, where: str) -> dict[str, Any]:
-    """Label and evidence of a hypothesis."""
-    if key not in annotations:
-        raise DataError(f"{where}: the hypothesis lacks in the annotations")
-    entry = annotations[key]
-    label = take(entry, "choice", str, where)
-    if label not in LABELS:
-        raise DataError(f"{where}: choice {label!r}, expected one of {', '.join(LABELS)}")
-    evidence = take(entry, "spans", list, where)
-    for number in evidence:
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < spans:
-            raise DataError(
-                f"{where}: span {shown(number)} as evidence; the document has {spans:,}, from 0"
-            )
-    return {"label": label, "evidence": evidence}
+    file = strict_json.read(source, data.encoding)
+    value = _FILE(file.value, file.name)
+    for document in value["documents"]:
+        text, spans, where = document["text"], document["spans"], f"{file.name}: {document['id']}"
+        for start, end in spans:
+            if not 0 <= start <= end <= len(text):
+                what = f"expected 0 <= start <= end <= {len(text)}, the length of the text"
+                raise DataError(f"{where}: span [{start}, {end}]; {what}")
+        sets = document.get("annotation_sets")
+        annotations = sets[0]["annotations"] if sets else {}
+        if sets and (odd := annotations.keys() ^ value["labels"].keys()):
+            what = "stand only in the annotations or only in the labels"
+            raise DataError(f"{where}: hypotheses that {what}: {listed(sorted(odd))}")
+        for key, label in value["labels"].items():
+            fields = {"text": text, "spans": spans, "hypothesis": label["hypothesis"]}
+            fields |= {"key": key, "document": document["id"]}
+            if sets:
+                evidence = annotations[key]["spans"]
+                if odd := [n for n in evidence if not 0 <= n < len(spans)]:
+                    what = f"span {odd[0]} as evidence; the document has {len(spans):,}, from 0"
+                    raise DataError(f"{where}/{key}: {what}")
+                fields |= {"label": annotations[key]["choice"], "evidence": evidence}
+            yield Example(fields, f"{document['id']}/{key}", f"{where}/{key}")
 
 
 # -- figures of weighted pairs
-
-
-class EvidenceSpans(NamedTuple):
-    """The spans of a document for a hypothesis: [spans] bool, and probabilities."""
-
-    right: np.ndarray
-    scores: np.ndarray
 
 
 def class_figures(weights: np.ndarray, gold: np.ndarray, predicted: np.ndarray) -> Figures:
@@ -171,32 +121,36 @@ def class_figures(weights: np.ndarray, gold: np.ndarray, predicted: np.ndarray) 
 
 
 class SpanTable:
-    """Spans of pairs, counted once so that any weights of the pairs can be scored."""
+    """Spans of pairs, counted once so that any weights of the pairs can be scored.
 
-    def __init__(self, spans: Sequence[EvidenceSpans]):
-        """Count, of each pair, the spans at each threshold that is a right one's score.
+    They are counted, of each pair, at each threshold that is a right one's score. A threshold that
+    lies between two of them has the recall of the higher one, and a lower precision, so that no
+    figure needs it.
 
-        A threshold that lies between two of them has the recall of the higher one, and a lower
-        precision, so that no figure needs it.
-        """
-        owner = np.repeat(np.arange(len(spans)), [each.right.sum() for each in spans])
-        scores = _joined([each.scores[each.right] for each in spans])
-        order = np.argsort(-scores, kind="stable")
-        self.owner, self.thresholds = owner[order], scores[order]  # [thresholds]
-        self.all = self._reaching([each.scores for each in spans])  # [pairs, thresholds]
-        self.right = self._reaching([each.scores[each.right] for each in spans])
-        self.wrong_above = self._reaching([each.scores[~each.right] for each in spans], "right")
-        sizes = [(len(e.right), e.right.sum()) for e in spans]
-        self.spans, self.there = np.array(sizes, np.float64).reshape(-1, 2).T  # [pairs]
-        self.found = np.array([(e.scores > SURE).sum() for e in spans], np.float64)
-        self.true = np.array([(e.right & (e.scores > SURE)).sum() for e in spans], np.float64)
+    Args:
+        right, scores: [spans] of each pair, bool and probabilities.
+    """
 
-    def _reaching(self, scores: Sequence[np.ndarray], side: Side = "left") -> np.ndarray:
-        """Number of scores of each pair that reach each threshold, or lie above it for "right"."""
-        counts = [
-            len(each) - np.searchsorted(np.sort(each), self.thresholds, side) for each in scores
-        ]
-        return np.array(counts, np.float64).reshape(len(scores), len(self.thresholds))
+    def __init__(self, right: Sequence[np.ndarray], scores: Sequence[np.ndarray]):
+        pairs = [*zip(right, scores, strict=True)]
+        owner = np.repeat(np.arange(len(pairs)), [side.sum() for side in right])
+        of_right = np.concatenate([np.zeros(0), *(each[side] for side, each in pairs)])
+        order = np.argsort(-of_right, kind="stable")
+        self.owner, thresholds = owner[order], of_right[order]  # [thresholds]
+
+        def counts(chosen: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+            rows = [chosen(side[:, None], each[:, None]).sum(0) for side, each in pairs]
+            return np.array(rows, np.float64).reshape(len(pairs), len(thresholds))
+
+        # [pairs, thresholds]
+        self.all = counts(lambda side, each: each >= thresholds)
+        self.right = counts(lambda side, each: side & (each >= thresholds))
+        self.wrong_above = counts(lambda side, each: ~side & (each > thresholds))
+        # [pairs]
+        self.spans = np.array([len(side) for side, _ in pairs], np.float64)
+        self.there = np.array([side.sum() for side, _ in pairs], np.float64)
+        self.found = np.array([(each > SURE).sum() for _, each in pairs], np.float64)
+        self.true = np.array([(side & (each > SURE)).sum() for side, each in pairs], np.float64)
 
     def figures(self, weights: np.ndarray) -> Figures:
         """Return map, precision at recalls, roc_auc; and precision, recall, f1 and accuracy of the
@@ -230,11 +184,6 @@ class SpanTable:
         return figures
 
 
-def binary(entailment: float, contradiction: float) -> int:
-    """The class where only these two are asked for; entailment at a tie."""
-    return CONTRADICTION if contradiction > entailment else ENTAILMENT
-
-
 def mean_defined(figures: Sequence[Figures]) -> Figures:
     """The mean of each figure over those where it is defined; NaN where it is so nowhere, none of
     nothing."""
@@ -260,63 +209,111 @@ def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
         return np.where(whole > 0, 100 * part / whole, np.nan)
 
 
-def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.zeros(0), *arrays])
-
-
 class HypothesisPair(NamedTuple):
-    """A document and a hypothesis; ``spans`` is None where gold does not mention it, where
-    evidence is not scored. Classes are numbers in `LABELS`."""
+    """A document and a hypothesis: numbers of classes in `LABELS`, and its spans [spans].
+
+    ``binary`` is what is predicted of entailment and contradiction only, entailment at a tie;
+    ``right`` is None where gold does not mention it, where evidence is not scored.
+    """
 
     document: str
     key: str
     gold: int
     predicted: int
-    binary: int  # predicted of entailment and contradiction only
-    spans: EvidenceSpans | None
+    binary: int
+    right: np.ndarray | None
+    scores: np.ndarray
 
 
-class _Scorer:
-    """Some of the pairs, scored together."""
+def _pair(gold: Mapping[str, Any], classes: Mapping[str, float], spans: Any) -> HypothesisPair:
+    """A pair with the probabilities of its classes and of its spans."""
+    shares, scores = [classes[label] for label in LABELS], np.array(spans, np.float64)
+    label = LABELS.index(gold["label"])
+    right = None if label == NOT_MENTIONED else _evidence(gold, scores)
+    both = CONTRADICTION if shares[CONTRADICTION] > shares[ENTAILMENT] else ENTAILMENT
+    document, predicted = str(gold["document"]), int(np.argmax(shares))
+    return HypothesisPair(document, gold["key"], label, predicted, both, right, scores)
 
-    def __init__(
-        self, pairs: Sequence[HypothesisPair], binary: Sequence[bool], numbers: Sequence[int]
-    ):
-        """Take the pairs of these ``numbers``.
 
-        Args:
-            binary: of all pairs, whether they have a part in class_binary.
-        """
-        self.all = list(numbers)
-        self.binary = [number for number in numbers if binary[number]]
-        self.with_spans = [number for number in numbers if pairs[number].spans is not None]
-        chosen = [pairs[number] for number in self.all]
-        self.gold = np.array([pair.gold for pair in chosen])
-        self.predicted = np.array([pair.predicted for pair in chosen])
-        self.binary_gold = np.array([pairs[number].gold for number in self.binary])
-        self.binary_predicted = np.array([pairs[number].binary for number in self.binary])
-        self.table = SpanTable([pair.spans for pair in chosen if pair.spans is not None])
+def _evidence(gold: Mapping[str, Any], scores: np.ndarray) -> np.ndarray:
+    return np.isin(np.arange(len(scores)), gold["evidence"])
 
-    def span(self, weights: np.ndarray) -> Figures:
-        """Figures of the evidence; weights are [resamples, all pairs] here and below."""
-        return _prefixed("span", self.table.figures(weights[:, self.with_spans]))
 
-    def classes(self, weights: np.ndarray) -> Figures:
-        """Figures of the classes of all pairs."""
-        figures = class_figures(weights[:, self.all], self.gold, self.predicted)
-        return _prefixed("class", figures)
+class Groups:
+    """Figures of groups of pairs."""
 
-    def two_classes(self, weights: np.ndarray) -> Figures:
-        """Figures of entailment against contradiction; undefined where gold does not have both."""
-        weights = weights[:, self.binary]
-        figures = class_figures(weights, self.binary_gold, self.binary_predicted)
-        both = ~np.isnan(figures["f1_mean"])
-        figures = {name: np.where(both, value, np.nan) for name, value in figures.items()}
-        return _prefixed("class_binary", figures)
+    def __init__(self, pairs: Sequence[HypothesisPair]):
+        self.pairs = pairs
+        labels: dict[str, set[int]] = {}
+        for pair in pairs:
+            labels.setdefault(pair.key, set()).add(pair.gold)
+        # Pairs that count in class_binary: gold has both classes of the hypothesis somewhere.
+        both = {key for key, names in labels.items() if len(names - {NOT_MENTIONED}) == 2}
+        self.two = np.array([pair.gold != NOT_MENTIONED and pair.key in both for pair in pairs])
 
-    def figures(self, weights: np.ndarray) -> Figures:
-        """All of them."""
-        return self.span(weights) | self.classes(weights) | self.two_classes(weights)
+    def of(self, numbers: Sequence[int]) -> Callable[[np.ndarray], Figures]:
+        """Figures of the pairs of these numbers, given weights of all pairs."""
+        chosen = [self.pairs[number] for number in numbers]
+        gold, predicted, binary = np.array([pair[2:5] for pair in chosen]).T
+        spans = [number for number in numbers if self.pairs[number].right is not None]
+        sides = [(pair.right, pair.scores) for pair in chosen if pair.right is not None]
+        table = SpanTable(*zip(*sides, strict=True)) if sides else SpanTable([], [])
+
+        def figures(weights: np.ndarray) -> Figures:
+            two = class_figures(weights[:, numbers] * self.two[numbers], gold, binary)
+            both = ~np.isnan(two["f1_mean"])  # undefined where gold does not have both classes
+            return {
+                **_prefixed("span", table.figures(weights[:, spans])),
+                **_prefixed("class", class_figures(weights[:, numbers], gold, predicted)),
+                **_prefixed("class_binary", {n: np.where(both, v, np.nan) for n, v in two.items()}),
+            }
+
+        return figures
+
+    def by(self, key: Callable[[HypothesisPair], Hashable]) -> dict[Hashable, Callable]:
+        """The figures (`of`) of each group, which ``key`` tells of a pair."""
+        members: dict[Hashable, list[int]] = {}
+        for number, pair in enumerate(self.pairs):
+            members.setdefault(key(pair), []).append(number)
+        return {group: self.of(numbers) for group, numbers in members.items()}
+
+    def subsets(self, by_key: Mapping[Hashable, Callable]) -> dict[str, dict[str, float | int]]:
+        """The figures of `SHOWN` in the other published groups, then of each hypothesis."""
+        once = np.ones((1, len(self.pairs)))
+        alone: dict[str, list[Figures]] = {}  # of the spans of each pair
+        for number, pair in enumerate(self.pairs):
+            if pair.right is not None:
+                figures = self.of([number])(once)
+                spans = {name: each for name, each in figures.items() if name.startswith("span.")}
+                alone.setdefault(pair.key, []).append(spans)
+        documents = self.by(lambda pair: pair.document).values()
+        by_document = mean_defined([figures(once) for figures in documents])
+        by_pair = mean_defined([one for each in alone.values() for one in each])
+        groups = {
+            "micro_label_micro_doc": self.of(range(len(self.pairs)))(once),
+            "macro_label_macro_doc": mean_defined([mean_defined(each) for each in alone.values()]),
+            "micro_label_macro_doc": by_document | by_pair,
+            **{str(key): figures(once) for key, figures in by_key.items()},
+        }
+        return {name: _shown(figures) for name, figures in groups.items()}
+
+
+def _prefixed(prefix: str, figures: Figures) -> Figures:
+    return {f"{prefix}.{name}": value for name, value in figures.items()}
+
+
+def _shown(figures: Figures) -> dict[str, float | int]:
+    """Those of `SHOWN` that are defined."""
+    values = {name: float(figures[name][0]) for name in SHOWN if name in figures}
+    return {name: value for name, value in values.items() if not np.isnan(value)}
+
+
+def _means(by_key: Mapping[Hashable, Callable], weights: np.ndarray) -> Figures:
+    """The means over the hypotheses."""
+    return mean_defined([figures(weights) for figures in by_key.values()])
+
+
+# -- score
 
 
 def published(answers: Iterable[dict]) -> list[dict]:
@@ -350,9 +347,6 @@ def published(answers: Iterable[dict]) -> list[dict]:
     return list(documents.values())
 
 
-# -- answers
-
-
 @dataclass
 class ContractNLIScorer(Benchmark):
     """ContractNLI: each document and hypothesis needs a prediction; documents that gold does not
@@ -366,60 +360,52 @@ class ContractNLIScorer(Benchmark):
     units = "documents"
     noun = "pair"
     no_place = "evidence may stand in several places"
+    right = ("label",)
     needs = ("document", "key", "scores", "span_probs")
     advice = (
         "answers of evidence_classification have it for documents that ldt predict "
         "data.format=contractnli reads"
     )
+    read = staticmethod(read)
+    published = staticmethod(published)
 
-    def gold(self, files):
-        file, items = base.whole(files, "questions of contractnli", self.data.encoding), []
-        for example in _pairs(file):
-            right = dict(example.fields)
-            if "label" not in right:
-                raise DataError(f"{example.where}: no annotations; files of a test set have none")
-            text, spans = right.pop("text"), len(right["spans"])
-            document = str(right["document"])
-            right["spans"] = spans
-            items.append(Item(str(example.id), document, {}, _length(text), right=right))
-        return base.checked(items, file.name, "documents")
-
-    def published(self, lines):
-        return published(lines)
+    def item(self, example):
+        right = {name: example.fields[name] for name in ("document", "key", "label", "evidence")}
+        right["spans"] = len(example.fields["spans"])
+        words, document = _length(example.fields["text"]), str(right["document"])
+        return Item(str(example.id), document, {}, words, right=right)
 
     def parse(self, value, name):
         """The entry of each document and hypothesis, by "<document>/<hypothesis>"."""
-        if not isinstance(value, list):
-            raise DataError(f"{name}: {shown(value)}; expected a list of documents")
-        documents = [*base.entries(value, name, "id", "document")]
-        base.once((id for _, id, _ in documents), name)
+        documents = _PREDICTIONS(value, name)
+        base.once((document["id"] for document in documents), name)
         return {
-            f"{id}/{key}": entry
-            for document, id, where in documents
-            for key, entry in annotated(document, where).items()
+            f"{document['id']}/{key}": entry
+            for document in documents
+            for entries in document["annotation_sets"]
+            for key, entry in entries["annotations"].items()
         }
 
     def aggregate(self, items, answers, name):
-        ids = [item.id for item in items]
-        missing, extra = compare(ids, answers)
+        missing, extra = compare([item.id for item in items], answers)
         if missing:
             raise DataError(
                 f"{name}: no prediction of {plural(len(missing), 'pair')} of document and "
                 f"hypothesis, such as {missing[0]!r}; each needs one"
             )
-        documents = {item.unit for item in items}
-        for id in extra:
-            document, _, key = id.rpartition("/")
-            if document in documents:
-                what = f"the hypothesis {shown(key)} is none of the gold file"
-                raise DataError(f"{name}: {document}: {what}")
-        pairs = [_pair(item, answers[item.id], name) for item in items]
-        binary = _binary(pairs)
-        by_key = _scorers(pairs, binary, [pair.key for pair in pairs])
+        pairs = []
+        for item in items:
+            entry, spans = answers[item.id], item.right["spans"]
+            if (count := len(entry["span_probs"])) != spans:
+                what = f"{count:,} span_probs; the document has {spans:,} spans"
+                raise DataError(f"{name}: {item.id}: {what}")
+            pairs.append(_pair(item.right, entry["class_probs"], entry["span_probs"]))
+        groups = Groups(pairs)
+        by_key = groups.by(lambda pair: pair.key)
         figures = partial(_means, by_key)
-        metrics = {**defined(figures, np.ones((1, len(pairs))))}
+        metrics = defined(figures, np.ones((1, len(pairs))))
         result = self.result(items, metrics, [], extra, figures=figures)
-        result.subsets = {**_other_groups(pairs, binary, by_key)}
+        result.subsets = groups.subsets(by_key)
         result.shown = tuple(key for key in SHOWN if key in metrics)
         return result
 
@@ -429,20 +415,20 @@ class ContractNLIScorer(Benchmark):
         for item in items:
             labels.setdefault(item.right["key"], []).append(item.right["label"])
         usual = {key: baseline.commonest([label] for label in each) for key, each in labels.items()}
-        return {
-            "always the commonest class": {
-                item.id: {
-                    "class_probs": {
-                        label: float(label == usual[item.right["key"]]) for label in LABELS
-                    },
-                    "span_probs": [0.0] * item.right["spans"],
-                }
-                for item in items
-            }
-        }
+        constant = {}
+        for item in items:
+            shares = {label: float(label == usual[item.right["key"]]) for label in LABELS}
+            zeros = [0.0] * item.right["spans"]
+            constant[item.id] = {"class_probs": shares, "span_probs": zeros}
+        return {"always the commonest class": constant}
 
 
 _length = lru_cache(2)(count_words)  # pairs of one document come one after the other
+
+
+def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return class.accuracy: 1.0 for the right class, else 0.0."""
+    return {"class.accuracy": float(answer is not None and answer.get("label") == right["label"])}
 
 
 def score_all(
@@ -454,13 +440,10 @@ def score_all(
         golds: document, key, label and evidence of each pair.
         answers: scores and span_probs, as `published` takes them.
     """
-    pairs = [
-        _scored(gold, [answer["scores"][label] for label in LABELS], answer["span_probs"])
-        for gold, answer in zip(golds, answers, strict=True)
-    ]
-    by_key = _scorers(pairs, _binary(pairs), [pair.key for pair in pairs])
-    means = defined(partial(_means, by_key), np.ones((1, len(pairs))))
-    return {name: means[name] for name in SHOWN if name in means}
+    both = zip(golds, answers, strict=True)
+    pairs = [_pair(gold, answer["scores"], answer["span_probs"]) for gold, answer in both]
+    by_key = Groups(pairs).by(lambda pair: pair.key)
+    return _shown(_means(by_key, np.ones((1, len(pairs)))))
 
 
 def evidence_map(
@@ -471,120 +454,9 @@ def evidence_map(
     Args:
         golds, answers: evidence, and span_probs, of each.
     """
-    spans = [
-        EvidenceSpans(
-            np.isin(np.arange(len(scores)), gold["evidence"]), np.array(scores, np.float64)
-        )
-        for gold, scores in zip(golds, (each["span_probs"] for each in answers), strict=True)
-        if gold["evidence"]
-    ]
-    figures = SpanTable(spans).figures(np.ones((1, len(spans)))) if spans else {}
-    return {"span.map": float(figures["map"][0])} if spans else {}
-
-
-def _means(by_key: Mapping[Hashable, _Scorer], weights: np.ndarray) -> Figures:
-    """The means over the hypotheses."""
-    return mean_defined([scorer.figures(weights) for scorer in by_key.values()])
-
-
-def _prefixed(prefix: str, figures: Figures) -> Figures:
-    return {f"{prefix}.{name}": value for name, value in figures.items()}
-
-
-def _scorers(
-    pairs: Sequence[HypothesisPair], binary: Sequence[bool], groups: Iterable[Hashable]
-) -> dict[Hashable, _Scorer]:
-    """A scorer of the pairs of each group, given by pair."""
-    members: dict[Hashable, list[int]] = {}
-    for number, group in enumerate(groups):
-        members.setdefault(group, []).append(number)
-    return {group: _Scorer(pairs, binary, numbers) for group, numbers in members.items()}
-
-
-def _binary(pairs: Sequence[HypothesisPair]) -> list[bool]:
-    """True for pairs that count in class_binary: gold says entailment or contradiction, and says
-    both of the hypothesis in some document."""
-    labels: dict[str, set[int]] = {}
-    for pair in pairs:
-        labels.setdefault(pair.key, set()).add(pair.gold)
-    both = {key for key, names in labels.items() if len(names - {NOT_MENTIONED}) == 2}
-    return [pair.gold != NOT_MENTIONED and pair.key in both for pair in pairs]
-
-
-def _other_groups(
-    pairs: Sequence[HypothesisPair], binary: Sequence[bool], by_key: dict[Hashable, _Scorer]
-) -> dict[str, dict[str, float | int]]:
-    """The figures of `SHOWN` in the other published groups, then of each hypothesis."""
-    together = _Scorer(pairs, binary, range(len(pairs)))
-    by_document = _scorers(pairs, binary, [pair.document for pair in pairs])
-    alone: dict[Hashable, list[_Scorer]] = {key: [] for key in by_key}
-    for number, pair in enumerate(pairs):
-        if pair.spans is not None:
-            alone[pair.key].append(_Scorer(pairs, binary, [number]))
-    by_pair = [scorer for scorers in alone.values() for scorer in scorers]
-
-    def of_pairs(weights):
-        return [
-            mean_defined([each.span(weights) for each in scorers])
-            for scorers in alone.values()
-            if scorers
-        ]
-
-    groups = {
-        "micro_label_micro_doc": together.figures,
-        "macro_label_macro_doc": lambda weights: mean_defined(of_pairs(weights)),
-        "micro_label_macro_doc": lambda weights: (
-            mean_defined([each.span(weights) for each in by_pair])
-            | mean_defined([each.classes(weights) for each in by_document.values()])
-        ),
-        **{str(key): scorer.figures for key, scorer in by_key.items()},
-    }
-    by_group = {
-        name: defined(figures, np.ones((1, len(pairs)))) for name, figures in groups.items()
-    }
-    return {
-        name: {key: values[key] for key in SHOWN if key in values}
-        for name, values in by_group.items()
-    }
-
-
-def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return class.accuracy: 1.0 for the right class, else 0.0."""
-    return {"class.accuracy": float(answer is not None and answer.get("label") == right["label"])}
-
-
-def _pair(item: Item, entry: Any, name: str) -> HypothesisPair:
-    """A pair with what is predicted of it.
-
-    Args:
-        name: of the file of predictions.
-    """
-    where = f"{name}: {item.id}"
-    probabilities = take(entry, "class_probs", dict, where)
-    shares = [base.number(probabilities, label, where) for label in LABELS]
-    listed = dict(enumerate(take(entry, "span_probs", list, where)))
-    scores = [base.number(listed, number, f"{where}: span_probs") for number in listed]
-    if len(scores) != (spans := item.right["spans"]):
-        raise DataError(f"{where}: {len(scores):,} span_probs; the document has {spans:,} spans")
-    return _scored(item.right, shares, scores)
-
-
-def _evidence(gold: Mapping[str, Any], scores: Sequence[float]) -> EvidenceSpans:
-    right = np.isin(np.arange(len(scores)), gold["evidence"])
-    return EvidenceSpans(right, np.array(scores, np.float64))
-
-
-def _scored(
-    gold: Mapping[str, Any], shares: Sequence[float], scores: Sequence[float]
-) -> HypothesisPair:
-    """A pair with the probabilities of the classes, in the order of `LABELS`, and of the spans."""
-    label = LABELS.index(gold["label"])
-    spans = None if label == NOT_MENTIONED else _evidence(gold, scores)
-    return HypothesisPair(
-        str(gold["document"]),
-        gold["key"],
-        label,
-        int(np.argmax(shares)),
-        binary(shares[ENTAILMENT], shares[CONTRADICTION]),
-        spans,
-    )
+    scores = [np.array(each["span_probs"], np.float64) for each in answers]
+    pairs = [(_evidence(g, s), s) for g, s in zip(golds, scores, strict=True) if g["evidence"]]
+    if not pairs:
+        return {}
+    table = SpanTable(*zip(*pairs, strict=True))
+    return {"span.map": float(table.figures(np.ones((1, len(pairs))))["map"][0])}

@@ -11,18 +11,21 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Benchmark
-from ldt.errors import DataError, shown
+from ldt.benchmarks.base import Benchmark, Id, Shape, Whole
 from ldt.io import strict_json
 from ldt.io.records import Example
-from ldt.io.strict_json import JsonFile, take, texts
 from ldt.metrics import baseline, word_overlap
 from ldt.metrics.result import Item, compare, count_words
 from ldt.metrics.word_overlap import normalise
 
 SHOWN = ("em", "f1", "sp_em", "sp_f1", "joint_em", "joint_f1")
 CLOSED = {"yes", "no", "noanswer"}  # as normalised; no credit for a part
-_OPTIONAL = {"answer": str, "supporting_facts": list, "type": str, "level": str}
+
+_FACTS: Any = [tuple[str, Whole]]  # title, number of a sentence
+_LABELS: Any = {"answer?": str, "supporting_facts?": [Any], "type?": str, "level?": str}
+_FILE = Shape([{"_id": Id, "question?": str, "context?": [Any]} | _LABELS])
+_INSIDE = Shape({"context?": [tuple[str, list[str]]], "supporting_facts": _FACTS})
+_PREDICTIONS = Shape({"answer": {str: str}, "sp": {str: _FACTS}})
 
 
 def read(source: str, data) -> Iterator[Example]:
@@ -35,17 +38,10 @@ def read(source: str, data) -> Iterator[Example]:
     Raises:
         DataError: another layout.
     """
-    for question, id, where in _questions(strict_json.read(source, data.encoding)):
-        kinds = {"question": str, "context": list}
-        kinds |= {name: kind for name, kind in _OPTIONAL.items() if name in question}
-        fields = {name: take(question, name, kind, where) for name, kind in kinds.items()}
-        yield Example(fields, id, where)
-
-
-def _questions(file: JsonFile) -> Iterator[tuple[dict[str, Any], str, str]]:
-    if not isinstance(file.value, list):
-        raise DataError(f"{file.name}: {shown(file.value)}, expected a list of questions with _id")
-    return base.entries(file.value, file.name, "_id")
+    file = strict_json.read(source, data.encoding)
+    for question in _FILE(file.value, file.name):
+        id = question.pop("_id")
+        yield Example(question, id, f"{file.name}: {id}")
 
 
 class AnswerMatch(NamedTuple):
@@ -109,11 +105,9 @@ def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[st
 
 def published(answers: Iterable[dict]) -> dict[str, dict]:
     """The official layout: {"answer": {id: text}, "sp": {id: [[title, sentence]]}}."""
-    both: dict[str, dict] = {"answer": {}, "sp": {}}
-    for answer in answers:
-        both["answer"][str(answer["id"])] = answer["answer"]
-        both["sp"][str(answer["id"])] = answer["supporting_facts"]
-    return both
+    answers = list(answers)
+    facts = {str(answer["id"]): answer["supporting_facts"] for answer in answers}
+    return {"answer": base.by_id(answers), "sp": facts}
 
 
 @dataclass
@@ -123,72 +117,36 @@ class HotpotQAScorer(Benchmark):
     title = "hotpotqa"
     shown = SHOWN
     no_place = "a hotpotqa file does not tell"
+    right = ("answer", "supporting_facts")
     needs = ("answer", "supporting_facts")
     advice = "answers of hotpotqa have some"
+    read = staticmethod(read)
+    published = staticmethod(published)
+    score = staticmethod(score)
 
-    def gold(self, files):
-        file, items = base.whole(files, "questions of hotpotqa", self.data.encoding), []
-        for question, id, where in _questions(file):
-            facts = _facts(take(question, "supporting_facts", list, where), where)
-            right = {"answer": take(question, "answer", str, where), "facts": facts}
-            items.append(Item(id, id, {}, _words(question, where), right=right))
-        return base.checked(items, file.name)
-
-    def published(self, lines):
-        return published(lines)
-
-    def score(self, right, answer):
-        return score(right, answer)
+    def item(self, example):
+        inside = _INSIDE(example.fields, example.where)
+        words = None
+        if "context" in inside:
+            words = sum(count_words(text) for _, texts in inside["context"] for text in texts)
+        right = {"answer": example.fields["answer"], "facts": set(inside["supporting_facts"])}
+        return Item(str(example.id), example.id, {}, words, right=right)
 
     def parse(self, value, name):
-        if not isinstance(value, dict) or not {"answer", "sp"} <= value.keys():
-            raise DataError(
-                f"{name}: {shown(value)}; expected an object with answer, {{id: text}}, and sp, "
-                "{id: [[title, sentence], ...]}"
-            )
-        answers = super().parse(take(value, "answer", dict, name), f"{name}: answer")
-        whole = {id: dict(answer) for id, answer in answers.items()}
-        for id, facts in take(value, "sp", dict, name).items():
-            whole.setdefault(id, {})["supporting_facts"] = _facts(facts, f"{name}: sp: {id}")
-        return whole
+        both = _PREDICTIONS(value, name)
+        answers = super().parse(both["answer"], name)
+        for id, facts in both["sp"].items():
+            answers.setdefault(id, {})["supporting_facts"] = set(facts)
+        return answers
 
     def aggregate(self, items, answers, name):
         result = super().aggregate(items, answers, name)
         both = [id for id, answer in answers.items() if len(answer) == 2]
         result.missing, _ = compare([item.id for item in items], both)
-        if items[0].words is None:
-            result.no_length = "the gold file has no context"
+        result.no_length = "the gold file has no context"
         return result
 
     def constants(self, items):
         """The most frequent answer, without facts."""
         usual = baseline.commonest([item.right["answer"]] for item in items)
-        answer = {"answer": usual, "supporting_facts": ()}
-        return {baseline.quoted(usual): {item.id: answer for item in items}}
-
-
-def _words(question: dict[str, Any], where: str) -> int | None:
-    """Words of all paragraphs, titles left out; None where the file has none."""
-    if "context" not in question:
-        return None
-    words = 0
-    for paragraph in take(question, "context", list, where):
-        if not isinstance(paragraph, list) or len(paragraph) != 2:
-            raise DataError(f"{where}: {shown(paragraph)} in context, expected [title, sentences]")
-        if not isinstance(paragraph[1], list):
-            raise DataError(f"{where}: the sentences are {shown(paragraph[1])}, expected a list")
-        words += sum(map(count_words, texts(paragraph[1], where)))
-    return words
-
-
-def _facts(listed: Any, where: str) -> set[tuple[str, int]]:
-    if not isinstance(listed, list):
-        raise DataError(f"{where}: {shown(listed)}, expected a list of [title, sentence]")
-    facts = set()
-    for fact in listed:
-        match fact:
-            case [str(title), int(sentence)] if not isinstance(sentence, bool):
-                facts.add((title, sentence))
-            case _:
-                raise DataError(f"{where}: {shown(fact)}, expected [title, number of a sentence]")
-    return facts
+        return base.always(usual, items, supporting_facts=())

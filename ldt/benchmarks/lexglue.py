@@ -6,22 +6,20 @@ JSON lines with the numbers of classes; the figures are micro-f1 and macro-f1, o
 the rules of the published training scripts.
 """
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Benchmark
+from ldt.benchmarks.base import Benchmark, Shape
 from ldt.errors import DataError, UserError, listed, plural, shown
 from ldt.io import records
 from ldt.io.records import Example
 from ldt.io.sources import only
 from ldt.io.streams import beginning
-from ldt.io.strict_json import take, texts
 from ldt.metrics import baseline
 from ldt.metrics.classification import f1_of_draws
 from ldt.metrics.result import Item, count_words, defined
@@ -71,43 +69,39 @@ class LexGlueTask(NamedTuple):
             UserError: there is no such file.
             DataError: a line of another layout.
         """
-        read = records.read(source, format="jsonl", encoding=data.encoding)
-        for number, line in enumerate(read):
-            labels = self.labels(line.fields, line.where)
-            document = text(line.fields, line.where)
+        for line in _lines(source, data.encoding):
+            labels = self.labels(line)
+            document = _DOCUMENT(_text(line), f"{line.where}: text")
             if self.parted and isinstance(document, str):
                 document = re.split(r"\n{2,}", document)
             fields: dict[str, Any] = {"text": document}
             if labels is not None:
                 names = [self.classes[place] for place in labels]
                 fields["label"] = names if self.several else names[0]
-            yield Example(fields, line_id(line, number), line.where)
+            yield replace(line, fields=fields)
 
-    def labels(self, fields: dict[str, Any], where: str) -> list[int] | None:
+    @property
+    def by_number(self) -> str:
+        """Field of the numbers of the classes."""
+        return "labels" if self.several else "label"
+
+    def labels(self, line: Example) -> list[int] | None:
         """The numbers of the classes of a line, None if it has no labels; names that are not among
         the classes are dropped, as the published data set drops them.
 
         Raises:
             DataError: no labels, numbers that are not among the classes.
         """
-        key = self.key(fields)
+        key = next((key for key in (self.raw, self.by_number) if key in line.fields), None)
         if key is None:
             return None
-        values = fields[key] if isinstance(fields[key], list) else [fields[key]]
-        if isinstance(fields[key], list) != self.several:
-            expected = "a list of classes" if self.several else "one class"
-            raise DataError(f"{where}: {key!r} is {shown(fields[key])}; {self.name} has {expected}")
-        if all(isinstance(value, str) for value in values):
-            places = [self.classes.index(value) for value in values if value in self.classes]
-            if not self.several and not places:
-                raise DataError(f"{where}: {key!r} is {values[0]!r}, none of the classes")
-            return sorted(set(places))
-        return numbers(values, len(self.classes), where)
-
-    def key(self, fields: dict[str, Any]) -> str | None:
-        """The field of a line that has the labels; None if there is none."""
-        by_number = "labels" if self.several else "label"
-        return next((key for key in (self.raw, by_number) if key in fields), None)
+        values = line.fields[key] if self.several else [line.fields[key]]
+        if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
+            return numbers(values, len(self.classes), line.where)
+        places = {self.classes.index(value) for value in values if value in self.classes}
+        if not self.several and not places:
+            raise DataError(f"{line.where}: {key!r} is {values[0]!r}, none of the classes")
+        return sorted(places)
 
 
 TASKS = {
@@ -123,51 +117,33 @@ TASKS = {
 }
 
 
-def line_id(line: Example, number: int) -> str | int:
-    """The id that a line states, else its number from 0."""
-    return line.id if line.fields.get("id") not in (None, "") else number
+_DOCUMENT = Shape((str, [str]))
 
 
-def text(fields: dict[str, Any], where: str) -> str | list[str]:
-    """The paragraphs of a line, or its text in one.
-
-    Raises:
-        DataError: it has neither.
-    """
-    key = "facts" if "facts" in fields else "text"
-    if isinstance(fields.get(key), list):
-        return texts(fields[key], where)
-    return take(fields, key, str, where)
+def _text(line: Example) -> Any:
+    """The paragraphs of a line, or its text in one."""
+    return line.fields.get("facts", line.fields.get("text"))
 
 
-def numbers(values: list, classes: int, where: str) -> list[int]:
+def numbers(values: Any, classes: int, where: str) -> list[int]:
     """Numbers of classes in order, each once.
 
     Raises:
-        DataError: one that no class has.
+        DataError: something else, or a number that no class has.
     """
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < classes:
-            raise DataError(
-                f"{where}: label {shown(value)}; there are {classes} classes, from 0 to "
-                f"{classes - 1}"
-            )
+    for value in values if isinstance(values, list) else [values]:
+        if type(value) is not int or not 0 <= value < classes or not isinstance(values, list):
+            what = f"a list of numbers of the {classes} classes, from 0 to {classes - 1}"
+            raise DataError(f"{where}: label {shown(value)}; expected one, or {what}")
     return sorted(set(values))
 
 
-def lines(source: str, encoding: str | None = None) -> list[Example]:
-    """The lines of a file of gold labels or of predictions, each with its id.
-
-    Raises:
-        UserError: there is no such file.
-        DataError: a line that is no JSON object, an id twice.
-    """
-    files = [
-        Example(line.fields, line_id(line, number), line.where)
-        for number, line in enumerate(records.read(source, format="jsonl", encoding=encoding))
-    ]
-    base.once((str(line.id) for line in files), "stdin" if source == "-" else source)
-    return files
+def _lines(source: str, encoding: str | None = None) -> Iterator[Example]:
+    """Yield the lines of a file of gold labels or of predictions, each with the id that it states,
+    else its number from 0."""
+    for number, line in enumerate(records.read(source, format="jsonl", encoding=encoding)):
+        stated = line.fields.get("id") not in (None, "")
+        yield line if stated else replace(line, id=number)
 
 
 # -- score
@@ -219,18 +195,17 @@ def f1(
     return {"micro-f1": figures["micro_f1"], "macro-f1": figures["macro_f1"]}
 
 
-def table(answers: Iterable[dict]) -> str:
+def table(rows: Iterable[Iterable[float]]) -> str:
     """The published table: number of the document from 0 and its logits, with 5 decimals, parted
     by tabs, without a header.
 
     Args:
-        answers: each with ``logits``, one a class, in the order of the gold file.
+        rows: logits of each document in the order of the gold file, one a class.
     """
-    rows = (
-        [str(number), *(f"{logit:.5f}" for logit in answer["logits"])]
-        for number, answer in enumerate(answers)
+    return "".join(
+        "\t".join([str(number), *(f"{logit:.5f}" for logit in row)]) + "\n"
+        for number, row in enumerate(rows)
     )
-    return "".join("\t".join(row) + "\n" for row in rows)
 
 
 def published(answers: Iterable[dict]) -> Iterator[dict]:
@@ -247,10 +222,11 @@ def published(answers: Iterable[dict]) -> Iterator[dict]:
     for answer in answers:
         part, label = _part(answer), answer["label"]
         if part.several:
-            yield {"id": answer["id"], "labels": sorted(map(part.classes.index, label or []))}
+            said: Any = sorted(map(part.classes.index, label or []))
         else:
             likeliest = max(answer["scores"], key=answer["scores"].get)
-            yield {"id": answer["id"], "label": part.classes.index(label or likeliest)}
+            said = part.classes.index(label or likeliest)
+        yield {"id": answer["id"], part.by_number: said}
 
 
 def published_logits(answers: Iterable[dict]) -> str:
@@ -259,9 +235,7 @@ def published_logits(answers: Iterable[dict]) -> str:
     Raises:
         DataError: classes of no part of the benchmark.
     """
-    return table(
-        {"logits": [answer["scores"][name] for name in _part(answer).classes]} for answer in answers
-    )
+    return table([answer["scores"][name] for name in _part(answer).classes] for answer in answers)
 
 
 def part_of(classes: Iterable[str]) -> LexGlueTask | None:
@@ -301,30 +275,38 @@ class LexGlueScorer(Benchmark):
     advice = "answers of classification have both"
     marks = ("scores", "windows")
 
-    def gold(self, files):
-        file = only(files, "the documents of lexglue")
-        items = [
-            Item(str(line.id), line.id, {}, _words(line.fields), right=line)
-            for line in lines(file, self.data.encoding)
-        ]
-        return base.checked(items, base.name_of(files), "documents")
+    def read(self, source, data):
+        """The lines, whose labels are read once the part is known."""
+        return _lines(source, data.encoding)
+
+    def item(self, example):
+        text = _text(example)
+        texts = text if isinstance(text, list) else [text]
+        known = all(isinstance(part, str) for part in texts)
+        words = sum(map(count_words, texts)) if known else None
+        return Item(str(example.id), example.id, {}, words, right=example)
 
     def load(self, files):
         file = only(files, "predictions of lexglue")
-        return lines(file) if _first(file) == "{" else _logits(file, base.name_of(files))
+        head = beginning(file, 1 << 10, lambda head: bool(head.strip()))
+        if head.decode("utf-8-sig", "ignore").lstrip()[:1] == "{":
+            return [*_lines(file)]
+        return _logits(file, base.name_of(files))
 
-    def published(self, lines):
-        return [
-            Example(fields, fields["id"], f"answer {number:,}")
-            for number, fields in enumerate(published(lines), 1)
-        ]
+    @staticmethod
+    def published(lines):
+        """`published` as lines of a file."""
+        return [Example(each, each["id"], f"answer {each['id']}") for each in published(lines)]
 
     def parse(self, value, name):
         """Logits by the number of the document, or classes by its id."""
         rows = isinstance(value, np.ndarray)
         self.part = self._part(value.shape[1] if rows else None, name)
         self.outputs = value.shape[1] if rows else _outputs(self.part)
-        return dict(enumerate(value)) if rows else {str(line.id): line for line in value}
+        if rows:
+            return dict(enumerate(value))
+        base.once((str(line.id) for line in value), name)
+        return {str(line.id): line for line in value}
 
     def _part(self, columns: int | None, name: str) -> LexGlueTask:
         """The part of the benchmark that predictions are of.
@@ -332,24 +314,20 @@ class LexGlueScorer(Benchmark):
         Args:
             columns: logits of a row; None of lines.
         """
-        if columns is None:
-            if self.task is None:
-                raise UserError(
-                    f"{name}: lines do not tell the number of classes; --task {'|'.join(TASKS)} "
-                    "does"
-                )
-            return TASKS[self.task]
         part = None if self.task is None else TASKS[self.task]
+        if columns is None and part is None:
+            what = f"--task {'|'.join(TASKS)} does"
+            raise UserError(f"{name}: lines do not tell the number of classes; {what}")
         fitting = {*BY_COLUMNS} if part is None else {len(part.classes), _outputs(part)}
-        if columns not in fitting:
+        if columns is not None and columns not in fitting:
             expected = " or ".join(map(str, sorted(fitting)))
             what = f"{self.task or 'lexglue'} has {expected}"
             raise DataError(f"{name}: {plural(columns, 'logit')} a row; {what}")
-        return part or BY_COLUMNS[columns]
+        return part or BY_COLUMNS[columns or 0]
 
     def aggregate(self, items, answers, name):
         part, size = self.part, self.outputs
-        right = _indicators((_gold_labels(part, item.right) for item in items), size)
+        right = _indicators([_gold_labels(part, item.right) for item in items], size)
         if len(answers) != len(right):
             raise DataError(
                 f"{name}: {plural(len(answers), 'row')}; the gold file has "
@@ -358,27 +336,21 @@ class LexGlueScorer(Benchmark):
         if 0 in answers:
             predicted = decided(np.array([*answers.values()]), several=part.several)
         else:
-            chosen = (self._classes(answers.get(item.id), item.id, name) for item in items)
-            predicted = _indicators(chosen, size)
+            base.same_ids([item.id for item in items], answers, name, "document")
+            predicted = _indicators([self._classes(answers[item.id]) for item in items], size)
 
         def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
             return f1(right, predicted, weights, part)
 
-        metrics = {**defined(figures, np.ones((1, len(items))))}
-        title = f"lexglue, {part.name}"
-        return self.result(items, metrics, [], [], figures=figures, title=title)
+        metrics, title = defined(figures, np.ones((1, len(items)))), f"lexglue, {part.name}"
+        return self.result(items, metrics, figures=figures, title=title)
 
-    def _classes(self, line: Example | None, id: str, name: str) -> list[int]:
+    def _classes(self, line: Example) -> list[int]:
         """The numbers of the classes that a line has."""
-        if line is None:
-            raise DataError(f"{name}: no prediction of {id!r}")
-        if "text" in line.fields or "facts" in line.fields:
-            raise DataError(
-                f"{line.where}: looks like a lexglue gold file, not like predictions; are --gold "
-                "and --pred swapped?"
-            )
-        key, kind = ("labels", list) if self.part.several else ("label", int)
-        value: Any = take(line.fields, key, kind, line.where)
+        key = self.part.by_number
+        if key not in line.fields:
+            raise DataError(f"{line.where}: no field {key!r}")
+        value = line.fields[key]
         return numbers(value if self.part.several else [value], self.outputs, line.where)
 
     def constants(self, items):
@@ -402,59 +374,42 @@ def _outputs(part: LexGlueTask) -> int:
 
 
 def _gold_labels(task: LexGlueTask, line: Example) -> list[int]:
-    labels = task.labels(line.fields, line.where)
+    labels = task.labels(line)
     if labels is None:
         other = "; --task says which of them to read" if task is _ECTHR else ""
-        key = "labels" if task.several else "label"
-        raise DataError(f"{line.where}: no field {key!r}, which gold of {task.name} has{other}")
+        what = f"no field {task.by_number!r}, which gold of {task.name} has{other}"
+        raise DataError(f"{line.where}: {what}")
     return labels
 
 
-def _indicators(labels: Iterable[Sequence[int]], size: int) -> np.ndarray:
+def _indicators(labels: Sequence[Sequence[int]], size: int) -> np.ndarray:
     """Numbers of classes as [documents, classes] bool."""
     rows = [np.isin(np.arange(size), numbers) for numbers in labels]
     return np.array(rows, bool).reshape(len(rows), size)
-
-
-def _words(fields: dict[str, Any]) -> int | None:
-    text = fields.get("facts", fields.get("text"))
-    texts = text if isinstance(text, list) else [text]
-    known = all(isinstance(part, str) for part in texts)
-    return sum(map(count_words, texts)) if known else None
-
-
-def _first(file: str) -> str:
-    """The first character of a file, "" of an empty one."""
-    head = beginning(file, 1 << 10, lambda head: bool(head.strip()))
-    return head.decode("utf-8-sig", "ignore").lstrip()[:1]
 
 
 def _logits(file: str, name: str) -> np.ndarray:
     """A published table as [documents, classes].
 
     Raises:
-        DataError: a row that is not numbered on, or has other columns than the first.
+        DataError: a row that is not numbered on, or has other columns than the first; a logit that
+            is no finite number.
     """
-    rows: list[list[float]] = []
-    for line in records.lines(file, max_line_bytes=_LINE):
-        cells = line.raw.decode("utf-8", "replace").strip("\r\n").split("\t")
-        where = f"{name}:{line.number}"
-        if cells[0] != str(len(rows)):
-            raise DataError(
-                f"{where}: the row begins with {cells[0]!r:.40}, expected {len(rows)}, the number "
-                "of the document, and its logits behind tabs"
-            )
-        try:
-            values = [float(cell) for cell in cells[1:]]
-        except ValueError as error:
-            raise DataError(f"{where}: {error}") from None
-        if not all(map(math.isfinite, values)):
-            raise DataError(f"{where}: a logit that is not finite")
-        if rows and len(values) != len(rows[0]):
-            raise DataError(
-                f"{where}: {plural(len(values), 'logit')}, in the rows before {len(rows[0])}"
-            )
-        rows.append(values)
+    lines = records.lines(file, max_line_bytes=_LINE)
+    rows = [line.raw.decode("utf-8", "replace").strip("\r\n").split("\t") for line in lines]
     if not rows:
         raise DataError(f"{name}: no rows in it")
-    return np.array(rows, np.float64)
+    for number, row in enumerate(rows):
+        if row[0] != str(number) or len(row) != len(rows[0]):
+            raise DataError(
+                f"{name}:{number + 1}: {plural(len(row), 'column')}, the first {row[0]!r:.40}; "
+                f"expected {number}, the number of the document, and {len(rows[0]) - 1} logits "
+                "behind tabs"
+            )
+    try:
+        values = np.array(rows, np.float64)[:, 1:]
+    except ValueError as error:
+        raise DataError(f"{name}: {error}") from None
+    if not np.isfinite(values).all():
+        raise DataError(f"{name}: a logit that is not finite")
+    return values

@@ -18,13 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ldt.benchmarks import base, passage_qa
-from ldt.benchmarks.base import Benchmark
-from ldt.benchmarks.passage_qa import NEEDED, NOTE, Curve, PassageAnswer, score_parts
-from ldt.errors import DataError, plural, shown
+from ldt.benchmarks.base import Benchmark, Number, Shape, Truth, Whole
+from ldt.benchmarks.passage_qa import NEEDED, NOTE, Curve, PassageAnswer, YesNo, score_parts
+from ldt.errors import DataError
 from ldt.io.records import Example
-from ldt.io.strict_json import take
 from ldt.io.text_files import Utf8
-from ldt.metrics.result import Item, compare
+from ldt.metrics.result import Item
 
 # Tokens that are tags; blanks inside of them, before attributes, are _ in the simplified layout.
 _TAG = re.compile(r"</?(h[1-6]|p|table|tr|td|th|ul|ol|dl|li|dd|dt)([ _].*)?>", re.I | re.S)
@@ -42,6 +41,34 @@ class PageSpan(NamedTuple):
 
 NO_BYTES = -1, -1
 NOTHING = PageSpan(-1, -1, -1, -1)
+
+
+_ID: Any = {"example_id": (str, Whole)}
+_SPAN: Any = {f"{side}_{unit}?": Whole for unit in ("byte", "token") for side in ("start", "end")}
+_LONG, _TOKEN = {"candidate_index": Whole}, {"token": str, "html_token": Truth}
+_ANNOTATION: Any = {"long_answer": _SPAN | _LONG, "short_answers": [_SPAN], "yes_no_answer?": YesNo}
+_LINE = Shape(
+    {
+        **_ID,
+        **{"question_text?": str, "document_title?": Any, "document_url?": Any},
+        **{"document_html?": str, "document_tokens?": [_SPAN | _TOKEN], "document_text?": str},
+        "long_answer_candidates": [_SPAN | {"top_level?": Any}],
+        "annotations?": [_ANNOTATION],
+    }
+)
+_SCORES = {"long_answer_score": Number, "short_answers_score": Number}
+_PREDICTIONS = Shape(
+    {
+        "predictions": [
+            {
+                **_ID,
+                **{"long_answer?": (_SPAN, None), "short_answers?": ([_SPAN], None)},
+                **_SCORES,
+                "yes_no_answer?": YesNo,
+            }
+        ]
+    }
+)
 
 
 def read(source: str, data) -> Iterator[Example]:
@@ -64,13 +91,10 @@ def read(source: str, data) -> Iterator[Example]:
         UserError: there is no such file.
         DataError: it is damaged, has another layout, or offsets that are none.
     """
-    for example in passage_qa.lines(
-        source, "long_answer_candidates", "question_text", encoding=data.encoding
-    ):
+    for example in passage_qa.lines(source, _LINE, data.encoding):
         fields, where = example.fields, example.where
         page = _page(fields, where)
         columns: dict[str, Any] = {
-            "question": take(fields, "question_text", str, where),
             "context": page.context,
             "tokens": page.columns(where),
             "candidates": [
@@ -83,8 +107,9 @@ def read(source: str, data) -> Iterator[Example]:
                 for item, span in _candidates(fields, page, where)
             ],
         }
-        if isinstance(fields.get("document_title"), str):
-            columns["title"] = fields["document_title"]
+        for name, key in (("question", "question_text"), ("title", "document_title")):
+            if isinstance(fields.get(key), str):
+                columns[name] = fields[key]
         if "annotations" in fields:
             columns["annotations"] = [
                 {
@@ -173,7 +198,9 @@ class _Page:
         }
         if self.places is not None and self.html is not None:
             pairs = [
-                _bytes(self.places[number], self.html, f"{where}: token {number:,}")
+                passage_qa.pair(
+                    self.places[number], "start_byte", self.html, f"{where}: token {number:,}"
+                )
                 for number in numbers
             ]
             columns_by_name["start_byte"] = [start for start, _ in pairs]
@@ -193,43 +220,29 @@ class _Page:
 
     def span(self, item: Any, where: str) -> PageSpan:
         """The span that an object names; `NOTHING` where all is -1."""
-        bytes = _bytes(item, self.html, where) if self.html else NO_BYTES
-        tokens = passage_qa.pair(item, "start_token", "end_token", len(self.tokens), where)
+        bytes = passage_qa.pair(item, "start_byte", self.html, where) if self.html else NO_BYTES
+        tokens = passage_qa.pair(item, "start_token", len(self.tokens), where)
         if bytes[0] >= 0 > tokens[0]:
             raise DataError(f"{where}: bytes without tokens, expected both")
         return PageSpan(*bytes, *tokens)
 
 
-def _page(fields: dict, where: str) -> _Page:
-    if "document_tokens" not in fields:
-        if "document_text" not in fields:
-            raise DataError(f"{where}: no field 'document_tokens', and no 'document_text' either")
+def _page(fields: Mapping[str, Any], where: str) -> _Page:
+    if "document_text" in fields:
         # At white space of other kinds, such as U+180E, tokens are not parted.
-        tokens = take(fields, "document_text", str, where).split(" ")
+        tokens = fields["document_text"].split(" ")
         return _Page(tokens, [not _TAG.fullmatch(token) for token in tokens])
-    places = take(fields, "document_tokens", list, where)
-    try:
-        tokens = [place["token"] for place in places]
-        is_word = [place["html_token"] is False for place in places]
-    except (KeyError, TypeError):
-        raise DataError(
-            f"{where}: document_tokens: expected objects with token and html_token"
-        ) from None
-    if not all(isinstance(token, str) for token in tokens):
-        raise DataError(f"{where}: document_tokens: a token that is no text")
-    return _Page(tokens, is_word, places, Utf8(take(fields, "document_html", str, where)))
+    if "document_tokens" not in fields or "document_html" not in fields:
+        raise DataError(f"{where}: no document_text, and not both document_tokens and _html")
+    places = fields["document_tokens"]
+    words = [not place["html_token"] for place in places]
+    return _Page([p["token"] for p in places], words, places, Utf8(fields["document_html"]))
 
 
-def _bytes(item: Any, html: Utf8, where: str) -> tuple[int, int]:
-    places = passage_qa.pair(item, "start_byte", "end_byte", html.size, where)
-    for name, byte in zip(("start_byte", "end_byte"), places, strict=True):
-        if byte >= 0 and not html.parts(byte):
-            raise DataError(f"{where}: {name} {byte:,} is inside of a character of the UTF-8")
-    return places
-
-
-def _candidates(fields: dict, page: _Page, where: str) -> Iterator[tuple[dict, PageSpan]]:
-    for number, item in enumerate(take(fields, "long_answer_candidates", list, where)):
+def _candidates(
+    fields: Mapping[str, Any], page: _Page, where: str
+) -> Iterator[tuple[dict, PageSpan]]:
+    for number, item in enumerate(fields["long_answer_candidates"]):
         span = page.span(item, f"{where}: candidate {number:,}")
         if span.start_token < 0:
             raise DataError(f"{where}: candidate {number:,}: start_token is -1, expected a token")
@@ -237,20 +250,19 @@ def _candidates(fields: dict, page: _Page, where: str) -> Iterator[tuple[dict, P
 
 
 def _annotations(
-    fields: dict, page: _Page, where: str
+    fields: Mapping[str, Any], page: _Page, where: str
 ) -> Iterator[tuple[int | None, PageSpan | None, list[PageSpan], str | None]]:
     """Yield number and span of the long answer, short answers, and yes or no, of each one."""
     candidates = len(fields["long_answer_candidates"])
-    for number, annotation in enumerate(take(fields, "annotations", list, where)):
-        here = f"{where}: annotation {number:,}"
-        item = take(annotation, "long_answer", dict, here)
+    for number, annotation in enumerate(fields["annotations"]):
+        here, item = f"{where}: annotation {number:,}", annotation["long_answer"]
         long = page.span(item, here)
-        short = [page.span(each, here) for each in take(annotation, "short_answers", list, here)]
+        short = [page.span(each, here) for each in annotation["short_answers"]]
         yield (
-            passage_qa.index(item, candidates, here),
+            passage_qa.index(item["candidate_index"], candidates, here),
             None if long.start_token < 0 else long,
             [span for span in short if span.start_token >= 0],
-            passage_qa.yes_no(annotation, here),
+            annotation.get("yes_no_answer"),
         )
 
 
@@ -266,17 +278,18 @@ def published(answers: Iterable[dict]) -> dict[str, list[dict[str, Any]]]:
         answers: ``id``, ``passage_score``, ``span_score``, ``yes_no`` ("yes", "no" or None) and
             ``offsets``, which `offsets` makes.
     """
-    return {"predictions": [*map(_published, answers)]}
-
-
-def _published(answer: dict) -> dict[str, Any]:
     return {
-        "example_id": answer["id"],
-        "long_answer": answer["offsets"]["long_answer"],
-        "long_answer_score": answer["passage_score"],
-        "short_answers": [] if answer["yes_no"] else answer["offsets"]["short_answers"],
-        "short_answers_score": answer["span_score"],
-        "yes_no_answer": (answer["yes_no"] or "none").upper(),
+        "predictions": [
+            {
+                "example_id": answer["id"],
+                "long_answer": answer["offsets"]["long_answer"],
+                "long_answer_score": answer["passage_score"],
+                "short_answers": [] if answer["yes_no"] else answer["offsets"]["short_answers"],
+                "short_answers_score": answer["span_score"],
+                "yes_no_answer": (answer["yes_no"] or "none").upper(),
+            }
+            for answer in answers
+        ]
     }
 
 
@@ -291,26 +304,25 @@ class NaturalQuestionsScorer(Benchmark):
     needs = ("passage_score", "span_score", "yes_no", "offsets")
     advice = "answers of passage_qa have it for documents that ldt predict data.format=nq reads"
 
-    def gold(self, files):
-        items = []
-        for example in passage_qa.gold_lines(
-            files, "long_answer_candidates", encoding=self.data.encoding
-        ):
-            fields, where = example.fields, example.where
-            page = _page(fields, where)
-            spans = [span for _, span in _candidates(fields, page, where)]
-            first = (span for span in spans if page.type_of(span) == "paragraph")
-            annotations = [
-                (long, short, yes_no) if long or short or yes_no else _NULL
-                for _, long, short, yes_no in _annotations(fields, page, where)
-            ]
-            right = next(first, None), tuple(annotations)
-            unit, words = passage_qa.unit(example), page.is_word.count(True)
-            items.append(Item(str(example.id), unit, {}, words, right=right))
-        return items
+    shards = True
+    right = ("annotations",)
+    published = staticmethod(published)
 
-    def published(self, lines):
-        return {"predictions": map(_published, lines)}
+    def read(self, source, data):
+        """The lines, each of which `item` makes small."""
+        return passage_qa.lines(source, _LINE, data.encoding)
+
+    def item(self, example):
+        fields, where = example.fields, example.where
+        page = _page(fields, where)
+        spans = [span for _, span in _candidates(fields, page, where)]
+        first = next((span for span in spans if page.type_of(span) == "paragraph"), None)
+        annotations = tuple(
+            (long, short, yes_no) if long or short or yes_no else _NULL
+            for _, long, short, yes_no in _annotations(fields, page, where)
+        )
+        unit, words = passage_qa.unit(example), page.is_word.count(True)
+        return Item(str(example.id), unit, {}, words, right=(first, annotations))
 
     def parse(self, value, name):
         """Predictions by id.
@@ -320,30 +332,14 @@ class NaturalQuestionsScorer(Benchmark):
                 missing, yes or no beside a span, half a span, one that does not end after its
                 start.
         """
-        items = value.get("predictions") if isinstance(value, dict) else None
-        if not isinstance(items, map):  # lines are converted one by one
-            items = take(value, "predictions", list, name)
-        by_id: dict[str, PassageAnswer] = {}
-        for number, item in enumerate(items, 1):
-            where = f"{name}: prediction {number:,}"
-            id = item.get("example_id") if isinstance(item, dict) else None
-            if isinstance(id, bool) or not isinstance(id, int | str):
-                raise DataError(
-                    f"{where}: example_id is {shown(id)}, expected a whole number; a number with a "
-                    "point has lost digits"
-                )
-            if str(id) in by_id:
-                raise DataError(f"{where}: the id {shown(id)} stands twice; each question once")
-            by_id[str(id)] = _prediction(item, f"{name}: {id}")
-        return by_id
+        items = _PREDICTIONS(value, name)["predictions"]
+        ids = [str(item["example_id"]) for item in items]
+        base.once(ids, name)
+        where = [f"{name}: {id}" for id in ids]
+        return dict(zip(ids, map(_prediction, items, where), strict=True))
 
     def aggregate(self, items, answers, name):
-        ids = [item.id for item in items]
-        missing, extra = compare(ids, answers)
-        for odd, what in ((missing, "no prediction of"), (extra, "no gold of")):
-            if odd:
-                what = f"{what} {plural(len(odd), 'question')}, such as {odd[0]}"
-                raise DataError(f"{name}: {what}; the ids of both files are the same")
+        base.same_ids([item.id for item in items], answers, name, "question")
         scored = [
             score_parts(item.right[1], answers[item.id], passage_qa.same_set, same)
             for item in items
@@ -362,9 +358,9 @@ class NaturalQuestionsScorer(Benchmark):
             return {key: v for key, v in best(counts).items() if not key.endswith("-threshold")}
 
         whole = best(np.ones((1, len(items)), int))
-        metrics: dict[str, float | int] = {key: float(value[0]) for key, value in whole.items()}
+        metrics = {key: float(value[0]) for key, value in whole.items()}
         metrics |= {f"{part}-answer-n": len(items) for part in curves}
-        result = self.result(items, metrics, [], [], figures=figures)
+        result = self.result(items, metrics, figures=figures)
         result.notes = dict.fromkeys(self.shown, NOTE)
         if max(len(item.right[1]) for item in items) < NEEDED:
             result.warnings.append(
@@ -385,19 +381,17 @@ class NaturalQuestionsScorer(Benchmark):
 _NULL: passage_qa.Annotation = (None, [], None)  # one for all that are so
 
 
-def _prediction(item: dict, where: str) -> PassageAnswer:
-    long = _span(item["long_answer"], where) if item.get("long_answer") is not None else None
-    listed = take(item, "short_answers", list, where) if item.get("short_answers") else []
-    short = [span for each in listed if (span := _span(each, where))]
-    yes_no = passage_qa.yes_no(item, where)
+def _prediction(item: dict[str, Any], where: str) -> PassageAnswer:
+    long, yes_no = _span(item.get("long_answer"), where), item.get("yes_no_answer")
+    short = [span for each in item.get("short_answers") or () if (span := _span(each, where))]
     if yes_no and short:
         raise DataError(f"{where}: {yes_no} beside short answers; one of the two")
-    keys = ("long_answer_score", "short_answers_score")
-    long_score, short_score = (base.number(item, key, where) for key in keys)
-    return PassageAnswer(long, long_score, short, short_score, yes_no)
+    scores = item["long_answer_score"], item["short_answers_score"]
+    return PassageAnswer(long, scores[0], short, scores[1], yes_no)
 
 
-def _span(item: Any, where: str) -> PageSpan | None:
-    bytes = passage_qa.pair(item, "start_byte", "end_byte", None, where)
-    tokens = passage_qa.pair(item, "start_token", "end_token", None, where)
+def _span(item: Mapping[str, Any] | None, where: str) -> PageSpan | None:
+    bytes, tokens = (
+        passage_qa.pair(item or {}, unit, None, where) for unit in ("start_byte", "start_token")
+    )
     return PageSpan(*bytes, *tokens) if max(*bytes, *tokens) >= 0 else None

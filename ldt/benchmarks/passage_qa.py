@@ -10,16 +10,17 @@ Sources: the evaluation scripts of Natural Questions (Kwiatkowski et al. 2019, T
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import BeforeValidator
 
-from ldt.benchmarks.base import name_of
-from ldt.errors import DataError, shown
-from ldt.io import records, sources
+from ldt.benchmarks.base import Shape
+from ldt.errors import DataError
+from ldt.io import records
 from ldt.io.records import Example
-from ldt.io.sources import Names
-from ldt.io.strict_json import take
+from ldt.io.text_files import Utf8
 from ldt.metrics import word_overlap
 
 TARGETS = (0.5, 0.75, 0.9)  # precisions at which the recall is given
@@ -27,7 +28,6 @@ NEEDED = 2  # annotations with an answer that make a question one that has an an
 NOTE = "threshold chosen on the scored set"
 PARTS = ("passage", "span")
 LEFT_OUT = "english"  # of the means over languages
-YES_NO = ("YES", "NO", "NONE")
 
 Pair = tuple[int, int]
 # The passage or None, spans, yes or no; of passages and spans as the set names them.
@@ -111,13 +111,12 @@ def score_parts(
         rule: `same_set` or `overlap`.
         same: tells whether two passages, or two spans, are the same.
     """
-    passages = [passage for passage, _, _ in annotations if passage is not None]
-    has_passage = len(passages) >= NEEDED
-    has_span = sum(bool(spans or yes_no) for _, spans, yes_no in annotations) >= NEEDED
+    has_passage, has_span = has = _voted(annotations, NEEDED)
     if answer is None:
-        sides = has_passage, has_span
-        return Scored(sides[0], not sides[0], 0.0, 0.0), Scored(sides[1], not sides[1], 0.0, 0.0)
+        passage, span = (Scored(side, not side, 0.0, 0.0) for side in has)
+        return passage, span
     there = answer.passage is not None
+    passages = [passage for passage, _, _ in annotations if passage is not None]
     right = has_passage and there and any(same(answer.passage, each) for each in passages)
     found = 0.0
     if has_span and answer.yes_no:
@@ -129,6 +128,12 @@ def score_parts(
         Scored(has_passage, there, float(right), answer.passage_score),
         Scored(has_span, answered, found, answer.span_score),
     )
+
+
+def _voted(annotations: Sequence[Annotation], needed: int) -> tuple[bool, bool]:
+    passages = sum(passage is not None for passage, _, _ in annotations)
+    spans = sum(bool(spans or yes_no) for _, spans, yes_no in annotations)
+    return passages >= needed, spans >= needed
 
 
 class Curve:
@@ -226,10 +231,7 @@ def right_of(annotations: Sequence[Annotation]) -> tuple[bool, bool]:
 
     It has where `NEEDED` annotations say so, or the only one.
     """
-    needed = min(NEEDED, len(annotations))
-    passages = sum(passage is not None for passage, _, _ in annotations)
-    spans = sum(bool(spans or yes_no) for _, spans, yes_no in annotations)
-    return passages >= needed > 0, spans >= needed > 0
+    return _voted(annotations, min(NEEDED, len(annotations)) or NEEDED)
 
 
 def scored(gold: PassageGold, answer: PassageAnswer) -> tuple[Scored, Scored]:
@@ -288,154 +290,104 @@ def measure(
     best ones over all questions together, midway to the next lower score.
     """
     pairs = [scored(*pair) for pair in zip(golds, answers, strict=True)]
-    languages = sorted({gold.language for gold in golds if gold.language is not None})
-    parts = {
-        language: [
-            pair for pair, gold in zip(pairs, golds, strict=True) if gold.language == language
-        ]
-        for language in languages
-    }
-    figures = {language: _best(part) for language, part in parts.items()}
-    counted = [name for name in languages if name != LEFT_OUT] or languages
-    whole = _best(pairs)
-    metrics = {
-        name: float(np.mean([figures[language][name] for language in counted]))
-        if counted
-        else value
-        for name, value in whole.items()
-    }
+    parts: dict[str, list[tuple[Scored, Scored]]] = {}
+    for gold, pair in zip(golds, pairs, strict=True):
+        if gold.language is not None:
+            parts.setdefault(gold.language, []).append(pair)
+    metrics, thresholds = _best(pairs)
+    figures = {language: _best(parts[language])[0] for language in sorted(parts)}
+    if counted := [name for name in figures if name != LEFT_OUT] or [*figures]:
+        for name in metrics:
+            metrics[name] = float(np.mean([figures[language][name] for language in counted]))
     metrics["f1"] = sum(metrics[f"{part}_f1"] for part in PARTS) / len(PARTS)
-    for part, each in zip(PARTS, zip(*pairs, strict=True), strict=True):
-        metrics[f"{part}_threshold"] = _threshold(each)
     rows: list[dict[str, Any]] = [
         {"language": language, "questions": len(parts[language])}
         | {f"{part}_f1": figures[language][f"{part}_f1"] for part in PARTS}
-        for language in languages
+        for language in figures
     ]
-    return metrics, rows
+    return metrics | thresholds, rows
 
 
-def _best(pairs: Sequence[tuple[Scored, Scored]]) -> dict[str, float]:
-    """The figures of both parts at their best thresholds."""
-    once, figures = np.ones((1, len(pairs)), int), {}
+def _best(pairs: Sequence[tuple[Scored, Scored]]) -> tuple[dict[str, float], dict[str, float]]:
+    """The figures of both parts at their best thresholds, and these, midway to the next score."""
+    figures, thresholds = {}, {}
     for part, each in zip(PARTS, zip(*pairs, strict=True), strict=True):
-        values = Curve(each).best(once, "")
+        values = Curve(each).best(np.ones((1, len(pairs)), int), "")
         for name in ("f1", "precision", "recall"):
             figures[f"{part}_{name}"] = float(values[f"best-threshold-{name}"][0])
-    return figures
-
-
-def _threshold(answers: Sequence[Scored]) -> float:
-    once = np.ones((1, len(answers)), int)
-    best = float(Curve(answers).best(once, "")["best-threshold"][0])
-    if not any(each.right for each in answers):
-        return best
-    lower = [each.score for each in answers if each.answered and each.score < best]
-    return (best + max(lower, default=best)) / 2
+        best = float(values["best-threshold"][0])
+        if any(one.right for one in each):
+            lower = [one.score for one in each if one.answered and one.score < best]
+            best = (best + max(lower, default=best)) / 2
+        thresholds[f"{part}_threshold"] = best
+    return figures, thresholds
 
 
 # -- lines of both sets
 
 
-def lines(source: str, *needed: str, encoding: str | None = None) -> Iterator[Example]:
+def _spoken(value: Any) -> Any:
+    value = value.lower() if isinstance(value, str) else value
+    return None if value == "none" else value
+
+
+YesNo = Annotated[Literal["yes", "no"] | None, BeforeValidator(_spoken)]  # in any case
+
+
+def lines(source: str, shape: Shape, encoding: str | None = None) -> Iterator[Example]:
     """Yield the records of a file, one in memory at a time, with ``example_id`` as id.
 
     Args:
-        needed: keys that a record of the layout has, one at least.
+        shape: of a record.
         encoding: as of `ldt.io.records.read`.
 
     Raises:
         UserError: there is no such file.
-        DataError: it is damaged or breaks off; a record without these keys, or whose id is neither
-            a whole number nor text.
+        DataError: it is damaged or breaks off; a record of another shape.
     """
     for example in records.read(source, format="jsonl", encoding=encoding):
-        fields = example.fields
-        for key in ("example_id", *needed):
-            if key not in fields:
-                raise DataError(f"{example.where}: no field {key!r}")
-        if fields["example_id"] in (None, ""):
-            raise DataError(
-                f"{example.where}: field 'example_id' is {shown(fields['example_id'])}, expected "
-                "text or a whole number"
-            )
-        example.id = records.identified(example, "example_id")
-        yield example
+        fields = shape(example.fields, example.where)
+        yield replace(example, fields=fields, id=fields["example_id"])
 
 
-def gold_lines(source: Names, *needed: str, encoding: str | None = None) -> Iterator[Example]:
-    """Yield the records of all files, which have annotations; an id comes once.
-
-    Raises:
-        UserError, DataError: as `lines` does; no record at all.
-    """
-    seen: set[str] = set()
-    for file in sources.each(source):
-        for example in lines(file, *needed, "annotations", encoding=encoding):
-            if str(example.id) in seen:
-                raise DataError(
-                    f"{example.where}: the id {shown(example.id)} stands twice; each question once"
-                )
-            seen.add(str(example.id))
-            yield example
-    if not seen:
-        raise DataError(f"{name_of(source)}: no questions in it")
-
-
-def pair(item: Any, start: str, end: str, most: int | None, where: str) -> tuple[int, int]:
+def pair(item: Mapping[str, Any], unit: str, within: Utf8 | int | None, where: str) -> Pair:
     """Two offsets, start and end (exclusive); (-1, -1) where there are none.
 
     Args:
-        item: the object that holds them, under ``start`` and ``end``; missing ones are -1.
-        most: the largest end that there is; None is not known.
+        item: the object that holds them; missing ones are -1.
+        unit: name of the start with ``start`` in it, "start_byte"; that of the end has ``end``.
+        within: the text that bytes are of, or the largest end; None is not known.
 
     Raises:
-        DataError: no whole numbers, one of them alone is negative, start is not below end, or the
-            end is beyond the text.
+        DataError: one of them alone is negative, start is not below end, the end is beyond the
+            text, or a byte inside of a character.
     """
-    if not isinstance(item, dict):
-        raise DataError(f"{where}: {shown(item)}, expected an object with {start!r}")
-    first, last = item.get(start, -1), item.get(end, -1)
-    for name, value in ((start, first), (end, last)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise DataError(f"{where}: {name} is {shown(value)}, expected a whole number")
+    names = unit, unit.replace("start", "end")
+    first, last = (item.get(name, -1) for name in names)
     if first < 0 and last < 0:
         return -1, -1
-    if first < 0 or last < 0:
-        raise DataError(f"{where}: {start} {first}, {end} {last}; both are -1, or neither")
-    if first >= last:
-        raise DataError(f"{where}: {start} {first:,} is not below {end} {last:,}")
-    if most is not None and last > most:
-        raise DataError(f"{where}: {end} {last:,} is beyond the text, which has {most:,}")
+    most = within.size if isinstance(within, Utf8) else within
+    if not 0 <= first < last or (most is not None and last > most):
+        bound = "" if most is None else f" <= {most}"
+        what = f"expected 0 <= start < end{bound}, or -1 for both"
+        raise DataError(f"{where}: {names[0]} {first}, {names[1]} {last}; {what}")
+    for name, byte in zip(names, (first, last), strict=True):
+        if isinstance(within, Utf8) and not within.parts(byte):
+            raise DataError(f"{where}: {name} {byte:,} is inside of a character of the UTF-8")
     return first, last
 
 
-def index(item: Any, candidates: int, where: str) -> int | None:
-    """The ``candidate_index`` of an object, from 0; None where it is -1.
+def index(number: int, candidates: int, where: str) -> int | None:
+    """The number of a candidate, from 0; None where it is -1.
 
     Raises:
-        DataError: it is no number of a candidate.
+        DataError: there is no such candidate.
     """
-    number = take(item, "candidate_index", int, where)
-    if isinstance(number, bool) or not -1 <= number < candidates:
+    if not -1 <= number < candidates:
         raise DataError(
-            f"{where}: candidate_index is {shown(number)}, expected 0 to {candidates - 1:,}, or -1"
+            f"{where}: candidate_index is {number}, expected 0 to {candidates - 1:,}, or -1"
         )
     return None if number < 0 else number
-
-
-def yes_no(item: dict[str, Any], where: str) -> str | None:
-    """``yes_no_answer`` as "yes", "no" or None, in any case; missing is None.
-
-    Raises:
-        DataError: another value.
-    """
-    value = item.get("yes_no_answer")
-    if value is None:
-        return None
-    if not isinstance(value, str) or value.upper() not in YES_NO:
-        raise DataError(f"{where}: yes_no_answer is {shown(value)}, expected {', '.join(YES_NO)}")
-    return None if value.upper() == "NONE" else value.lower()
 
 
 def unit(example: Example) -> str | int:

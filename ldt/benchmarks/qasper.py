@@ -9,18 +9,18 @@ rules of the published script.
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Benchmark
-from ldt.errors import DataError, shown
+from ldt.benchmarks.base import Benchmark, Id, Shape, Truth
+from ldt.errors import DataError
 from ldt.io import records, strict_json
 from ldt.io.records import Example
 from ldt.io.sources import only
-from ldt.io.strict_json import JsonFile, take, take_id, texts
-from ldt.metrics import baseline, word_overlap
+from ldt.metrics import word_overlap
 from ldt.metrics.result import Item, count_words, defined
 from ldt.metrics.word_overlap import normalise
 
@@ -31,6 +31,8 @@ TYPES = ("extractive", "abstractive", "boolean", "none")  # of answers
 FLOAT = "FLOAT SELECTED"  # what evidence that is a table or figure has before its caption
 SHOWN = ("Answer F1", "Evidence F1")
 BY_TYPE = "Answer F1 by type"
+
+_words = lru_cache(2)(count_words)  # questions on one paper come one after the other
 
 
 class Reference(NamedTuple):
@@ -43,6 +45,17 @@ class Reference(NamedTuple):
     spans: Sequence[str] = ()
 
 
+_ANSWER: Any = {"evidence": [str], "extractive_spans": [str], "free_form_answer": str}
+_ANSWER |= {"unanswerable": Truth, "yes_no?": (Truth, None)}
+_QUESTION: Any = {"question_id": Id, "question": str, "answers?": [{"answer": _ANSWER}]}
+_SECTION: Any = {"section_name?": (str, None), "paragraphs": [str]}
+_PAPER: Any = {"title?": (str, None), "abstract?": (str, None), "full_text": [_SECTION]}
+_PAPER |= {"qas": [_QUESTION]}
+_FILE = Shape({str: _PAPER})
+_NAMED = Shape([{"id": Id, **dict.fromkeys(("title?", "abstract?", "full_text", "qas"), Any)}])
+_PREDICTIONS = Shape([{"question_id": Id, "predicted_answer": str, "predicted_evidence": [str]}])
+
+
 def read(source: str, data) -> Iterator[Example]:
     """Yield an example for each question: question, title, abstract, paragraphs, sections, answers.
 
@@ -52,83 +65,57 @@ def read(source: str, data) -> Iterator[Example]:
     Text evidence that equals no paragraph is counted and told in a warning.
 
     Raises:
-        DataError: another layout, or an id twice.
+        DataError: another layout.
     """
     file = strict_json.read(source, data.encoding)
-    base.once((id for each in papers(file) for _, id, _ in _questions(*each)), file.name)
-    strange = 0
-    for paper, where in papers(file):
-        fields: dict[str, Any] = _front(paper, where)
-        sections, paragraphs = _paragraphs(paper, where)
-        fields |= {"sections": sections, "paragraphs": paragraphs}
+    papers, strange = file.value, 0
+    if isinstance(papers, list):
+        papers = {paper["id"]: _by_row(paper) for paper in _NAMED(papers, file.name)}
+    for id, paper in _FILE(papers, file.name).items():
+        fields: dict[str, Any] = {key: paper.get(key) or "" for key in ("title", "abstract")}
+        sections = paper["full_text"]
+        paragraphs = [text for section in sections for text in section["paragraphs"]]
+        fields["paragraphs"] = paragraphs
+        fields["sections"] = [s.get("section_name") for s in sections for _ in s["paragraphs"]]
         place = {text: number for number, text in reversed([*enumerate(paragraphs)])}
-        for question, id, here in _questions(paper, where):
-            more: dict[str, Any] = {"question": take(question, "question", str, here)}
+        for question in paper["qas"]:
+            where = f"{file.name}: {id}: {question['question_id']}"
+            more: dict[str, Any] = {"question": question["question"]}
             if "answers" in question:
                 more["answers"] = []
-                for each in references(question, here):
+                for each in (reference(a["answer"], where) for a in question["answers"]):
                     numbers = [place[text] for text in each.evidence if text in place]
-                    strange += sum(
-                        text not in place and FLOAT not in text for text in each.evidence
-                    )
+                    missing = [text for text in each.evidence if text not in place]
+                    strange += sum(FLOAT not in text for text in missing)
                     answer = each._asdict() | {"spans": list(each.spans), "paragraphs": numbers}
                     more["answers"].append(answer)
-            yield Example(fields | more, id, here)
+            yield Example(fields | more, question["question_id"], where)
     if strange:
         log.warning("%s: texts of evidence that equal no paragraph: %d", file.name, strange)
 
 
-def papers(file: JsonFile) -> Iterator[tuple[dict[str, Any], str]]:
-    """The papers, with ``full_text`` and ``qas`` as lists of objects, and their places in words.
-
-    Raises:
-        DataError: another layout.
-    """
-    listed = [*file.value.values()] if isinstance(file.value, dict) else file.value
-    first = next((each for each in listed if isinstance(each, dict)), {}) if listed else {}
-    if not isinstance(file.value, dict | list) or "qas" not in first:
-        raise DataError(
-            f"{file.name}: {shown(file.value)}, expected an object of papers with full_text and qas"
-        )
-    if isinstance(file.value, dict):
-        listed = [(id, paper) for id, paper in file.value.items()]
-    else:
-        listed = [
-            (take_id(paper, "id", f"{file.name}: paper {number:,}"), _by_row(paper))
-            for number, paper in enumerate(file.value, 1)
-        ]
-    for id, paper in listed:
-        where = f"{file.name}: {id}"
-        if not isinstance(paper, dict):
-            raise DataError(f"{where}: {shown(paper)}, expected a paper with full_text and qas")
-        yield paper, where
+def _by_row(value: Any) -> Any:
+    """Parallel lists, as `datasets` writes them, as lists of objects."""
+    if isinstance(value, dict) and value and all(isinstance(x, list) for x in value.values()):
+        value = [dict(zip(value, row, strict=False)) for row in zip(*value.values(), strict=False)]
+    if isinstance(value, dict):
+        return {key: _by_row(each) for key, each in value.items()}
+    return [_by_row(each) for each in value] if isinstance(value, list) else value
 
 
-def references(question: dict[str, Any], where: str) -> list[Reference]:
-    """The answers of all annotators of a question.
-
-    Raises:
-        DataError: it has none, or one that says nothing.
-    """
-    return [
-        reference(take(answer, "answer", dict, where), where)
-        for answer in take(question, "answers", list, where)
-    ]
-
-
-def reference(answer: dict[str, Any], where: str) -> Reference:
+def reference(answer: Mapping[str, Any], where: str) -> Reference:
     """Answer of an annotator: the first that holds of unanswerable, which has no evidence whatever
     is listed, spans, a free form, yes or no.
 
     Raises:
         DataError: none of them holds.
     """
-    if take(answer, "unanswerable", bool, where):
+    evidence = answer["evidence"]
+    if answer["unanswerable"]:
         return Reference(UNANSWERABLE, "none", [])
-    evidence = texts(take(answer, "evidence", list, where), where)
-    if spans := texts(take(answer, "extractive_spans", list, where), where):
+    if spans := answer["extractive_spans"]:
         return Reference(", ".join(spans), "extractive", evidence, spans)
-    if text := take(answer, "free_form_answer", str, where):
+    if text := answer["free_form_answer"]:
         return Reference(text, "abstractive", evidence)
     if answer.get("yes_no") is None:
         raise DataError(
@@ -136,43 +123,6 @@ def reference(answer: dict[str, Any], where: str) -> Reference:
             "free_form_answer or yes_no"
         )
     return Reference(YES if answer["yes_no"] else NO, "boolean", evidence)
-
-
-def _questions(paper: dict[str, Any], where: str) -> Iterator[tuple[dict[str, Any], str, str]]:
-    """Each question with its id and its place in words."""
-    return base.entries(take(paper, "qas", list, where), where, "question_id")
-
-
-def _front(paper: dict[str, Any], where: str) -> dict[str, str]:
-    """Title and abstract, each "" where it is missing or null."""
-    front = {key: paper.get(key) or "" for key in ("title", "abstract")}
-    return {key: take(front, key, str, where) for key in front}
-
-
-def _paragraphs(paper: dict[str, Any], where: str) -> tuple[list[str | None], list[str]]:
-    """The section of each paragraph, and the paragraphs."""
-    sections, paragraphs = [], []
-    for section in take(paper, "full_text", list, where):
-        listed = texts(take(section, "paragraphs", list, where), where)
-        sections += [section.get("section_name")] * len(listed)
-        paragraphs += listed
-    return sections, paragraphs
-
-
-def _by_row(paper: dict[str, Any]) -> dict[str, Any]:
-    """A paper of parallel lists as one of lists of objects; any other as it is."""
-    paper = dict(paper)
-    for key in ("full_text", "qas"):
-        if isinstance(paper.get(key), dict):
-            paper[key] = _rows(paper[key])
-    for question in paper["qas"] if isinstance(paper.get("qas"), list) else []:
-        if isinstance(question, dict) and isinstance(question.get("answers"), dict):
-            question["answers"] = _rows(question["answers"])
-    return paper
-
-
-def _rows(columns: dict[str, list]) -> list[dict[str, Any]]:
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 # -- score
@@ -253,50 +203,46 @@ class QasperScorer(Benchmark):
     units = "papers"
     shown = SHOWN
     no_place = "a qasper file does not tell"
+    right = ("answers",)
     needs = ("answer", "evidence")
     advice = "answers of qasper have one"
+    read = staticmethod(read)
+    published = staticmethod(published)
+    score = staticmethod(score)
 
-    def gold(self, files):
-        file, items = base.whole(files, "questions of qasper", self.data.encoding), []
-        for number, (paper, where) in enumerate(papers(file)):
-            _, paragraphs = _paragraphs(paper, where)
-            words = count_words("\n".join([*_front(paper, where).values(), *paragraphs]))
-            for question, id, here in _questions(paper, where):
-                annotators = references(question, here)
-                if not annotators:
-                    raise DataError(f"{here}: no answers; a question needs one at least")
-                if self.text_evidence_only:
-                    annotators = [_without_floats(each) for each in annotators]
-                items.append(Item(id, number, {}, words, right={"references": annotators}))
-        return base.checked(items, file.name)
+    def item(self, example):
+        fields = example.fields
+        if not fields["answers"]:
+            raise DataError(f"{example.where}: no answers; a question needs one at least")
+        references = []
+        for answer in fields["answers"]:
+            evidence = answer["evidence"]
+            if self.text_evidence_only:
+                evidence = [text for text in evidence if FLOAT not in text]
+            references.append(Reference(answer["answer"], answer["type"], evidence))
+        paper = "\n".join([fields["title"], fields["abstract"], *fields["paragraphs"]])
+        right = {"references": references}
+        unit = example.where.removesuffix(f": {example.id}")
+        return Item(str(example.id), unit, {}, _words(paper), right=right)
 
     def load(self, files):
         file = only(files, "predictions of qasper")
-        return (line.fields for line in records.read(file, format="jsonl"))
-
-    def published(self, lines):
-        return published(lines)
-
-    def score(self, right, answer):
-        return score(right, answer)
+        return [line.fields for line in records.read(file, format="jsonl")]
 
     def parse(self, value, name):
         """Id to answer and evidence; a later line of a question replaces the earlier."""
-        answers = {}
-        for number, line in enumerate(value, 1):
-            where = f"{name}:{number}"
-            answers[take_id(line, "question_id", where)] = {
-                "answer": take(line, "predicted_answer", str, where),
-                "evidence": texts(take(line, "predicted_evidence", list, where), where),
+        lines = _PREDICTIONS([*value], name)
+        return {
+            line["question_id"]: {
+                name: line[f"predicted_{name}"] for name in ("answer", "evidence")
             }
-        return answers
+            for line in lines
+        }
 
     def aggregate(self, items, answers, name):
         result = super().aggregate(items, answers, name)
         types = [
-            best_type(item.right["references"], answers[item.id]["answer"])
-            if item.id in answers
-            else ""
+            item.id in answers and best_type(item.right["references"], answers[item.id]["answer"])
             for item in items
         ]
         values = np.array([[*item.scores.values()] for item in result.items])  # [questions, 2]
@@ -319,12 +265,4 @@ class QasperScorer(Benchmark):
 
     def constants(self, items):
         """Unanswerable and Yes, each without evidence."""
-        return {
-            baseline.quoted(text): {item.id: {"answer": text, "evidence": []} for item in items}
-            for text in (UNANSWERABLE, YES)
-        }
-
-
-def _without_floats(reference: Reference) -> Reference:
-    texts = [text for text in reference.evidence if FLOAT not in text]
-    return reference._replace(evidence=texts)
+        return base.always(UNANSWERABLE, items, evidence=[]) | base.always(YES, items, evidence=[])

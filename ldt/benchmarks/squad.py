@@ -21,15 +21,14 @@ from typing import Any
 import numpy as np
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Answers, Benchmark
-from ldt.errors import DataError, plural, shown
+from ldt.benchmarks.base import Benchmark, Id, Number, Shape, Whole
+from ldt.errors import DataError
 from ldt.io import strict_json
 from ldt.io.records import Example
-from ldt.io.strict_json import JsonFile, take, take_id
 from ldt.metrics import baseline
 from ldt.metrics.numbers import softmax
-from ldt.metrics.result import Item, Result, compare, count_words, defined, mean
-from ldt.metrics.word_overlap import best, normalise
+from ldt.metrics.result import Item, compare, count_words, defined, mean
+from ldt.metrics.word_overlap import best, normalise, score_text
 
 CERTAIN = 1.0  # a prediction counts as "no answer" above it, by default of the published script
 # The published thresholds [101] of CUAD, the highest first. numpy's own steps carry rounding: 0.5
@@ -46,6 +45,14 @@ _words = lru_cache(2)(count_words)  # questions on one paragraph come one after 
 # -- read
 
 
+_ANSWER: Any = {"text": str, "answer_start?": Whole}
+_QUESTION: Any = {"id": Id, "question?": str, "answers?": [_ANSWER]}
+_FILE = Shape({"data": [{"title?": str, "paragraphs": [{"context": str, "qas": [_QUESTION]}]}]})
+_ENTRIES = Shape([{"id": Id, "prediction_text": str, "no_answer_probability?": Number}])
+_CHANCES = Shape({str: Number})
+_N_BEST = Shape({str: [{"text": str, "probability": Number}]})
+
+
 def read(source: str, data) -> Iterator[Example]:
     """Yield an example for each question: title, context, question, answers; of CUAD its category.
 
@@ -53,19 +60,18 @@ def read(source: str, data) -> Iterator[Example]:
     files of a test set have none, and neither have their examples.
 
     Raises:
-        DataError: another layout, or an id twice.
+        DataError: another layout.
     """
     file = strict_json.read(source, data.encoding)
-    base.once((id for *_, id, _ in _questions(file)), file.name)
-    for article, _, context, qa, id, here in _questions(file):
-        fields = {"context": context, "question": take(qa, "question", str, here)}
-        if "title" in article:
-            fields["title"] = article["title"]
-        if "answers" in qa:
-            fields["answers"] = take(qa, "answers", list, f"{file.name}: {id}")
-        if data.format == "cuad":
-            fields["category"] = category(id)
-        yield Example(fields, id, f"{file.name}: {id}")
+    for article in _FILE(file.value, file.name)["data"]:
+        title = {"title": article["title"]} if "title" in article else {}
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
+                id = question.pop("id")
+                fields = {"context": paragraph["context"], **title, **question}
+                if data.format == "cuad":
+                    fields["category"] = category(id)
+                yield Example(fields, id, f"{file.name}: {id}")
 
 
 def category(id: str) -> str:
@@ -73,48 +79,12 @@ def category(id: str) -> str:
     return id.rpartition("__")[2]
 
 
-def _questions(
-    file: JsonFile,
-) -> Iterator[tuple[dict[str, Any], tuple[int, int], str, dict[str, Any], str, str]]:
-    """Article, numbers of article and paragraph, context, question, its id, and the paragraph's
-    place in words."""
-    if not (isinstance(file.value, dict) and isinstance(file.value.get("data"), list)):
-        raise DataError(
-            f"{file.name}: {shown(file.value)}, expected an object with data, a list of articles"
-        )
-    for number, article in enumerate(file.value["data"], 1):
-        where = f"{file.name}: article {number:,}"
-        for place, paragraph in enumerate(take(article, "paragraphs", list, where), 1):
-            here = f"{where}, paragraph {place:,}"
-            context = take(paragraph, "context", str, here)
-            for qa in take(paragraph, "qas", list, here):
-                yield article, (number, place), context, qa, take_id(qa, "id", here), here
-
-
-def _gold(files: Sequence[str], format: str, data) -> list[Item]:
-    """The questions, whose right answer is ``answers``, a list of texts."""
-    file, items = base.whole(files, f"questions of {format}", data.encoding), []
-    for _, paragraph, context, qa, id, _ in _questions(file):
-        where = f"{file.name}: {id}"
-        answers = take(qa, "answers", list, where)
-        right = {"answers": [take(answer, "text", str, where) for answer in answers]}
-        place = _place(answers, context)
-        items.append(Item(id, paragraph, {}, _words(context), place, right))
-    return base.checked(items, file.name)
-
-
 def _place(answers: list[dict[str, Any]], context: str) -> float | str:
     """Place of the first gold answer, from 0 to 1; in words why it has none."""
     if not answers:
         return "no answer"
-    starts = [
-        start
-        for answer in answers
-        if isinstance(start := answer.get("answer_start"), int)
-        and start >= 0
-        and answer["text"]
-        and context.startswith(answer["text"], start)
-    ]
+    places = [(answer["text"], answer.get("answer_start", -1)) for answer in answers]
+    starts = [at for text, at in places if at >= 0 and text and context.startswith(text, at)]
     return min(starts) / len(context) if starts else "not at its answer_start"
 
 
@@ -140,31 +110,17 @@ def match2(prediction: str, golds: Sequence[str]) -> tuple[int, float]:
     """
     golds = [gold for gold in golds if normalise(gold)] or [""]
     exact, f1 = match(prediction, golds)
-    if golds == [""]:
-        f1 = float(exact)
-    return exact, f1
+    return exact, float(exact) if golds == [""] else f1
 
 
 def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return exact_match and f1 by the rules of SQuAD 1.1 (`match`).
-
-    Args:
-        right: ``answers``, the texts of all that are right.
-        answer: ``answer``, a text; None, or None for the text, is no prediction, which counts 0.
-    """
-    return _scores(match, right, answer)
+    """Return exact_match and f1 by the rules of SQuAD 1.1 (`match`); see `score_text`."""
+    return score_text(match, right, answer)
 
 
 def score2(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return exact_match and f1 by the rules of SQuAD 2.0 (`match2`); see `score`."""
-    return _scores(match2, right, answer)
-
-
-def _scores(rule, right, answer):
-    exact, f1 = (0, 0.0)
-    if answer is not None and answer.get("answer") is not None:
-        exact, f1 = rule(answer["answer"], right["answers"])
-    return {"exact_match": exact, "f1": f1}
+    """Return exact_match and f1 by the rules of SQuAD 2.0 (`match2`); see `score_text`."""
+    return score_text(match2, right, answer)
 
 
 def best_threshold(
@@ -188,17 +144,12 @@ def best_threshold(
     """
     answered, answerable = set(answered), set(answerable)
     now: float = len(scores.keys() - answerable)  # "no answer" to everything
-    highest = now
-    threshold = 0.0
+    highest, threshold = now, 0.0
     for question in sorted(no_answer, key=no_answer.__getitem__):
-        if question not in scores:
-            continue
-        if question in answerable:
-            now += scores[question]
-        elif question in answered:
-            now -= 1
-        if now > highest:
-            highest, threshold = now, no_answer[question]
+        if question in scores:
+            now += scores[question] if question in answerable else -(question in answered)
+            if now > highest:
+                highest, threshold = now, no_answer[question]
     return highest, threshold
 
 
@@ -211,46 +162,38 @@ class SquadScorer(Benchmark):
 
     title = "squad 1.1"
     units = "paragraphs"
+    right = ("answers",)
     needs = ("answer",)
     advice = "answers of squad and triviaqa have one"
+    read = staticmethod(read)
+    published = staticmethod(published)
+    score = staticmethod(score)
 
-    def gold(self, files):
-        items = _gold(files, "squad", self.data)
-        for item in items:
-            if not item.right["answers"]:
-                where = f"{base.name_of(files)}: {item.id}"
-                raise DataError(f"{where}: no answers; --format squad2 has such")
-        return items
+    def item(self, example):
+        item = _item(example)
+        if not item.right["answers"]:
+            raise DataError(f"{example.where}: no answers; --format squad2 has such")
+        return item
 
     def parse(self, value, name):
         """Id to ``answer``, and ``no_answer``, its probability, where the entries have it."""
-        if not isinstance(value, list) or not value:
+        if not isinstance(value, list):
             return super().parse(value, name)
-        answers = {}
-        for entry, id, where in base.entries(value, name, "id", "entry"):
-            if id in answers:
-                raise DataError(f"{name}: the id {shown(id)} stands twice; each question once")
-            answers[id] = {"answer": take(entry, "prediction_text", str, where)}
+        entries = _ENTRIES(value, name)
+        base.once((entry["id"] for entry in entries), name)
+        answers = {entry["id"]: {"answer": entry["prediction_text"]} for entry in entries}
+        for entry in entries:
             if "no_answer_probability" in entry:
-                answers[id]["no_answer"] = _probability(entry["no_answer_probability"], where)
+                answers[entry["id"]]["no_answer"] = entry["no_answer_probability"]
         return answers
-
-    def published(self, lines):
-        return published(lines)
-
-    def score(self, right, answer):
-        return score(right, answer)
 
     def constants(self, items):
         """The most frequent answer, and "" where questions have no answer."""
         rights = [item.right["answers"] for item in items]
-        usual = baseline.commonest(rights)
-        texts = {baseline.quoted(usual): usual}
+        constants = base.always(baseline.commonest(rights), items)
         if not all(rights):
-            texts["always no answer"] = ""
-        return {
-            words: {item.id: {"answer": text} for item in items} for words, text in texts.items()
-        }
+            constants["always no answer"] = {item.id: {"answer": ""} for item in items}
+        return constants
 
 
 @dataclass
@@ -267,21 +210,16 @@ class Squad2Scorer(SquadScorer):
     na_prob: str | None = None
 
     title = "squad 2.0"
+    score = staticmethod(score2)
 
-    def gold(self, files):
-        return _gold(files, "squad2", self.data)
-
-    def score(self, right, answer):
-        return score2(right, answer)
+    def item(self, example):
+        return _item(example)
 
     def answers(self, files):
         answers = super().answers(files)
         if self.na_prob:
             file = strict_json.read(self.na_prob)
-            if not isinstance(file.value, dict):
-                what = f"{shown(file.value)}; expected an object, {{id: number}}"
-                raise DataError(f"{file.name}: {what}")
-            chances = {k: _probability(v, f"{file.name}: {k}") for k, v in file.value.items()}
+            chances = _CHANCES(file.value, file.name)
             # In the order of the probabilities, in which equal ones are searched.
             answers = {id: answers[id] for id in [*chances, *answers] if id in answers}
             for id, each in answers.items():
@@ -290,16 +228,12 @@ class Squad2Scorer(SquadScorer):
         return answers
 
     def aggregate(self, items, answers, name):
-        ids = [item.id for item in items]
         answerable = {item.id for item in items if item.right["answers"]}
         scores = {item.id: score2(item.right, answers.get(item.id)) for item in items}
         predicted = {id: each for id, each in answers.items() if id in scores}
         no_answer = {id: e["no_answer"] for id, e in predicted.items() if "no_answer" in e}
         warnings: list[str] = []
-        sure = set()
-        if no_answer:
-            where = self.na_prob or name
-            sure = _sure(no_answer, predicted, where, warnings)
+        sure = _sure(no_answer, predicted, self.na_prob or name, warnings) if no_answer else set()
         counted = []
         for item in items:
             exact, f1 = scores[item.id].values()
@@ -320,18 +254,19 @@ class Squad2Scorer(SquadScorer):
                 highest, threshold = best_threshold(one, answered, no_answer, answerable)
                 metrics[f"best_{figure}"] = 100.0 * highest / len(scores)
                 metrics[f"best_{figure}_thresh"] = threshold
-        missing = compare(ids, answers)
+        missing = compare([*scores], answers)
         return self.result(counted, metrics, *missing, parts=parts, warnings=warnings)
+
+
+def _item(example: Example) -> Item:
+    context, answers = example.fields["context"], example.fields["answers"]
+    right = {"answers": [answer["text"] for answer in answers]}
+    unit = id(context)  # of the paragraph, which lives as long as its file is read
+    return Item(str(example.id), unit, {}, _words(context), _place(answers, context), right)
 
 
 def _figures(items: Sequence[Item]) -> dict[str, float | int]:
     return {**mean([item.scores for item in items]), "total": len(items)}
-
-
-def _probability(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DataError(f"{where}: the probability is {shown(value)}, expected a number")
-    return value
 
 
 def _sure(no_answer, predicted, where, warnings):
@@ -363,8 +298,7 @@ def matches(answer: str, prediction: str, *, substring: bool) -> bool:
         substring: whether an answer that stands in the prediction, letter by letter, is enough.
     """
     one, other = _different(answer), _different(prediction)
-    shared = len(one & other)
-    similar = shared / (len(one) + len(other) - shared) >= OVERLAP
+    similar = len(one & other) / len(one | other) >= OVERLAP
     return similar or (substring and answer in prediction)
 
 
@@ -386,13 +320,11 @@ def count(
         answers: the gold clauses.
         predictions: text to probability, without "".
     """
-    substring = "Parties" in id
-    hits = np.zeros(len(THRESHOLDS), int)
-    wrong = np.zeros(len(THRESHOLDS), int)
     right = {
-        text: [matches(answer, text, substring=substring) for answer in answers]
+        text: [matches(answer, text, substring="Parties" in id) for answer in answers]
         for text in predictions
     }
+    hits, wrong = np.zeros((2, len(THRESHOLDS)), int)
     for place in range(len(answers)):
         sure = [predictions[text] for text in predictions if right[text][place]]
         hits += max(sure, default=-1) > THRESHOLDS
@@ -415,21 +347,18 @@ def curve_figures(hits: Any, wrong: Any, clauses: Any) -> dict[str, np.ndarray]:
         hits, wrong: [..., 101], as `count` has them, or sums of them.
         clauses: [...], the number of gold clauses.
     """
+    first = np.ones((*np.shape(hits)[:-1], 1))
     with np.errstate(invalid="ignore", divide="ignore"):
-        recall = _behind(0, hits / np.asarray(clauses)[..., None])
-        precision = _behind(1, hits / (hits + wrong))
+        recall = np.concatenate([0 * first, hits / np.asarray(clauses)[..., None]], -1)
+        precision = np.concatenate([first, hits / (hits + wrong)], -1)
     precision = np.fmax.accumulate(precision[..., ::-1], axis=-1)[..., ::-1]
     steps = np.diff(recall) * (precision[..., 1:] + precision[..., :-1]) / 2
     figures = {"aupr": 100 * np.nan_to_num(steps.sum(-1))}
     for name, wanted in RECALLS.items():
         reached = recall[..., :-1] >= wanted
-        first = np.take_along_axis(precision, reached.argmax(-1)[..., None], -1)[..., 0]
-        figures[name] = 100 * np.where(reached.any(-1), first, 0.0)
+        there = np.take_along_axis(precision, reached.argmax(-1)[..., None], -1)[..., 0]
+        figures[name] = 100 * np.where(reached.any(-1), there, 0.0)
     return figures
-
-
-def _behind(first: float, values: np.ndarray) -> np.ndarray:
-    return np.concatenate([np.full((*values.shape[:-1], 1), first, np.float64), values], -1)
 
 
 def published_n_best(answers: Iterable[dict]) -> dict[str, list[dict]]:
@@ -455,12 +384,8 @@ def published_n_best(answers: Iterable[dict]) -> dict[str, list[dict]]:
             likeliest[-1] = by_text[""]
         shares = softmax(np.array([logit(span) for span in likeliest], np.float64)).tolist()
         by_question[str(answer["id"])] = [
-            {
-                "text": span["answer"],
-                "probability": share,
-                "start_logit": span["start_logit"],
-                "end_logit": span["end_logit"],
-            }
+            {"text": span["answer"], "probability": share}
+            | {name: span[name] for name in ("start_logit", "end_logit")}
             for span, share in zip(likeliest, shares, strict=True)
         ]
     return by_question
@@ -473,20 +398,20 @@ class CuadScorer(Benchmark):
     title = "cuad"
     units = "contracts"
     no_place = "a contract has many clauses"
+    right = ("answers",)
     needs = ("n_best", "null")
     advice = f"answers of squad have it: ldt predict --n-best {N_BEST}"
+    read = staticmethod(read)
 
-    def gold(self, files):
-        items = _gold(files, "cuad", self.data)
-        for item in items:
-            item.place = None
-            if not all(item.right["answers"]):
-                where = f"{base.name_of(files)}: {item.id}"
-                raise DataError(f"{where}: the text of an answer is empty")
-        return items
+    def item(self, example):
+        item = replace(_item(example), place=None)
+        if not all(item.right["answers"]):
+            raise DataError(f"{example.where}: the text of an answer is empty")
+        return item
 
-    def published(self, lines):
-        lines = list(lines)
+    @staticmethod
+    def published(lines):
+        """`published_n_best` of lines that have as many spans as the layout."""
         most = max((len(line["n_best"]) for line in lines), default=0)
         if most < N_BEST:
             what = f"{most:,} spans of a question at most; the layout has {N_BEST}"
@@ -495,35 +420,20 @@ class CuadScorer(Benchmark):
 
     def parse(self, value, name):
         """Id to text to probability, without ""; of equal texts the last one's."""
-        if not isinstance(value, dict):
-            raise DataError(
-                f"{name}: {shown(value)}; expected an object, {{id: [{{text, probability}}, ...]}}"
-            )
-        answers: dict[str, dict[str, float]] = {}
-        for id in value:
-            answers[id] = {}
-            for entry in take(value, id, list, name):
-                where = f"{name}: {id}"
-                text = take(entry, "text", str, where)
-                probability = base.number(entry, "probability", where)
-                if text:
-                    answers[id][text] = probability
-        return answers
+        answers = _N_BEST(value, name)
+        return {
+            id: {span["text"]: span["probability"] for span in spans if span["text"]}
+            for id, spans in answers.items()
+        }
 
-    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+    def aggregate(self, items, answers, name):
         """The figures of `curve_figures`, and aupr of each category.
 
         Raises:
             DataError: the ids of both files differ, where the published script stops.
         """
         ids = [item.id for item in items]
-        missing, extra = compare(ids, answers)
-        for odd, what in ((missing, "no predictions of"), (extra, "not in the gold file:")):
-            if odd:
-                raise DataError(
-                    f"{name}: {what} {plural(len(odd), 'question')}, such as {odd[0]!r}; "
-                    "the ids must be those of the gold file, an empty list says no clause"
-                )
+        base.same_ids(ids, answers, name, "question")
         counts = [count(item.id, item.right["answers"], answers[item.id]) for item in items]
         hits, wrong = np.array(counts, np.float64).transpose(1, 0, 2)  # [questions, 101] each
         clauses = np.array([len(item.right["answers"]) for item in items], np.float64)
@@ -532,8 +442,8 @@ class CuadScorer(Benchmark):
             weights = weights.astype(np.float64)
             return curve_figures(weights @ hits, weights @ wrong, weights @ clauses)
 
-        metrics = {**defined(figures, np.ones((1, len(items))))}
-        result = self.result(items, metrics, [], [], figures=figures)
+        metrics = defined(figures, np.ones((1, len(items))))
+        result = self.result(items, metrics, figures=figures)
         for each in sorted({category(id) for id in ids}):
             # As in the published script: of all ids with the category anywhere in them.
             chosen = np.array([[each in id for id in ids]])

@@ -9,26 +9,58 @@ script the offsets of gold and predictions are compared without a look at the te
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from ldt.benchmarks import base, passage_qa
-from ldt.benchmarks.base import Answers, Benchmark
-from ldt.benchmarks.passage_qa import LEFT_OUT, NOTE, Curve, PassageAnswer, divide, score_parts
-from ldt.errors import DataError, did_you_mean, listed, plural, shown
+from ldt.benchmarks.base import Answers, Benchmark, Number, Shape, Whole
+from ldt.benchmarks.passage_qa import (
+    LEFT_OUT,
+    NOTE,
+    Curve,
+    Pair,
+    PassageAnswer,
+    YesNo,
+    divide,
+    score_parts,
+)
+from ldt.errors import DataError, listed, plural
+from ldt.io import records
 from ldt.io.records import Example
-from ldt.io.sources import each
-from ldt.io.strict_json import take
 from ldt.io.text_files import Utf8
 from ldt.metrics.result import Item, compare, count_words
 
 LANGUAGES = (
     "arabic bengali english finnish indonesian japanese korean russian swahili telugu thai"
 ).split()
+Language = Annotated[str, Field(pattern=f"^({'|'.join(LANGUAGES)})$")]
 TASKS = ("passage", "minimal")
-_KEYS = ("document_plaintext", "passage_answer_candidates", "language")
-_START, _END = "plaintext_start_byte", "plaintext_end_byte"
+
+
+_ID: Any = {"example_id": (str, Whole), "language": Language}
+_START = "plaintext_start_byte"
+_SPAN: Any = {f"{_START}?": Whole, "plaintext_end_byte?": Whole}
+_ANNOTATION: Any = {"passage_answer": {"candidate_index": Whole}, "minimal_answer": _SPAN}
+_LINE = Shape(
+    {
+        **_ID,
+        **{"question_text?": str, "document_plaintext": str, "passage_answer_candidates": [_SPAN]},
+        **{"document_title?": Any, "document_url?": Any},
+        "annotations?": [_ANNOTATION | {"yes_no_answer?": YesNo}],
+    }
+)
+_PREDICTIONS = Shape(
+    [
+        {
+            **_ID,
+            **{"passage_answer_index": Whole, "passage_answer_score": Number},
+            "minimal_answer": {"start_byte_offset": Whole, "end_byte_offset": Whole},
+            **{"minimal_answer_score": Number, "yes_no_answer?": YesNo},
+        }
+    ]
+)
 
 
 def read(source: str, data) -> Iterator[Example]:
@@ -47,25 +79,32 @@ def read(source: str, data) -> Iterator[Example]:
         UserError: there is no such file.
         DataError: it is damaged, has another layout, or offsets that are none.
     """
-    for example in passage_qa.lines(source, *_KEYS, "question_text", encoding=data.encoding):
+    for example in passage_qa.lines(source, _LINE, data.encoding):
         fields, where = example.fields, example.where
-        text, utf8, candidates = _document(fields, where)
+        utf8 = Utf8(fields["document_plaintext"])
 
-        def span(pair: tuple[int, int], utf8: Utf8 = utf8) -> list[int]:
+        def span(pair: Pair, utf8: Utf8 = utf8) -> list[int]:
             return [utf8.character(pair[0]), utf8.character(pair[1])]
 
+        candidates = []
+        for number, item in enumerate(fields["passage_answer_candidates"]):
+            here = f"{where}: candidate {number:,}"
+            found = passage_qa.pair(item, _START, utf8, here)
+            if found[0] < 0:
+                raise DataError(f"{here}: {_START} is -1, expected a byte")
+            candidates.append(dict(zip(("start", "end"), span(found), strict=True)))
         columns: dict[str, Any] = {
-            "question": take(fields, "question_text", str, where),
-            "context": text,
-            "language": language(fields, where),
-            "candidates": [dict(zip(("start", "end"), span(c), strict=True)) for c in candidates],
+            "context": fields["document_plaintext"],
+            "language": fields["language"],
+            "candidates": candidates,
         }
-        if isinstance(fields.get("document_title"), str):
-            columns["title"] = fields["document_title"]
+        for name, key in (("question", "question_text"), ("title", "document_title")):
+            if isinstance(fields.get(key), str):
+                columns[name] = fields[key]
         if "annotations" in fields:
             columns["annotations"] = [
                 {"passage": passage, "spans": [span(s) for s in spans], "yes_no": yes_no}
-                for passage, spans, yes_no in _annotations(fields, utf8, len(candidates), where)
+                for passage, spans, yes_no in _annotations(fields, utf8, where)
             ]
         yield Example(columns, example.id, where)
 
@@ -89,55 +128,19 @@ def offsets(
     }
 
 
-def language(fields: Mapping[str, Any], where: str) -> str:
-    """The language of a question or a prediction.
-
-    Raises:
-        DataError: there is none, or none of `LANGUAGES`.
-    """
-    name = fields.get("language")
-    if name not in LANGUAGES:
-        near = did_you_mean(name, LANGUAGES) if isinstance(name, str) else ""
-        raise DataError(
-            f"{where}: language is {shown(name)}, expected one of {', '.join(LANGUAGES)}{near}"
-        )
-    return name
-
-
-def _document(fields: dict, where: str) -> tuple[str, Utf8, list[tuple[int, int]]]:
-    """The text, its bytes, and the candidates in bytes."""
-    text = take(fields, "document_plaintext", str, where)
-    utf8 = Utf8(text)
-    candidates = []
-    for number, item in enumerate(take(fields, "passage_answer_candidates", list, where)):
-        candidates.append(_span(item, utf8, f"{where}: candidate {number:,}"))
-        if candidates[-1][0] < 0:
-            raise DataError(f"{where}: candidate {number:,}: {_START} is -1, expected a byte")
-    return text, utf8, candidates
-
-
 def _annotations(
-    fields: dict, utf8: Utf8 | None, candidates: int, where: str
-) -> Iterator[tuple[int | None, list[tuple[int, int]], str | None]]:
+    fields: dict[str, Any], utf8: Utf8 | None, where: str
+) -> Iterator[tuple[int | None, list[Pair], str | None]]:
     """Yield candidate, spans in bytes (one or none) and yes or no of each annotation."""
-    for number, annotation in enumerate(take(fields, "annotations", list, where)):
+    for number, annotation in enumerate(fields["annotations"]):
         here = f"{where}: annotation {number:,}"
-        passage = take(annotation, "passage_answer", dict, here)
-        span = _span(take(annotation, "minimal_answer", dict, here), utf8, here)
+        candidates = len(fields["passage_answer_candidates"])
+        span = passage_qa.pair(annotation["minimal_answer"], _START, utf8, here)
         yield (
-            passage_qa.index(passage, candidates, here),
+            passage_qa.index(annotation["passage_answer"]["candidate_index"], candidates, here),
             [span] if span[0] >= 0 else [],
-            passage_qa.yes_no(annotation, here),
+            annotation.get("yes_no_answer"),
         )
-
-
-def _span(item: Any, utf8: Utf8 | None, where: str) -> tuple[int, int]:
-    """A span in bytes; within the text and between its characters, if that is asked for."""
-    span = passage_qa.pair(item, _START, _END, utf8.size if utf8 else None, where)
-    for name, byte in zip((_START, _END), span, strict=True):
-        if utf8 and byte >= 0 and not utf8.parts(byte):
-            raise DataError(f"{where}: {name} {byte:,} is inside of a character of the UTF-8")
-    return span
 
 
 def published(answers: Iterable[dict]) -> Iterator[dict[str, Any]]:
@@ -175,28 +178,24 @@ class TydiQAScorer(Benchmark):
     needs = ("passage_score", "span_score", "yes_no", "offsets")
     advice = "answers of passage_qa have it for documents that ldt predict data.format=tydiqa reads"
 
-    def gold(self, files):
-        items = []
-        for example in passage_qa.gold_lines(files, *_KEYS, encoding=self.data.encoding):
-            fields, where = example.fields, example.where
-            candidates = take(fields, "passage_answer_candidates", list, where)
-            annotations = tuple(
-                _NULL if each == _NULL else each
-                for each in _annotations(fields, None, len(candidates), where)
-            )
-            right = language(fields, where), annotations
-            words = count_words(take(fields, "document_plaintext", str, where))
-            unit = passage_qa.unit(example)
-            items.append(Item(str(example.id), unit, {}, words, right=right))
-        return items
+    shards = True
+    right = ("annotations",)
+    published = staticmethod(published)
+
+    def read(self, source, data):
+        """The lines, each of which `item` makes small."""
+        return passage_qa.lines(source, _LINE, data.encoding)
+
+    def item(self, example):
+        fields = example.fields
+        annotations = tuple(
+            _NULL if each == _NULL else each for each in _annotations(fields, None, example.where)
+        )
+        words, right = count_words(fields["document_plaintext"]), (fields["language"], annotations)
+        return Item(str(example.id), passage_qa.unit(example), {}, words, right=right)
 
     def load(self, files):
-        keys = "passage_answer_index", "minimal_answer"
-        return (example for file in each(files) for example in passage_qa.lines(file, *keys))
-
-    def published(self, lines):
-        for number, fields in enumerate(published(lines), 1):
-            yield Example(fields, fields["example_id"], f"answer {number:,}")
+        return [line.fields for file in files for line in records.read(file, format="jsonl")]
 
     def parse(self, value, name):
         """Predictions by language and id.
@@ -206,15 +205,13 @@ class TydiQAScorer(Benchmark):
                 or reads wrong: a line without minimal_answer or a score, yes or no beside a span,
                 half a span, one of no bytes.
         """
-        by_key: dict[tuple[str, str], PassageAnswer] = {}
-        for example in value:
-            key = language(example.fields, example.where), str(example.id)
-            if key in by_key:
-                raise DataError(f"{example.where}: the id {shown(key[1])} stands twice; each once")
-            by_key[key] = _prediction(example.fields, example.where)
-        if not by_key:
+        lines = _PREDICTIONS([*value], name)
+        if not lines:
             raise DataError(f"{name}: no predictions in it")
-        return by_key
+        keys = [(line["language"], str(line["example_id"])) for line in lines]
+        base.once(keys, name)
+        where = [f"{name}: {id}" for _, id in keys]
+        return dict(zip(keys, map(_prediction, lines, where), strict=True))
 
     def aggregate(self, items, answers, name):
         keys = [(item.right[0], item.id) for item in items]
@@ -224,19 +221,17 @@ class TydiQAScorer(Benchmark):
 
         def figures(counts: np.ndarray) -> dict[str, np.ndarray]:
             by_part = {language: part.figures(counts) for language, part in parts.items()}
-            others = {
+            return _averages(parts, by_part, counts) | {
                 f"{language} {key}": value
                 for language, values in by_part.items()
                 for key, value in values.items()
                 if not key.endswith("-threshold")
             }
-            return _averages(parts, by_part, counts) | others
 
         one = np.ones((1, len(items)), int)
         by_part = {language: part.figures(one) for language, part in parts.items()}
         averages = _averages(parts, by_part, one)
-        metrics: dict[str, float | int] = {key: float(value[0]) for key, value in averages.items()}
-        metrics |= {"total": len(items)}
+        metrics = {key: float(value[0]) for key, value in averages.items()} | {"total": len(items)}
         ids = [[id for _, id in part] for part in (missing, extra)]
         result = self.result(items, metrics, *ids, figures=figures)
         result.subsets = {
@@ -259,22 +254,16 @@ class TydiQAScorer(Benchmark):
 _NULL: passage_qa.Annotation = (None, [], None)  # one for all that are so
 
 
-def _prediction(item: dict, where: str) -> PassageAnswer:
-    passage = take(item, "passage_answer_index", int, where)
-    if isinstance(passage, bool):
-        raise DataError(f"{where}: passage_answer_index is {shown(passage)}, expected a number")
-    span = passage_qa.pair(
-        item["minimal_answer"], "start_byte_offset", "end_byte_offset", None, where
-    )
-    yes_no = passage_qa.yes_no(item, where)
+def _prediction(item: dict[str, Any], where: str) -> PassageAnswer:
+    span = passage_qa.pair(item["minimal_answer"], "start_byte_offset", None, where)
+    passage, yes_no = item["passage_answer_index"], item.get("yes_no_answer")
     if yes_no and span[0] >= 0:
         raise DataError(f"{where}: {yes_no} beside a minimal answer; one of the two")
-    passage_score, span_score = (base.number(item, f"{task}_answer_score", where) for task in TASKS)
     return PassageAnswer(
         passage if passage >= 0 else None,
-        passage_score,
+        item["passage_answer_score"],
         [span] if span[0] >= 0 else [],
-        span_score,
+        item["minimal_answer_score"],
         yes_no,
     )
 

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ldt.benchmarks import base
-from ldt.benchmarks.base import Benchmark
-from ldt.errors import DataError, shown
+from ldt.benchmarks.base import Benchmark, Id, Shape
 from ldt.io import strict_json
 from ldt.io.records import Example
-from ldt.io.strict_json import JsonFile, take, texts
 from ldt.metrics.baseline import Baseline, Baselines
 from ldt.metrics.result import Item, count_words
+
+_TEXTS: Any = {"query?": str, "candidates": [str], "supports": [str], "answer?": str}
+_FILE = Shape([{"id": Id} | _TEXTS])
 
 
 def read(source: str, data) -> Iterator[Example]:
@@ -21,26 +21,10 @@ def read(source: str, data) -> Iterator[Example]:
     Raises:
         DataError: another layout.
     """
-    for question, id, where in _questions(strict_json.read(source, data.encoding)):
-        fields = {"query": take(question, "query", str, where)} | _texts(question, where)
-        if "answer" in question:
-            fields["answer"] = take(question, "answer", str, where)
-        yield Example(fields, id, where)
-
-
-def _questions(file: JsonFile) -> Iterator[tuple[dict[str, Any], str, str]]:
-    if not isinstance(file.value, list):
-        raise DataError(
-            f"{file.name}: {shown(file.value)}, expected a list of questions with id, query, "
-            "candidates and supports"
-        )
-    return base.entries(file.value, file.name, "id")
-
-
-def _texts(question: dict[str, Any], where: str) -> dict[str, Any]:
-    return {
-        key: texts(take(question, key, list, where), where) for key in ("candidates", "supports")
-    }
+    file = strict_json.read(source, data.encoding)
+    for question in _FILE(file.value, file.name):
+        id = question.pop("id")
+        yield Example(question, id, f"{file.name}: {id}")
 
 
 def published(answers: Iterable[dict]) -> dict[str, str]:
@@ -70,37 +54,20 @@ class WikiHopScorer(Benchmark):
 
     title = "wikihop"
     no_place = "a wikihop file does not tell"
+    right = ("answer",)
     needs = ("answer",)
     advice = "answers of wikihop have one"
+    read = staticmethod(read)
+    published = staticmethod(published)
+    score = staticmethod(score)
 
-    def gold(self, files):
-        file, items = base.whole(files, "questions of wikihop", self.data.encoding), []
-        for question, id, where in _questions(file):
-            if "answer" not in question:
-                raise DataError(f"{where}: no field 'answer'; the files of a test set have none")
-            right = {"answer": take(question, "answer", str, where), **_texts(question, where)}
-            items.append(Item(id, id, {}, sum(map(count_words, right["supports"])), right=right))
-        return base.checked(items, file.name)
-
-    def published(self, lines):
-        return published(lines)
-
-    def score(self, right, answer):
-        return score(right, answer)
+    def item(self, example):
+        words = sum(map(count_words, example.fields["supports"]))
+        return Item(str(example.id), example.id, {}, words, right=example.fields)
 
     def aggregate(self, items, answers, name):
         result = super().aggregate(items, answers, name)
         result.metrics["total"] = len(items)
-        strange = [
-            item.id
-            for item in items
-            if item.id in answers and answers[item.id]["answer"] not in item.right["candidates"]
-        ]
-        if strange:
-            result.warnings.append(
-                f"{name}: {len(strange):,} predictions are none of their candidates: "
-                f"{', '.join(map(repr, strange[:3]))}"
-            )
         return result
 
     def baselines(self, items, answers, name):

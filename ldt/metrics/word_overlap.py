@@ -3,8 +3,8 @@
 import re
 import string
 from collections import Counter
-from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 CJK = "\u3040-\u30ff\u3400-\u9fff"  # Japanese and Chinese have no space between words
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -62,3 +62,19 @@ def best(answer: str, golds: Sequence[str]) -> tuple[int, float]:
     return int(max(answer == gold for gold in golds)), max(
         overlap(words, gold.split()).f1 for gold in golds
     )
+
+
+def score_text(
+    match: Callable[[str, Sequence[str]], tuple[int, float]],
+    right: Mapping[str, Any],
+    answer: Mapping[str, Any] | None,
+) -> dict[str, float]:
+    """Return exact_match and f1 of an answer by the rule ``match``.
+
+    Args:
+        right: ``answers``, the texts of all that are right.
+        answer: ``answer``, a text; None, or None for the text, is no prediction, which counts 0.
+    """
+    text = None if answer is None else answer.get("answer")
+    exact, f1 = (0, 0.0) if text is None else match(text, right["answers"])
+    return {"exact_match": exact, "f1": f1}

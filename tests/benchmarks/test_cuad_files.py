@@ -1,8 +1,6 @@
-import pytest
 from scored import examples
 
 from ldt.benchmarks import squad as cuad
-from ldt.errors import DataError
 
 
 def test_published_contracts_are_read_with_their_categories(shared_data):
@@ -17,13 +15,6 @@ def test_published_contracts_are_read_with_their_categories(shared_data):
             context = example.fields["context"]
             assert context.startswith(answer["text"], answer["answer_start"])
     assert max(len(example.fields["answers"]) for example in found) > 5
-
-
-def test_a_question_twice_is_told_before_any_is_read():
-    qas = [{"id": "t__Cap", "question": "q", "answers": []}] * 2
-    value = {"data": [{"title": "t", "paragraphs": [{"context": "c", "qas": qas}]}]}
-    with pytest.raises(DataError, match="^f: the id 't__Cap' stands twice"):
-        examples("cuad", value)
 
 
 def test_a_category_stands_behind_the_last_border():

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from ldt.benchmarks.formats import FORMATS, read
-from ldt.errors import DataError, RecipeError
+from ldt.errors import RecipeError
 from ldt.recipe.recipe import DataSection
 
 ANSWER = {"text": "Paris", "answer_start": 4}
@@ -33,22 +33,6 @@ def test_squad_gives_an_example_for_each_question(tmp_path):
         ("c", same | {"question": "Who?"}),
     ]
     assert found[0].where == f"{file}: a"
-
-
-@pytest.mark.parametrize(
-    ("content", "what"),
-    [
-        ([], "a list, empty, expected an object with data"),
-        ({"data": [{}]}, "article 1: no field 'paragraphs', expected a list"),
-        ({"data": [{"paragraphs": [{"qas": []}]}]}, "article 1, paragraph 1: no field 'context'"),
-    ],
-)
-def test_another_layout_is_named(tmp_path, content, what):
-    file = tmp_path / "dev.json"
-    file.write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(DataError) as error:
-        list(read(str(file), DataSection(format="squad")))
-    assert what in str(error.value)
 
 
 def test_lines_are_read_by_their_name_or_their_content(tmp_path):

@@ -3,7 +3,6 @@ import json
 import pytest
 
 from ldt.benchmarks.formats import read
-from ldt.errors import DataError
 from ldt.recipe.recipe import DataSection
 
 QUESTION = {
@@ -34,19 +33,3 @@ def test_a_question_has_its_fields_and_id(hotpotqa):
     assert first.fields == {key: value for key, value in QUESTION.items() if key != "_id"}
     assert second.fields == {key: QUESTION[key] for key in ("question", "context")}
     assert second.where.endswith("dev.json: t")
-
-
-@pytest.mark.parametrize(
-    ("value", "what"),
-    [
-        ({"data": []}, "dev.json: an object of 1 key, expected a list of questions with _id"),
-        ([QUESTION, {"id": "a"}], "dev.json: question 2: no field '_id', expected text"),
-        ([QUESTION | {"context": {}}], "5a8b57f25542995d1e6f1371: 'context' is an object, empty"),
-        ([QUESTION | {"answer": None}], "5a8b57f25542995d1e6f1371: 'answer' is null"),
-        ([{"_id": "a", "context": []}], "dev.json: a: no field 'question', expected text"),
-    ],
-)
-def test_another_layout_is_told(hotpotqa, value, what):
-    with pytest.raises(DataError) as error:
-        hotpotqa(value)
-    assert what in str(error.value)

@@ -172,7 +172,7 @@ def test_absent_answers_are_null_and_yes_is_read_in_any_case(score):
 def test_a_score_may_not_be_absent_even_of_a_null_answer(score, name):
     bare = predicted(0)
     del bare[name]
-    with pytest.raises(DataError, match=f"0: {name} is null, expected a number"):
+    with pytest.raises(DataError, match=f"predictions.0.{name}: .*; field required"):
         score([[(None,)] * 5], [bare])
 
 
@@ -192,14 +192,12 @@ def test_gold_of_one_annotation_is_told_to_have_no_answers(score):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"example_id": 1.4e18}, "prediction 1: example_id is 1.4e\\+18, expected a whole number"),
-        ({"example_id": None}, "prediction 1: example_id is null"),
-        ({"long_answer_score": None}, "0: long_answer_score is null, expected a number"),
-        ({"short_answers_score": "1"}, "0: short_answers_score is '1', expected a number"),
+        ({"example_id": 1.4e18}, "field predictions.0.example_id.*: found 1.4e\\+18; input"),
+        ({"short_answers_score": "1"}, "field predictions.0.short_answers_score: found '1'"),
         ({"yes_no_answer": "YES", "short_answers": [tokens(1, 2)]}, "0: yes beside short answers"),
-        ({"long_answer": tokens(3, -1)}, "0: start_token 3, end_token -1; both are -1, or neither"),
-        ({"long_answer": tokens(3, 3)}, "0: start_token 3 is not below end_token 3"),
-        ({"example_id": 7}, "no prediction of 1 question, such as 0"),
+        ({"long_answer": tokens(3, -1)}, "0: start_token 3, end_token -1; expected 0 <= start"),
+        ({"long_answer": tokens(3, 3)}, "0: start_token 3, end_token 3; expected 0 <= start"),
+        ({"example_id": 7}, "no prediction of 1 question, such as '0'"),
     ],
 )
 def test_what_the_published_script_refuses_is_one_line(score, change, message):
@@ -209,9 +207,9 @@ def test_what_the_published_script_refuses_is_one_line(score, change, message):
 
 
 def test_ids_of_both_files_are_the_same_and_come_once(score):
-    with pytest.raises(DataError, match="no gold of 1 question, such as 5"):
+    with pytest.raises(DataError, match="no gold of 1 question, such as '5'"):
         score([[(0,)] * 5], [predicted(0), predicted(5)])
-    with pytest.raises(DataError, match="the id 0 stands twice"):
+    with pytest.raises(DataError, match="the id '0' stands twice"):
         score([[(0,)] * 5], [predicted(0), predicted(0)])
 
 
@@ -277,11 +275,3 @@ def test_the_sample_has_the_counts_of_a_plain_loop_over_its_questions(shared_dat
     assert 0 < right < there
     assert found.metrics["long-answer-precision"] == pytest.approx(100 * right / said)
     assert found.metrics["long-answer-recall"] == pytest.approx(100 * right / there)
-
-
-def test_gold_in_the_place_of_predictions_is_told(tmp_path):
-    line = nq(1, TOKENS, CANDIDATES, [(0,)] * 5)
-    for other in (line, simplified(line)):
-        gold = write(tmp_path / "gold.jsonl", other, other | {"example_id": 2})
-        with pytest.raises(DataError, match="gold.jsonl: .* swapped"):
-            evaluate(gold, gold, format="nq")

@@ -177,7 +177,8 @@ def test_intervals_are_of_papers():
     result = evaluate(gold, line("a", "x"), line("b", "y"), line("c", "y"))
     assert result.intervals["Answer F1"] == (0, 100)
     assert result.intervals["Answer F1 by type abstractive"] == (0, 100)
-    assert [item.unit for item in result.items] == [0, 1, 1]
+    first, second, third = (item.unit for item in result.items)
+    assert first != second == third
 
 
 @pytest.mark.parametrize(
@@ -190,17 +191,6 @@ def test_intervals_are_of_papers():
             [],
             "gold: 1: a: an answer that says nothing; expected unan",
         ),
-        (
-            paper(question("a", said("x"))),
-            [line(3.5, "x")],
-            "pred:1: 'question_id' is 3.5",
-        ),
-        (
-            paper(question("a", said("x"))),
-            [{"question_id": "a", "predicted_answer": "x"}],
-            "pred:1: no field 'predicted_evidence', expected a list",
-        ),
-        (paper(question("a", said("x"))), [line("a", "x", 3)], "pred:1: 3, expected text"),
     ],
 )
 def test_a_file_that_cannot_be_used(gold, lines, message):

@@ -107,20 +107,3 @@ def test_an_answer_that_says_nothing_is_refused():
     answer = by_rows()["qas"]["answers"][0]["answer"][0] | {"yes_no": None}
     with pytest.raises(DataError, match="f: an answer that says nothing"):
         qasper.reference(answer, "f")
-
-
-def test_a_broken_paper_does_not_hide_the_layout():
-    paper = {"full_text": [], "qas": []}
-    for broken, what in (
-        (None, "null, expected a paper"),
-        (paper | {"title": 5}, "'title' is 5, expected text"),
-        (paper | {"abstract": ["x"]}, "'abstract' is a list"),
-    ):
-        with pytest.raises(DataError, match=f"^f: 1: {what}"):
-            examples("qasper", {"1": broken, "2": paper})
-
-
-@pytest.mark.parametrize("value", [[], {}, {"data": []}, [{"id": "x"}], "x"])
-def test_what_is_no_paper(value):
-    with pytest.raises(DataError, match="expected an object of papers with full_text and qas"):
-        examples("qasper", value)

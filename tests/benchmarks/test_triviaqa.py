@@ -52,13 +52,13 @@ def test_the_domain_is_what_the_file_says_or_the_option_never_the_file_name():
     gold = JsonFile("web-dev.json", {"Data": questions, "Domain": "Wikipedia"})
     assert scored.evaluate("triviaqa", gold, JsonFile("p", {"q2": "baz"})).metrics["common"] == 1
     nameless = JsonFile("web-dev.json", {"Data": questions})
-    with pytest.raises(UserError, match=r"gold: Domain is null; data.domain=web or"):
+    with pytest.raises(UserError, match="gold: Domain is null, data.domain is not given; data"):
         scored.evaluate("triviaqa", nameless, JsonFile("p", {}))
     found = scored.evaluate(
         "triviaqa", nameless, JsonFile("p", {"q1--a": "foo bar"}), data={"domain": "web"}
     )
     assert found.metrics["exact_match"] == 50
-    with pytest.raises(UserError, match=r"^data.domain=web: gold says Domain 'Wikipedia'"):
+    with pytest.raises(UserError, match=r"^gold: Domain is 'Wikipedia', data.domain is web; "):
         scored.evaluate("triviaqa", gold, JsonFile("p", {}), data={"domain": "web"})
 
 
@@ -107,11 +107,7 @@ def test_what_people_answered_counts():
         ([], "gold: no questions in it"),
         ([question("q", "a"), question("q", "b")], "gold: the id 'q' stands twice"),
         ([question("q")], "gold: q: NormalizedAliases is empty"),
-        ([{"QuestionId": "q"}], "gold: q: no field 'Answer'; the files of a test set"),
-        ([{}], "gold: question 1: no field 'QuestionId', expected text"),
-        (["q"], "gold: question 1: 'q', expected an object with 'QuestionId'"),
-        ([question(3.5, "a")], "gold: question 1: 'QuestionId' is 3.5, expected text"),
-        ([question("q", 4)], "gold: q: 4, expected text"),
+        ([{"QuestionId": "q"}], "gold: q: no Answer; the files of a test set"),
     ],
 )
 def test_a_gold_file_that_cannot_be_used(questions, message):
@@ -123,41 +119,6 @@ def test_a_gold_file_that_cannot_be_used(questions, message):
 def test_a_verified_file_without_verified_questions():
     with pytest.raises(DataError, match="gold: no verified questions in it"):
         evaluate(TWO, {}, verified=True)
-
-
-def test_evidence_gives_length_and_place(tmp_path):
-    for name, text in {
-        "wikipedia/a": "one two three Foo-Bar. " + "word " * 8,
-        "web/1/b": "中国 at last: foo_bar",
-        "web/2": "nothing",
-    }.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
-    questions = [question("q", "foo bar", pages=["a"], found=["1/b", "2", "3"])]
-    result = evaluate(questions, {}, says="Web", data={"evidence": str(tmp_path)})
-    items = [(item.words, item.place) for item in result.items]
-    assert [words for words, _ in items] == [12, 5, 1, None]
-    first, second, *rest = [place for _, place in items]
-    assert 0.1 < first < 0.4 < 0.5 < second < 1
-    assert rest == ["not in the document", None]
-    assert f"{tmp_path}: 1 page could not be read: '3'" in result.warnings
-    joined = evaluate(questions, {}, data={"evidence": str(tmp_path)}).items[0]
-    assert joined.words == 18  # of all pages of the question
-    assert joined.place < first
-
-
-def test_no_page_outside_of_the_evidence_is_read(tmp_path):
-    (tmp_path / "secret").write_text("foo")
-    (tmp_path / "in/wikipedia").mkdir(parents=True)
-    (tmp_path / "in/wikipedia/link").symlink_to(tmp_path / "secret")
-    for name in ("../../secret", str(tmp_path / "secret"), "link"):
-        with pytest.raises(DataError, match="a page outside of"):
-            evaluate(
-                [question("q", "foo", pages=[name])], {}, data={"evidence": str(tmp_path / "in")}
-            )
-    with pytest.raises(UserError, match="no such folder; data.evidence has wikipedia/ and web/"):
-        evaluate(TWO, {}, data={"evidence": str(tmp_path / "nowhere")})
 
 
 @pytest.mark.parametrize(
@@ -172,13 +133,6 @@ def test_the_real_files_give_the_published_figures(shared_data, changed, name, f
             key = item["QuestionId"]
             key = f"{key}--{page['Filename']}" if name == "web" else key
             values[key] = changed(item["Answer"]["Value"], key)
-    folder = shared_data / "triviaqa/evidence"
-    result = scored.evaluate(
-        "triviaqa", gold, JsonFile("p", values), data={"evidence": str(folder)}
-    )
-    metrics = result.metrics
+    metrics = scored.evaluate("triviaqa", gold, JsonFile("p", values)).metrics
     assert (metrics["exact_match"], metrics["f1"]) == pytest.approx(figures[:2], abs=1e-9)
     assert {metrics[key] for key in ("common", "denominator", "gold_len")} == {figures[2]}
-    assert result.warnings == []
-    assert all(item.words > 80 for item in result.items)
-    assert sum(isinstance(item.place, float) for item in result.items) >= len(result.items) - 2

@@ -145,7 +145,7 @@ def test_lines_of_predict_have_the_figures_of_the_layout(run, tmp_path, format, 
     if format == "cuad":
         options["n_best"] = 5
         assert predict(source, output=str(lines), overwrite=True, **options) == 0
-        with pytest.raises(DataError, match="a.jsonl:3: .*5 spans of a question at most; .* 20"):
+        with pytest.raises(DataError, match="a.jsonl: .*5 spans of a question at most; .* 20"):
             benchmarks.evaluate(source, str(lines), format="cuad")
 
 
