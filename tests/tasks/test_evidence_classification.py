@@ -374,7 +374,7 @@ FAULTS = {
         lambda d: d[0]["annotation_sets"][0]["annotations"]["nda-1"]["spans"].append(3),
         "0/nda-1: span 3 as evidence; the document has 3, from 0",
     ),
-    "duplicate ids": (lambda d: d[1].update(id=0), "id '0/nda-1' stands"),
+    "duplicate ids": (lambda d: d[1].update(id=0), "id '0/nda-1' "),
     "a hypothesis missing": (
         lambda d: d[1]["annotation_sets"][0]["annotations"].pop("nda-2"),
         ": 1: hypotheses that stand only in the annotations or only in the labels: 'nda-2'",
