@@ -2,30 +2,157 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ldt.benchmarks import formats
+from ldt import benchmarks
+from ldt.benchmarks import METRICS, formats
 from ldt.benchmarks.base import once
+from ldt.benchmarks.summarization import ROUGE
 from ldt.data import answer_files
-from ldt.errors import DataError, UserError, plural, shown
+from ldt.errors import DataError, UserError, listed, plural, shown
+from ldt.inference import evaluate
 from ldt.io import sources
 from ldt.io.records import Example
 from ldt.io.sources import Names
 from ldt.metrics.classification import indicators, several
+from ldt.metrics.entities import NAMES, ratios
 from ldt.metrics.label_doubt import doubts, doubts_of_each
 from ldt.metrics.result import Item, Result, count_words
-from ldt.report import scores
+from ldt.recipe import recipe as recipes
+from ldt.recipe.recipe import Recipe
+from ldt.recipe.run import recipe_file
 from ldt.report.model import MISSING, SILENT, Document
-from ldt.report.scores import Read
 from ldt.report.views import View
+from ldt.tasks import OWN
 from ldt.tasks.base import ANSWER_KEYS, Task, not_empty
 from ldt.tasks.deciding import Deciding
-from ldt.tasks.results import choice_of
+from ldt.tasks.results import choice_of, entities_of, score_of
+from ldt.tasks.token_classification import TokenClassification
 
 SUM = 1e-3  # as far from 1 the probabilities of a document may add up
 Doubt = tuple[float, str] | None  # of a gold label, and of several the name of the doubtful one
+
+
+class Read(NamedTuple):
+    """A document of a gold file.
+
+    Args:
+        example: as it is read.
+        right: its right answer, as `Task.gold` has it.
+        answer: that it got; None where it got none.
+    """
+
+    example: Example
+    right: Any
+    answer: Example | None
+
+
+# Of each published format the keys of the task whose answers it scores, and of the data.
+_PUBLISHED: dict[str, tuple[str, str]] = {
+    **{name: (name, name) for name in ("squad", "triviaqa", "wikihop", "hotpotqa", "qasper")},
+    "squad2": ("squad", "squad"),
+    "cuad": ("squad", "cuad"),
+    "nq": ("passage_qa", "nq"),
+    "tydiqa": ("passage_qa", "tydiqa"),
+    "contractnli": ("evidence_classification", "contractnli"),
+    "summarization": ("summarization", "summarization"),
+    "conll": ("token_classification", "conll"),
+}
+# By a key of an answer the task that writes it, the most telling ones first.
+_WRITES = {
+    **{"tags": "token_classification", "entities": "token_classification"},
+    **{"span_probs": "evidence_classification", "passage_score": "passage_qa"},
+    **{"supporting_facts": "hotpotqa", "paragraph_probs": "qasper", "summary": "summarization"},
+    **{"choice": "multiple_choice", "label": "classification", "question_id": "triviaqa"},
+    **{"start": "squad", "answer": "wikihop"},
+}
+
+
+def recipe_of(
+    answer: Example,
+    format: str | None,
+    recipe: str | None,
+    overrides: Iterable[str],
+    gold: Names | None,
+) -> Recipe:
+    """The recipe by which gold, documents and answers are read.
+
+    Args:
+        answer: the first one, which tells the task where nothing else does.
+
+    Raises:
+        UserError: neither format nor recipe beside a gold file; answers of no known task.
+        RecipeError: a recipe or keys that cannot be used.
+    """
+    if format in OWN:
+        return evaluate.recipe_of(format, recipe, overrides)
+    if format is not None and format not in _PUBLISHED:
+        raise UserError(
+            f"--format {format}: no report of it; {listed([*OWN, *_PUBLISHED])} have one"
+        )
+    name, layout = _PUBLISHED.get(format or "", (None, None))
+    keys = [*([f"data.format={layout}"] if layout else []), *overrides]
+    if recipe is not None:
+        return recipes.load(recipe_file(Path(recipe).expanduser()), keys)
+    if name is None and gold is not None:
+        raise UserError("--gold: --format or --recipe says how it is read")
+    name = name or next((task for key, task in _WRITES.items() if key in answer.fields), None)
+    if name is None:
+        raise DataError(f"{answer.where}: no answer of a known task among {listed(answer.fields)}")
+    if name == "summarization":  # which reads no windows, the default
+        keys.insert(0, "data.overflow=truncate")
+    return recipes.of_keys({"name": name}, keys, f"--format {format}" if format else "the answers")
+
+
+def result_of(answers: str, gold: Names, asked: Recipe, format: str | None) -> Result:
+    """The scores of all answers: of a published format by its metric, else as a training's
+    evaluation has them; raises as `ldt.inference.evaluate.evaluate` does."""
+    if format in METRICS and not asked.task.answers.own:
+        return benchmarks.evaluate(gold, answers, format=format, data=asked.data)
+    return evaluate.scored(asked, gold, answers)
+
+
+def _scores(
+    task: Task, data, read: Read, item: Item | None
+) -> tuple[bool | None, dict[str, float]]:
+    """True if a document is answered rightly, None where that is a matter of degree; and its
+    scores by the names of the metrics, from 0 to 1.
+
+    Args:
+        item: the document among those of a `Result`, None where that has none.
+
+    Raises:
+        DataError: an answer that is not as ``ldt predict`` writes it.
+    """
+    scores = dict(item.scores) if item is not None else {}
+    if not scores or isinstance(task, TokenClassification):  # whose scores are counts
+        where = (read.answer or read.example).where
+        if isinstance(task, TokenClassification):
+            scores = _entities(read.right, read.answer, task.raw_text(read.example, data))
+        else:
+            scores = score_of(task, read.right, read.answer, where)
+    if task.answers.kind == "summary":
+        scores = {name: scores[name] for name in ROUGE}
+    decisive = next((name for name in _DECISIVE if name in scores), None)
+    return None if decisive is None else scores[decisive] == 1, scores
+
+
+# The score by which an answer is right or not.
+_DECISIVE = (
+    *("accuracy", "exact_match", "exact", "em", "class.accuracy", "answer", "Answer F1", "f1"),
+)
+
+
+def _entities(right: Any, answer: Example | None, text: str | None) -> dict[str, float]:
+    gold = {*right}
+    mine = {*entities_of(answer, text)["entities"]} if answer else set()
+    if answer and gold == mine:
+        return dict.fromkeys(NAMES, 1.0)
+    values = ratios(len(gold), len(mine), len(gold & mine))
+    return dict(zip(NAMES, map(float, values), strict=True))
 
 
 def gather(
@@ -57,7 +184,7 @@ def gather(
         raise UserError("a report reads its files twice; save standard input first")
     answered = _by_id(answer_files.answers(answers), answers)
     first = next(iter(answered.values()))
-    asked = scores.asked(first, format, recipe, overrides, gold)
+    asked = recipe_of(first, format, recipe, overrides, gold)
     task, data = asked.task, asked.data
     result, items = None, dict[str, Item]()
     if gold is None:
@@ -74,12 +201,12 @@ def gather(
             Read(each, right, _with_choice(task, data, each, answered.get(str(each.id))))
             for each, right in zip(examples, _rights(task, data, examples, name), strict=True)
         ]
-        result = scores.result_of(answers, gold, asked, format)
+        result = result_of(answers, gold, asked, format)
         items = {item.id: item for item in result.items}
     doubted = _doubts(read)
     if documents is not None:
-        listed = formats.read(sources.each(documents), data, document=task.reads.document)
-        texts = _by_id(listed, sources.named(documents))
+        read_texts = formats.read(sources.each(documents), data, document=task.reads.document)
+        texts = _by_id(read_texts, sources.named(documents))
         read = [
             each._replace(example=_with_text(each.example, texts, documents, gold is None))
             for each in read
@@ -90,11 +217,11 @@ def gather(
 
 
 def _by_id(examples: Iterable[Example], name: str) -> dict[str, Example]:
-    listed = list(examples)
-    if not listed:
+    examples = list(examples)
+    if not examples:
         raise DataError(f"{name}: nothing in it")
-    once((str(each.id) for each in listed), name)
-    return {str(each.id): each for each in listed}
+    once((str(each.id) for each in examples), name)
+    return {str(each.id): each for each in examples}
 
 
 def _rights(task: Any, data, examples: Sequence[Example], name: str) -> Sequence[Any]:
@@ -130,7 +257,7 @@ def _document(task: Task, data, read: Read, items: Mapping[str, Item], doubt: Do
     view = View(task, data, example, answer, read.right)
     right, by_metric = None, dict[str, float]()
     if read.right is not None:
-        right, by_metric = scores.of_document(task, data, read, items.get(str(example.id)))
+        right, by_metric = _scores(task, data, read, items.get(str(example.id)))
     fields = {} if answer is None else answer.fields
     silent = fields.get("abstained") or None in (fields.get("label", 0), fields.get("choice", 0))
     unanswered = MISSING if answer is None else SILENT if silent else ""
