@@ -12,7 +12,6 @@ from ldt.data import answer_files
 from ldt.data.options import DataSection
 from ldt.errors import DataError, UserError
 from ldt.io import sources
-from ldt.io.records import Example
 from ldt.io.sources import Names
 from ldt.metrics.baseline import no_better
 from ldt.metrics.result import Result, compare, some, unmatched
@@ -20,9 +19,7 @@ from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import Recipe
 from ldt.recipe.run import recipe_file
 from ldt.tasks import OWN, results
-from ldt.tasks.base import Task, not_empty, path_of
-
-_OF_ANSWERS = {"windows", "scores"}  # keys that gold files do not have
+from ldt.tasks.base import not_empty
 
 
 def evaluate(
@@ -64,7 +61,6 @@ def scored(asked: Recipe, gold: Names, pred: Names) -> Result:
     listed = list(answer_files.answers(file))
     if not listed:
         raise DataError(f"{name}: no answers in it")
-    _refuse_swapped(task, data, examples[0], listed[0], name)
     once((str(example.id) for example in examples), sources.named(golds))
     once((str(each.id) for each in listed), name)
     answers = {str(each.id): each for each in listed}
@@ -138,16 +134,3 @@ def recipe_of(format: str | None, name: str | None, overrides: Iterable[str]) ->
         task = asked.task.model_copy(update={"problem": "regression"})
         return Recipe(task, asked.model, asked.data, asked.training, asked.path, asked.places)
     return asked
-
-
-def _refuse_swapped(task: Task, data, gold: Example, answer: Example, name: str) -> None:
-    """Refuse a gold file in the place of answers, by what only one of them has."""
-    asked = {
-        path_of(task, each, data) for each in (task.reads.document, "tokens", *task.reads.asked)
-    }
-    inputs = [not asked.isdisjoint(each.fields) for each in (gold, answer)]
-    outputs = [not _OF_ANSWERS.isdisjoint(each.fields) for each in (gold, answer)]
-    if inputs == [False, True] or (inputs[0] == inputs[1] and outputs == [True, False]):
-        raise DataError(
-            f"{name}: looks like a gold file, not like answers; are --gold and --pred swapped?"
-        )

@@ -79,7 +79,7 @@ class LostError(ResourceError):
 
 
 class Workers:
-    """Processes that answer groups: `ldt.inference.stream.Executor`, and a context that ends them.
+    """Processes that answer groups, and a context that ends them.
 
     A group whose worker dies is answered by a fresh one, once. A worker that neither replies nor
     computes for `PATIENCE` is killed; time in which this process is stopped does not count.
@@ -90,7 +90,7 @@ class Workers:
 
     Attributes:
         memory: descriptor of an empty file in memory that all processes have under this number, for
-            `ldt.model.shared.lowered_in`; None where the system has none.
+            `ldt.model.precision.lowered_in`; None where the system has none.
         tell: callback of windows and tokens that have been run, called by the threads that speak
             with the processes; with less than none where they have to be run again.
         lock: held while processes start and end, and replies are told.
@@ -106,7 +106,7 @@ class Workers:
         self.proposed: Future[Settings] = Future()
         self.settled: Future[Settings] = Future()
         self._waiting: SimpleQueue[_Pending | None] = SimpleQueue()
-        self._groups: deque[_Pending] = deque()  # put and not taken back, in order
+        self._groups: deque[Future[Any]] = deque()  # put and not taken back, in order
         self._workers = [_Worker(self, *place) for place in zip(makers, seats, strict=True)]
         self._logged: set[str] = set()
 
@@ -183,38 +183,38 @@ class Workers:
             LostError: two processes have died with it, or the model cannot be loaded again.
             Exception: the worker's.
         """
-        return self._give(documents, *more).answers.result()
+        return self._give(documents, *more).result()
+
+    def _give(self, documents: Sequence[Document], *more: Any) -> "Future[Any]":
+        answers: Future[Any] = Future()
+        self._waiting.put(_Pending(documents, more, answers))
+        return answers
 
     def busy(self) -> bool:
         """True while there are groups without an answer."""
         return bool(self._groups)
 
     def put(self, documents: Sequence[Document], compared: int) -> Iterator[Answered]:
-        """Give a group, once there are fewer than two for each worker; what is answered by now."""
-        while len(self._groups) >= 2 * len(self._workers):
-            yield self._oldest()
+        """Give a group, once there are fewer than two for each worker; what is answered by now.
+
+        Args:
+            compared: number of its first documents that are answered in fp32 as well.
+        """
+        yield from self.rest(2 * len(self._workers) - 1)
         self._groups.append(self._give(documents, compared))
         yield from self.ready()
 
     def ready(self) -> Iterator[Answered]:
         """Answers that are there by now, as far as all before them are."""
-        while self._groups and self._groups[0].answers.done():
-            yield self._oldest()
+        while self._groups and self._groups[0].done():
+            yield from self.rest(len(self._groups) - 1)
 
-    def rest(self) -> Iterator[Answered]:
-        """Wait for all groups that were given."""
-        while self._groups:
-            yield self._oldest()
-
-    def _oldest(self) -> Answered:
-        answered = self._groups[0].answers.result()
-        self._groups.popleft()
-        return answered
-
-    def _give(self, documents: Sequence[Document], *more: Any) -> "_Pending":
-        group = _Pending(documents, more, Future())
-        self._waiting.put(group)
-        return group
+    def rest(self, left: int = 0) -> Iterator[Answered]:
+        """Wait for the groups that were given, the oldest first, until so many are ``left``."""
+        while len(self._groups) > left:
+            answered = self._groups[0].result()
+            self._groups.popleft()
+            yield answered
 
     def hear(self, reply: "Reply", talks: bool) -> None:
         """Tell what a worker has run and logged; of its log warnings alone, unless it ``talks``."""

@@ -325,12 +325,6 @@ def test_choices_are_scored_by_place_or_text(score):
             "pred: '2': scores of 'b'; the first answer with some has 'a'",
         ),
         (
-            [{"id": 1, "label": "a", "windows": 1}],
-            [{"id": 1, "label": "a", "text": "t"}],
-            "classification",
-            "pred: looks like a gold file, not like answers; are --gold and --pred swapped?",
-        ),
-        (
             [{"label": 0.5}, {"label": 1.5}],
             [{"id": 1, "label": "many"}, {"id": 2, "label": 1}],
             "regression",
