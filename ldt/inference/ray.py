@@ -150,18 +150,18 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 def _documents(input: Sequence[str]) -> tuple[list[str], str]:
-    """The files, and the name of Ray's function that reads them."""
+    """The files, which are of one kind, and the name of Ray's function that reads them."""
     paths = [path if is_remote(path) else os.path.abspath(path) for path in each(input)]
-    kinds = {Path(path.removesuffix(".gz")).suffix.lower() for path in paths}
-    known = ", ".join(READERS)
-    for kind in sorted(kinds - READERS.keys()):
-        name = next(path for path in paths if Path(path.removesuffix(".gz")).suffix.lower() == kind)
-        raise UserError(f"{name}: --engine ray reads {known}")
-    readers = sorted({READERS[kind] for kind in kinds})
+    readers = {}
+    for path in paths:
+        kind = Path(path.removesuffix(".gz")).suffix.lower()
+        if kind not in READERS:
+            raise UserError(f"{path}: --engine ray reads {', '.join(READERS)}")
+        readers[READERS[kind]] = kind
     if len(readers) > 1:
-        several = " and ".join(sorted(kinds))
+        several = " and ".join(sorted(readers.values()))
         raise UserError(f"--engine ray reads files of one kind at a time, got {several}")
-    return paths, readers[0]
+    return paths, next(iter(readers))
 
 
 def _target(output: str | None, resume: bool, overwrite: bool) -> str:
@@ -171,16 +171,14 @@ def _target(output: str | None, resume: bool, overwrite: bool) -> str:
     if is_remote(output):
         return output
     target = Path(output).absolute()
-    begun = Path(f"{target}.answered").exists()
-    if resume and not begun:
-        raise UserError(f"{output}: nothing to resume, no {target.name}.answered beside it")
-    if target.exists() and not resume:
-        if not overwrite:
-            instead = "--resume goes on with it, --overwrite" if begun else "--overwrite"
-            raise UserError(f"{output}: is there already; {instead} replaces it")
-        files.remove(target)
-    if not resume:
-        files.remove(Path(f"{target}.answered"))
+    record = Path(f"{target}.answered")
+    if resume and not record.exists():
+        raise UserError(f"{output}: nothing to resume, no {record.name} beside it")
+    if target.exists() and not (resume or overwrite):
+        instead = "--resume goes on with it, --overwrite" if record.exists() else "--overwrite"
+        raise UserError(f"{output}: is there already; {instead} replaces it")
+    for path in () if resume else (target, record):
+        files.remove(path)
     return str(target)
 
 
