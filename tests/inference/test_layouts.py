@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -147,17 +146,3 @@ def test_lines_of_predict_have_the_figures_of_the_layout(run, tmp_path, format, 
         assert predict(source, output=str(lines), overwrite=True, **options) == 0
         with pytest.raises(DataError, match="a.jsonl: .*5 spans of a question at most; .* 20"):
             benchmarks.evaluate(source, str(lines), format="cuad")
-
-
-def test_another_layout_is_no_resumed_run_and_keeps_no_fields(run, tmp_path, log):
-    source, output = str(run / "dev.json"), str(tmp_path / "answers.out")
-    options = {"model": str(run), "output": output}
-    assert predict(source, **options, layout="squad") == 0
-    before = Path(output).read_bytes()
-    assert predict(source, **options, layout="squad", resume=True) == 0
-    assert "nothing to do" in log.messages[-1]
-    with pytest.raises(UserError, match="finished, with another --layout; --overwrite"):
-        predict(source, **options, resume=True)
-    assert Path(output).read_bytes() == before
-    with pytest.raises(UserError, match="--keep: no place in .*answers.out, .* layout squad; name"):
-        predict(source, **options, layout="squad", keep=["title"], overwrite=True)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ldt import cli
 from ldt.data.tokenization import tokenize
-from ldt.errors import DataError, ModelError, UserError
+from ldt.errors import ModelError, UserError
 from ldt.inference.perplexity import MaskedText, perplexity, score, scorer
 from ldt.model import LdtForMaskedLM, LdtModel, load
 
@@ -54,14 +54,6 @@ def test_a_score_is_the_mean_over_masked_tokens(text_place, tokenizer, masked_lm
     assert found.bits_per_token == pytest.approx(found.loss / math.log(2))
     size = sum(len(line) for line in lines())
     assert found.bits_per_byte == pytest.approx(found.bits_per_token * text.tokens / size)
-
-
-def test_a_text_shorter_than_an_input_is_scored_whole(text_place, tokenizer):
-    text = MaskedText(["the party agrees"], tokenizer, [16, 128])
-    assert len(list(text.inputs(128))) == 1
-    assert text.left_over == 0
-    with pytest.raises(DataError, match="no text to score"):
-        MaskedText([], tokenizer, [16])
 
 
 def test_the_command_prints_a_row_a_length_and_writes_everything(text_place, masked_lm, capsys):

@@ -139,18 +139,6 @@ def test_a_document_is_classified_with_its_passages_where_they_are(server, opene
     assert shown.evaluate("document.activeElement.id") == "mark-0"
 
 
-def test_a_task_without_a_form_takes_records(server, opened):
-    server.info = INFO | {"task": "qasper"}
-    server.answers["answer"] = lambda body: (200, {"answer": "yes"})
-    shown = opened()
-    shown.locator("#ask:not([disabled])").wait_for()
-    ask(shown, '{"question": "Why?", "paragraphs": ["a"]}')
-    assert server.asked[0][1] == {"question": "Why?", "paragraphs": ["a"]}
-    shown.fill("#text", "{")
-    shown.locator("#ask").click()
-    assert shown.locator("#problem").inner_text() == "This is no record in JSON."
-
-
 @pytest.mark.browser
 def test_hostile_text_is_inert(server, opened):
     text = HOSTILE.replace("\0", "")
