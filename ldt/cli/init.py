@@ -13,7 +13,7 @@ import typer
 
 from ldt.cli.console import say
 from ldt.cli.recipes import conversion, new_file
-from ldt.errors import DataError, UserError, did_you_mean
+from ldt.errors import DataError, UserError, did_you_mean, listed
 
 if TYPE_CHECKING:
     from ldt.convert.kinds import Candidate
@@ -101,12 +101,10 @@ def _write(
     for line in answer.lines(task if task and task in TASKS else answer.task):
         say(line)
 
-    if task is None and yes and answer.task == "mlm" and answer.left_out:
-        for line in answer.left_out:
-            say(line)
+    if task is None and yes and answer.task == "mlm" and len(answer.columns) > 1:
         raise DataError(
-            f"{answer.source}: no label found; --task names what is to be learned: classification "
-            "of a field called label, mlm of the text alone"
+            f"{answer.source}: no label found among {listed(answer.columns)}; --task names what is "
+            "to be learned: classification of a field called label, mlm of the text alone"
         )
 
     def task_of(name: str) -> str:

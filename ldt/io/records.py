@@ -110,7 +110,7 @@ def read(
             )
         elif file.is_table:
             what = str(file.compression).capitalize()
-            yield from reader.table(tables.binary_rows(source, file), f"damaged {what}")
+            yield from reader.table(tables.binary_rows(file), f"damaged {what}")
         else:
             yield from reader.records(format)
 

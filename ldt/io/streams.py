@@ -104,6 +104,10 @@ def opened(source: str) -> Iterator[Opened]:
         UserError: there is no such file, it is a folder, or standard input is a terminal.
         DataError: what cannot be read here (zip, spreadsheets, Word, PDF).
     """
+    if source in _HELD and _HELD[source].stream.seekable():
+        _HELD[source].stream.seek(0)
+        yield _HELD[source]
+        return
     if begun := _BEGUN.pop(_key(source), None):
         file, stack = begun
         with stack:
@@ -165,6 +169,18 @@ def beginning(source: str, most: int, enough: Callable[[bytes], bool]) -> bytes:
     return head
 
 
+@contextlib.contextmanager
+def held(source: str) -> Iterator[Opened]:
+    """Keep a file open: in the block `opened` gives its stream again, from its beginning."""
+    with opened(source) as file:
+        _HELD[source] = file
+        try:
+            yield file
+        finally:
+            del _HELD[source]
+
+
+_HELD: dict[str, Opened] = {}
 # Pipes of which `beginning` has read, open.
 _BEGUN: dict[object, tuple[Opened, contextlib.ExitStack]] = {}
 

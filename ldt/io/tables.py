@@ -1,6 +1,5 @@
 """Rows of tables: CSV with any delimiter, Parquet, Arrow and sets of the hub, some at a time."""
 
-import contextlib
 import csv
 import itertools
 import json
@@ -10,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ldt.errors import DataError, first_line, listed
-from ldt.io.sources import is_remote, open_remote
 from ldt.io.streams import Line, Opened, not_utf8, tell
 
 TAB = "\t"
@@ -19,7 +17,6 @@ _OTHERS = (";", "\t", "|")
 _EXCEL = re.compile(rb"sep=([,;\t|])\r?\n")  # a first line that is not the header
 _LOOKED_AT = 1 << 18  # bytes, in which the delimiter is looked for
 AT_ONCE = 64  # rows that are made at a time
-Tree = list[str] | dict[str, Any] | None  # names of classes, by field where there are several
 
 
 class Row(NamedTuple):
@@ -127,40 +124,29 @@ def delimited_rows(
         yield Row(number, raw, fields, fault)
 
 
-def binary_rows(path: str, file: Opened) -> Iterator[dict]:
+def binary_rows(file: Opened) -> Iterator[dict]:
     """Yield the rows of a file of Parquet or Arrow, or of a stream of Arrow.
 
     Classes that are numbers there have the names that the library `datasets` wrote into the file.
-
-    Args:
-        path: of the file, here or in a store; of a stream it is not looked at.
-        file: the same, opened; its stream is read where it is one of Arrow.
     """
     import pyarrow
     from pyarrow import parquet
 
-    with contextlib.ExitStack() as stack:
-        if file.compression == "arrow stream":
-            batches: Any = pyarrow.ipc.open_stream(file.stream)
-            schema = batches.schema
-        else:
-            if is_remote(path):
-                whole: Any = stack.enter_context(open_remote(path))
-            else:
-                whole = stack.enter_context(pyarrow.memory_map(path))
-            if file.compression == "parquet":
-                table = stack.enter_context(parquet.ParquetFile(whole))
-                batches, schema = table.iter_batches(batch_size=AT_ONCE), table.schema_arrow
-            else:
-                arrow = pyarrow.ipc.open_file(whole)
-                batches = map(arrow.get_batch, range(arrow.num_record_batches))
-                schema = arrow.schema
-        parts = (
-            batch.slice(start, AT_ONCE).to_pylist()
-            for batch in batches
-            for start in range(0, len(batch), AT_ONCE)
-        )
-        yield from named(itertools.chain.from_iterable(parts), _features(schema), file.name)
+    if file.compression == "parquet":
+        table = parquet.ParquetFile(file.stream)
+        batches, schema = table.iter_batches(batch_size=AT_ONCE), table.schema_arrow
+    elif file.compression == "arrow":
+        arrow = pyarrow.ipc.open_file(file.stream)
+        batches, schema = map(arrow.get_batch, range(arrow.num_record_batches)), arrow.schema
+    else:
+        batches = pyarrow.ipc.open_stream(file.stream)
+        schema = batches.schema
+    parts = (
+        batch.slice(start, AT_ONCE).to_pylist()
+        for batch in batches
+        for start in range(0, len(batch), AT_ONCE)
+    )
+    yield from named(itertools.chain.from_iterable(parts), _features(schema), file.name)
 
 
 def named(rows: Iterable[dict], features: Mapping[str, Any], name: str) -> Iterator[dict]:
@@ -170,14 +156,14 @@ def named(rows: Iterable[dict], features: Mapping[str, Any], name: str) -> Itera
         features: of the columns, as ``datasets.Features.to_dict`` has them; may be empty.
         name: of the file, for messages.
     """
-    trees = {column: tree for column, feature in features.items() if (tree := _tree(feature))}
-    if trees:
-        names = listed(
-            (f"{column} ({listed(_first(trees[column]), 4, str)})" for column in trees), show=str
+    names = {column: each for column, it in features.items() if (each := _class_names(it))}
+    if names:
+        shown = listed(
+            (f"{column} ({listed(it, 4, str)})" for column, it in names.items()), 12, str
         )
-        tell(name, f"{name}: numbers of classes are read by the names in the file: {names}")
+        tell(name, f"{name}: numbers of classes are read by the names in the file: {shown}")
     for row in rows:
-        yield row | {key: _put(row[key], tree) for key, tree in trees.items() if key in row}
+        yield row | {key: _put(row[key], each) for key, each in names.items() if key in row}
 
 
 def _features(schema: Any) -> dict[str, Any]:
@@ -188,41 +174,28 @@ def _features(schema: Any) -> dict[str, Any]:
         return {}
 
 
-def _tree(feature: Any) -> Tree:
-    """The names of the classes in a feature, lists of which are as one; None where it has none."""
-    if isinstance(feature, list) and len(feature) == 1:  # of old versions
-        return _tree(feature[0])
-    if not isinstance(feature, dict):
-        return None
-    kind = feature.get("_type")
-    if kind == "ClassLabel":
+def _class_names(feature: Any) -> list[str] | None:
+    """The names of the classes in a column, or in lists of them; None where it has none."""
+    while isinstance(feature, dict) and feature.get("_type") in ("Sequence", "List", "LargeList"):
+        feature = feature.get("feature")
+    if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
         return feature.get("names")
-    if kind in ("Sequence", "List", "LargeList"):
-        return _tree(feature.get("feature"))
-    parts = {} if isinstance(kind, str) else feature
-    return {key: tree for key, part in parts.items() if (tree := _tree(part))} or None
+    return None
 
 
-def _put(value: Any, tree: Tree) -> Any:
+def _put(value: Any, names: list[str]) -> Any:
     """The value with names in the place of the numbers of classes.
 
     Raises:
         ValueError: a number that no class has.
     """
     if isinstance(value, list):
-        return [_put(item, tree) for item in value]
-    if isinstance(tree, dict) and isinstance(value, dict):
-        return value | {key: _put(value[key], part) for key, part in tree.items() if key in value}
-    if not isinstance(tree, list) or not isinstance(value, int):
+        return [_put(item, names) for item in value]
+    if not isinstance(value, int):
         return value
-    if not -1 <= value < len(tree):
-        raise ValueError(f"class {value}; the file has names of {len(tree):,}, from 0")
-    return tree[value] if value >= 0 else None  # -1 is no label, as in a test set
-
-
-def _first(tree: Tree) -> list[str]:
-    """The names of the first classes."""
-    return tree if isinstance(tree, list) else _first(next(iter((tree or {"": []}).values())))
+    if not -1 <= value < len(names):
+        raise ValueError(f"class {value}; the file has names of {len(names):,}, from 0")
+    return names[value] if value >= 0 else None  # -1 is no label, as in a test set
 
 
 def hub_rows(source: str) -> Iterator[dict]:

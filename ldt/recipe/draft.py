@@ -115,9 +115,7 @@ def _data_keys(survey: Survey, task: str, max_length: int, tokens: list[int]) ->
         yield Key("eval", survey.eval)
     else:
         yield Key("eval_fraction", *_share(survey, task))
-    name = survey.document(task)
-    named = survey.format or survey.keys.get("text_files") == name
-    if name == survey.text and name != TASKS[task].reads.document and not named:
+    if name := survey.text_key(task):
         yield Key("text", name)
     if TASKS[task].reads.kind == "examples":
         if task == "classification" and survey.labels:

@@ -1,4 +1,8 @@
-"""Survey of a data file by its first records: layout, text, labels, and the task that fits."""
+"""Survey of a data file by its first records: layout, text, labels, and the task that fits.
+
+The file is opened once, and read again from its beginning where its first records say that it has
+another encoding or layout.
+"""
 
 import itertools
 import math
@@ -6,6 +10,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +22,7 @@ from ldt.benchmarks.recognition import recognised
 from ldt.data import corpus, label_tools, summaries
 from ldt.data.labels import MOST_CODES, are_flags, flag_word
 from ldt.data.options import CorpusSection, DataSection
-from ldt.errors import DataError, UserError, first_line, listed, plural, shown
+from ldt.errors import DataError, UserError, first_line, listed, plural
 from ldt.io import records, streams, strict_json, text_files
 from ldt.io.records import Example
 from ldt.io.strict_json import JsonFile
@@ -29,12 +34,9 @@ MOST = 2_000  # records that are looked at
 PAGES = 100  # of layouts whose records are whole pages, `_PAGED`
 TOKENS_A_WORD = 1.4  # of English, in the usual vocabularies
 MOST_CLASSES = 50  # a field of more different values holds no classes
-_LONG = 60  # characters of a cell that is no class
 
 _PAGED = ("nq", "tydiqa")
 _OF_ANY = ("label-studio", "doccano")  # layouts whose fields say which task
-# Ways to read a file, tried in this order: keys of `data:`.
-_READINGS: tuple[dict[str, Any], ...] = ({}, {"encoding": "cp1252"})
 # Ways to read labels, tried in this order: keys of `task:` and of `data:`.
 _OF_LABELS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({}, {}),
@@ -72,10 +74,6 @@ class Labels:
     counts: Counter[str] = field(default_factory=Counter)
     trouble: str | None = None
 
-    def name(self) -> str:
-        """The field, or all of them."""
-        return self.path if isinstance(self.path, str) else listed(self.path, 8, str)
-
     def words(self) -> str:
         """Kind of the labels."""
         if not self.counts:
@@ -95,12 +93,11 @@ class Survey:
         task: name of the task that fits best.
         examples: the first `MOST` records; none of plain text.
         texts: documents of plain text, of which there are no records.
+        columns: values of the records by field.
         text: field of the longest texts, if any field holds text.
         labels: those of a field that seems to hold classes.
         id: field of the ids, if it is not ``id``.
         eval: file beside it to evaluate on.
-        left_out: lines on fields that are no labels, and why.
-        columns: values by field.
         keys: further keys of ``data:`` by which the file is read.
     """
 
@@ -109,12 +106,11 @@ class Survey:
     task: str
     examples: Sequence[Example] = ()
     texts: Sequence[str] = ()
+    columns: Columns = field(default_factory=dict)
     text: str | None = None
     labels: Labels | None = None
     id: str | None = None
     eval: str | None = None
-    left_out: Sequence[str] = ()
-    columns: Columns = field(default_factory=dict)
     keys: dict[str, Any] = field(default_factory=dict)
 
     def document(self, task: str) -> str | None:
@@ -123,32 +119,44 @@ class Survey:
         fields = (name for name in (reads.document, *reads.instead) if name in self.columns)
         return next(fields, None if self.text in _signs(reads) else self.text)
 
+    def text_key(self, task: str) -> str | None:
+        """The key ``data.text`` that a recipe needs; None where a task reads the field anyway."""
+        name = self.document(task)
+        needed = name == self.text and name != TASKS[task].reads.document
+        return name if needed and not self.format and "text_files" not in self.keys else None
+
     def documents(self, task: str) -> list[str]:
-        """The text of each document as a task reads it, with its question."""
+        """The text of each document as a task reads it, with what is asked about it; empty where
+        the task cannot read it."""
         if self.texts:
             return list(self.texts)
-        asked = {"question", "query", "hypothesis"} & set(TASKS[task].reads.fields)
-        names = [name for name in (self.document(task), *asked) if name in self.columns]
-        values = ([_value(each, name) for name in names] for each in self.examples)
-        return [" ".join(_words(each)) for each in values]
+        reader: Any = TASKS[task].model_construct()
+        keys = {"format": self.format, "text": self.text_key(task), **self.keys}
+        data = DataSection.model_validate(keys)
+        if reader.reads.kind != "examples":
+            return [str(each.fields.get(str(self.text)) or "") for each in self.examples]
+        documents = []
+        for example in self.examples:
+            try:
+                documents.append(" ".join(filter(None, reader.parts(example, data))))
+            except DataError:
+                documents.append("")
+        return documents
 
     def lines(self, task: str) -> Iterator[str]:
         """Findings in words, as far as they are about a task."""
         count = len(self.texts) or len(self.examples)
         more = " or more" if count == _most(self.format) else ""
-        layout = f", layout {self.format}" if self.format else ""
-        noun = "document" if self.texts else "record"
-        yield f"{self.source}: {plural(count, noun)}{more}{layout}"
-        documents = self.documents(task)
-        tokens = sum(map(guessed, documents)) // len(documents)
+        more += f", layout {self.format}" if self.format else ""
+        yield f"{self.source}: {plural(count, 'document' if self.texts else 'record')}{more}"
+        tokens = sum(map(guessed, self.documents(task))) // count
         yield f"text: {self.document(task) or 'plain'}, some {tokens:,} tokens on average"
-        if task == "classification" and self.labels:
-            longer = _longest(self.columns, list)
-            if longer and sum(map(len, documents)) < _letters(self.columns[longer]):
-                yield f"{longer} is longer, but a list; text is read where it is one a record"
-            if not self.labels.trouble:
-                yield f"label: {self.labels.name()}, {self.labels.words()}"
-            yield from self.left_out
+        if task == "classification" and self.labels and not self.labels.trouble:
+            paths = [self.labels.path] if isinstance(self.labels.path, str) else self.labels.path
+            yield f"label: {listed(paths, 8, str)}, {self.labels.words()}"
+            taken = {*paths, self.text, self.id or "id"}
+            if left_out := [name for name in self.columns if name not in taken]:
+                yield f"left out: {listed(left_out, 8, str)}"
 
 
 def survey(source: str) -> Survey:
@@ -158,46 +166,41 @@ def survey(source: str) -> Survey:
         UserError: there is no such file.
         DataError: it is damaged, or holds nothing.
     """
-    layout, file = None, None
-    if not source.startswith("hf:"):
-        source = os.path.expanduser(source)
-        if _is_plain(source):
+    hub = source.startswith("hf:")
+    source = source if hub else os.path.expanduser(source)
+    pattern = not os.path.exists(source) and "*" in source
+    if not hub and (os.path.isdir(source) or pattern):
+        return Survey(source, None, "mlm", texts=_plain_texts(source))
+    with nullcontext() if hub else streams.held(source) as file:
+        layout, whole = _layout(source, file) if file else (None, None)
+        if layout is None and not hub and records.suffix(source) in corpus.TEXTS:
             return Survey(source, None, "mlm", texts=_plain_texts(source))
-        layout, file = _layout(source)
-    examples, keys = _read(source, layout, {}, file)
-    columns = _columns(examples)
-    if layout is None and (layout := _layout_of_lines(columns)) not in (None, "summarization"):
-        examples, keys = _read(source, layout, keys)
-    elif layout is None and (name := _file_field(examples, columns)):
-        examples, keys = _read(source, None, keys | {"text_files": name})
+        examples, keys = _read(source, layout, {}, whole)
+        columns = _columns(examples)
+        if layout is None and (layout := _layout_of_lines(columns)):
+            examples, keys = _read(source, layout, keys)
+        elif layout is None and (name := _file_field(examples, columns)):
+            examples, keys = _read(source, None, keys | {"text_files": name})
     columns, count = _columns(examples), len(examples)
     # Text of a court's decision may be a list of paragraphs.
-    is_lexglue = layout in LEXGLUE
-    text = "text" if is_lexglue else keys.get("text_files") or _longest(columns)
+    text = "text" if layout in LEXGLUE else keys.get("text_files") or _longest(columns)
     labels: Labels | None = None
-    id, left_out = None, []
-    if layout is None or layout in _OF_ANY or is_lexglue:
-        id = None if layout else _id(columns, count)
-        for path in _label_fields(columns, text, count):
-            read = _read_labels(examples, path)
+    if layout is None or layout in _OF_ANY or layout in LEXGLUE:
+        tried = (_read_labels(examples, path) for path in _label_fields(columns, text, count))
+        for read in tried:
             labels = read if labels is None or not read.trouble else labels
             if not read.trouble:
                 break
-        paths = labels.path if labels else ""
-        taken = {text, id or "id", *([paths] if isinstance(paths, str) else paths)}
-        others = {name: values for name, values in columns.items() if name not in taken}
-        left_out = _left_out(others, count)
     return Survey(
         source,
         layout,
         _task(layout, columns, text, labels is not None),
         examples,
+        columns=columns,
         text=text,
         labels=labels,
-        id=id,
+        id=None if layout else _id(columns, count),
         eval=_beside(source),
-        left_out=left_out,
-        columns=columns,
         keys=keys,
     )
 
@@ -206,25 +209,24 @@ def check_fields(survey: Survey, task: str) -> None:
     """Refuse a task that the file has no fields for.
 
     Raises:
-        UserError: the fields that are missing, and those that there are.
+        UserError: the first field that is missing, and those that there are.
     """
-    reads = TASKS[task].reads
+    reads, labels = TASKS[task].reads, survey.labels
     other = survey.format is not None and survey.format not in TASKS[task].answers.layouts
     if other and survey.task != task and task != "mlm":
         raise UserError(f"{survey.source}: its layout is that of {survey.task}, not of {task}")
     if any(set(signs) <= set(survey.columns) for signs in reads.signs[1:]):
         return
-    signs = () if survey.format else _signs(reads)
-    missing = [name for name in signs if name not in survey.columns]
-    if task == "classification" and survey.labels is None:
+    if task == "classification" and labels and labels.trouble:
+        raise DataError(
+            f"{survey.source}: no label that can be learned: {labels.trouble}; mend the file, or "
+            "a recipe says how the label is read"
+        )
+    missing = [] if survey.format else [n for n in _signs(reads) if n not in survey.columns]
+    if task == "classification" and labels is None:
         missing = ["label"]
     if survey.columns and survey.document(task) is None:
         missing.append(reads.document)
-    if task == "classification" and survey.labels and survey.labels.trouble:
-        raise DataError(
-            f"{survey.source}: no label that can be learned: {survey.labels.trouble}; mend the "
-            "file, or a recipe says how the label is read"
-        )
     if missing:
         has = listed(survey.columns) if survey.columns else "plain text"
         raise UserError(
@@ -256,19 +258,19 @@ def _columns(examples: Sequence[Example]) -> Columns:
 
 
 def _read(
-    source: str, layout: str | None, known: dict[str, Any], file: JsonFile | None = None
+    source: str, layout: str | None, known: dict[str, Any], whole: JsonFile | None = None
 ) -> tuple[list[Example], dict[str, Any]]:
-    """The first records, and the keys of ``data:`` by which they are read, if it takes any.
+    """The first records, as UTF-8 or as Excel writes them, and the keys of ``data:`` for that.
 
     Args:
         known: some of the keys.
-        file: the file, if it was read to tell its layout.
+        whole: the file, if it was read to tell its layout.
     """
     errors = []
-    for keys in ({**known, **reading} for reading in _READINGS):
+    for keys in (known, known | {"encoding": "cp1252"}):
         data = DataSection.model_validate({"format": layout, **keys})
         try:
-            every = formats.read_json(file, data) if file else formats.read(source, data)
+            every = formats.read_json(whole, data) if whole else formats.read(source, data)
             examples = list(itertools.islice(every, _most(layout)))
         except DataError as error:
             errors.append(error)
@@ -277,13 +279,6 @@ def _read(
             raise DataError(f"{source}: no records in it")
         return examples, keys
     raise errors[0]
-
-
-def _is_plain(source: str) -> bool:
-    """True for what only pretraining reads: a folder, a pattern, a file of plain text."""
-    if os.path.isdir(source) or (not os.path.exists(source) and "*" in source):
-        return True
-    return records.suffix(source) in corpus.TEXTS and not _is_conll(source)
 
 
 def _plain_texts(source: str) -> list[str]:
@@ -295,13 +290,12 @@ def _plain_texts(source: str) -> list[str]:
     return texts
 
 
-def _layout(source: str) -> tuple[str | None, JsonFile | None]:
-    """The published layout of a file, None for lines and tables; and the file if it was read."""
-    with streams.opened(source) as file:
-        if file.is_table:
-            return None, None
-        lines = (line for line in file.stream if line.strip())
-        first, second = next(lines, b""), next(lines, b"")
+def _layout(source: str, file: streams.Opened) -> tuple[str | None, JsonFile | None]:
+    """The published layout of a file, None for lines and tables; and its value if it was read."""
+    if file.is_table:
+        return None, None
+    lines = (line for line in file.stream if line.strip())
+    first, second = next(lines, b""), next(lines, b"")
     start = first.lstrip(b"\xef\xbb\xbf \t")[:1]
     if start == b"[" or (start == b"{" and not second.startswith(b"{")):
         whole = strict_json.read(source)
@@ -309,17 +303,14 @@ def _layout(source: str) -> tuple[str | None, JsonFile | None]:
         return layout, whole if layout else None
     if start == b"{":
         return next((name for name in _PAGED if recognised(source, name)), None), None
-    return "conll" if _is_conll(source) else None, None
+    return _conll([first, second, *itertools.islice(lines, 200)]), None
 
 
-def _is_conll(source: str) -> bool:
-    """True where lines end in tags of entities, as far as the first ones show."""
-    with streams.opened(source) as file:
-        lines = [line.split() for line in itertools.islice(file.stream, 200)]
-    lines = [cells for cells in lines if cells and not cells[0].startswith(b"#")]
-    rows = [cells for cells in lines if cells[0] != b"-DOCSTART-"]
+def _conll(lines: list[bytes]) -> str | None:
+    """The layout of lines that end in tags of entities."""
+    rows = [line.split() for line in lines if not line.startswith((b"#", b"-DOCSTART-"))]
     tags = [cells[-1].decode(errors="replace") for cells in rows if len(cells) > 1]
-    return len(tags) == len(rows) > 0 and all(map(_TAG.fullmatch, tags))
+    return "conll" if len(tags) == len(rows) > 0 and all(map(_TAG.fullmatch, tags)) else None
 
 
 def _layout_of_lines(columns: Columns) -> str | None:
@@ -335,17 +326,17 @@ def _layout_of_lines(columns: Columns) -> str | None:
         ):
             return name
     pairs = [pair for pair in summaries.PAIRS.items() if set(pair) <= set(columns)]
-    named = pairs and pairs[0][0] != "text" and not _NAMED & set(columns)
-    return "summarization" if named else None
+    renamed = pairs and pairs[0][0] != "text" and not _NAMED & set(columns)
+    return "summarization" if renamed else None
 
 
 def _file_field(examples: Sequence[Example], columns: Columns) -> str | None:
     """The field whose cells are names of text files that are there."""
     for name, values in columns.items():
-        called = [str(v).strip() for v in values if records.suffix(str(v)) in text_files.SUFFIXES]
-        if len(called) == len(examples) and all(
+        cells = [str(v).strip() for v in values if records.suffix(str(v)) in text_files.SUFFIXES]
+        if len(cells) == len(examples) and all(
             example.folder and os.path.isfile(os.path.join(example.folder, file))
-            for example, file in zip(examples, called, strict=True)
+            for example, file in zip(examples, cells, strict=True)
         ):
             return name
     return None
@@ -361,39 +352,21 @@ def _beside(source: str) -> str | None:
 # -- fields
 
 
-def _value(example: Example, name: str) -> Any:
-    """A field of an example; of ``context_file`` the text of a file that training would read."""
-    value = example.fields.get(name)
-    if name != "context_file":
-        return value
-    try:
-        if not isinstance(value, Path):
-            folder = text_files.real(Path(str(example.folder)))
-            value = text_files.inside(folder, str(value), example.where)
-        return text_files.read_file(value)
-    except (OSError, DataError):
-        return ""
-
-
-def _words(value: Any) -> Iterator[str]:
-    """Words of all texts in a value."""
+def _letters(value: Any) -> int:
+    """Characters of all texts in a value, blanks left out."""
     if isinstance(value, str):
-        yield from value.split()
-    elif isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _words(each)
+        return sum(map(len, value.split()))
+    if isinstance(value, dict):
+        value = list(value.values())
+    return sum(map(_letters, value)) if isinstance(value, list) else 0
 
 
-def _letters(values: list[Any]) -> int:
-    return sum(map(len, _words(values)))
-
-
-def _longest(columns: Columns, kind: type = str) -> str | None:
-    """The field of the longest texts, or lists of texts."""
+def _longest(columns: Columns) -> str | None:
+    """The field of the longest texts."""
     sizes = {
         name: _letters(values) / len(values)
         for name, values in columns.items()
-        if all(isinstance(value, kind) for value in values)
+        if all(isinstance(value, str) for value in values)
     }
     return max(sizes, key=sizes.__getitem__, default=None)
 
@@ -403,9 +376,9 @@ def _id(columns: Columns, count: int) -> str | None:
     if "id" in columns:
         return None
     for name, values in columns.items():
-        called = name.lower() in _IDS or name.lower().endswith(_ENDS_OF_IDS)
+        fits = name.lower() in _IDS or name.lower().endswith(_ENDS_OF_IDS)
         plain = {*map(type, values)} <= {str, int}
-        if called and plain and len(values) == len(set(values)) == count:
+        if fits and plain and len(values) == len(set(values)) == count:
             return name
     return None
 
@@ -493,14 +466,14 @@ def _label_fields(columns: Columns, text: str | None, count: int) -> Iterator[st
         name: values for name, values in columns.items() if name != text and len(values) == count
     }
     full = {name: values for name, values in whole.items() if None not in values}
-    named = {name.lower(): name for name in full}
-    called = [named[name] for name in _LABELS if name in named][:1]
-    yield from called
+    lower = {name.lower(): name for name in full}
+    named = [lower[name] for name in _LABELS if name in lower][:1]
+    yield from named
     words = {name: {*map(flag_word, values)} for name, values in whole.items() if are_flags(values)}
     flags = [name for name, each in words.items() if len(each) > 1]
     if len(flags) > 1 or any("" in words[name] for name in flags):
         yield flags
-    if not called:
+    if not named:
         few = {name: _distinct(values) for name, values in full.items()}
         fits = [name for name in few if 1 < few[name] <= min(MOST_CLASSES, count // 2)]
         # Short texts first.
@@ -514,29 +487,3 @@ def _distinct(values: list[Any]) -> int:
     if not all(isinstance(item, str | bool) and not _DATE.match(str(item)) for item in items):
         return 0
     return 0 if set(items) <= _SPLITS else len(set(items))
-
-
-def _left_out(columns: Columns, count: int) -> list[str]:
-    """Lines that say which fields are no labels, and why.
-
-    Args:
-        columns: values by field, without text, id and labels.
-        count: number of records.
-    """
-    why: dict[str, list[str]] = {}
-    for name, values in columns.items():
-        different = {"" if value is None else str(value).strip().lower() for value in values}
-        if len(values) < count:
-            reason = "not in every record"
-        elif len(different) == 1:
-            reason = f"always the same, {shown(values[0])}" if "" not in different else "blank"
-        elif are_flags(values):
-            reason = "yes and no, beside the label"
-        elif max(map(len, different)) > _LONG:
-            reason = "text, which a list in data.text joins"
-        elif len(different) > min(MOST_CLASSES, count // 2):
-            reason = "too many different values"
-        else:
-            reason = "few values, which data.label can name"
-        why.setdefault(reason, []).append(name)
-    return [f"left out, {reason}: {listed(names, 8, str)}" for reason, names in why.items()]
