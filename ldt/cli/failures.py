@@ -129,20 +129,16 @@ def _refused(error: BaseException) -> errors.UserError | None:
 def _usage(error, arguments):
     """``no such option: --max-leng ...; see 'ldt convert --help'``."""
     from ldt.cli.options import instead
-    from ldt.recipe import sections
     from ldt.recipe.recipe import COMMANDS
+    from ldt.recipe.sections import unknown_option
 
     text = error.format_message().replace("Value error, ", "")
     text = " ".join(text.split()).removesuffix(".")
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "ldt"
     name = re.sub(r"No such \w+:? '?([^' ]+).*", r"\1", text)
-    if text.startswith("No such command") and name in sections.COMMANDS:
-        text = f"no such command '{name}', did you mean '{sections.COMMANDS[name]}'?"
-    if text.startswith("No such command") and (now := sections.MOVED.get(name)):
-        return f"ldt {name}: now {now}; see '{' '.join(now.split()[:2])} --help'"
     if text.startswith("No such option") and command.split()[-1] in (*COMMANDS.values(), "check"):
-        text += sections.unknown_option(name)
+        text += unknown_option(name)
     keys = getattr(context.command.callback, "keys", ()) if context else ()
     if text.startswith("No such option") and (key := instead(name, keys, arguments)):
         text = text.partition(" (")[0] + key

@@ -8,27 +8,23 @@ Ids are not compared while a file is read, which takes memory per record: `SeenI
 """
 
 import dataclasses
-import difflib
 import io
 import itertools
 import os
 import re
-from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from ldt.errors import DataError, kind
+from ldt.errors import DataError, did_you_mean, kind, listed
 from ldt.io import sources, streams, tables
 from ldt.io.streams import Line
-from ldt.io.strict_json import JsonDecoder, JsonError
+from ldt.io.strict_json import JsonDecoder
 
 OnError = Callable[[DataError, bytes], None]
 
 _KEPT_OF_LONG_LINE = 1024
-_MARKUP = ("html", "htm", "xhtml", "xml")  # suffixes
 JOIN = " + "  # between the names of fields whose texts are one
 _SPACE = re.compile(r"[ \t\r\n]*")
 
@@ -103,13 +99,10 @@ def read(
         if file.compression in ("parquet", "arrow") and source == "-":
             what = file.compression.capitalize()
             raise DataError(f"stdin: {what} is read from its end; save it to a file first")
-        elif file.is_table and encoding not in (None, "utf-8"):
-            raise DataError(
-                f"{file.name}: text in {str(file.compression).capitalize()} is UTF-8, not "
-                f"{encoding}; leave data.encoding out"
-            )
         elif file.is_table:
             what = str(file.compression).capitalize()
+            if encoding not in (None, "utf-8"):
+                raise DataError(f"{file.name}: {what} is UTF-8; leave data.encoding out")
             yield from reader.table(tables.binary_rows(file), f"damaged {what}")
         else:
             yield from reader.records(format)
@@ -124,18 +117,12 @@ def identified(example: Example, path: str | None) -> str | int:
     Raises:
         DataError: there is no such field, or it holds neither text nor a whole number.
     """
-    named, path = bool(path), "id" if path is None else path
-    there, value = _find(example.fields, path)
-    if named and not there:
-        try:
-            value = field(example, path)
-        except DataError as error:
-            raise DataError(f"{error}; it names the ids (data.id)") from None
+    value = field(example, path) if path else _find(example.fields, "id" if path is None else "")[1]
     if value is None or value == "":
         return example.id
     if isinstance(value, bool) or not isinstance(value, str | int):
-        what = f"field {path!r} is {kind(value)}, expected text or a whole number"
-        raise DataError(f"{example.where}: {what}")
+        what = f"is {kind(value)}, expected text or a whole number"
+        raise DataError(f"{example.where}: field {path or 'id'!r} {what}")
     return value
 
 
@@ -167,19 +154,14 @@ def field(example: Example, path: str) -> Any:
         parts = [text(example, part, blank=True) for part in path.split(JOIN)]
         return "\n\n".join(part for part in parts if part.strip())
     names = _names(example.fields)
-    near = difflib.get_close_matches(path, names, n=1)
-    shown = ", ".join(map(repr, names[:12])) + (", …" if len(names) > 12 else "")
-    hint = f"did you mean {near[0]!r}?" if near else f"it has {shown or 'none at all'}"
+    hint = did_you_mean(path, names).removeprefix(", ") or f"it has {listed(names)}"
     raise DataError(f"{example.where}: no field {path!r}; {hint}")
 
 
 def has(example: Example, path: str) -> bool:
-    """True if `field` finds something at the dotted path, be it null."""
-    try:
-        field(example, path)
-    except DataError:
-        return False
-    return True
+    """True if there is something at the dotted path, be it null."""
+    whole = _find(example.fields, path)[0]
+    return whole or all(_find(example.fields, part)[0] for part in path.split(JOIN))
 
 
 def text(example: Example, path: str, blank: bool = False) -> str:
@@ -214,9 +196,8 @@ def texts(example: Example, path: str) -> list[str]:
     """
     values = field(example, path)
     if not isinstance(values, list):
-        raise DataError(
-            f"{example.where}: field {path!r} is {kind(values)}, expected a list of texts"
-        )
+        what = f"is {kind(values)}, expected a list of texts"
+        raise DataError(f"{example.where}: field {path!r} {what}")
     for number, value in enumerate(values, 1):
         if not isinstance(value, str):
             raise DataError(
@@ -225,28 +206,20 @@ def texts(example: Example, path: str) -> list[str]:
     return values
 
 
+@dataclasses.dataclass
 class _Reader:
     """One open source, and what its messages need."""
 
-    def __init__(
-        self,
-        file: streams.Opened,
-        id_field: str | None,
-        on_error: OnError | None,
-        limit: int,
-        encoding: str | None = None,
-        folder: str | None = None,
-        placed: bool = False,
-    ):
-        self.file = file
-        self.name = file.name
-        self.folder = folder
-        self.placed = placed
-        self.id_field = id_field
-        self.on_error = on_error
-        self.limit = limit
-        self.encoding = encoding
-        self.codec = encoding or "utf-8"
+    file: streams.Opened
+    id_field: str | None
+    on_error: OnError | None
+    limit: int
+    encoding: str | None = None
+    folder: str | None = None
+    placed: bool = False
+
+    def __post_init__(self) -> None:
+        self.name, self.codec = self.file.name, self.encoding or "utf-8"
 
     def reject(self, where: str, what: str, raw: bytes) -> None:
         error = DataError(f"{where}: {what}")
@@ -276,9 +249,6 @@ class _Reader:
             return
         lines = itertools.chain([first], lines)
         start = first.raw.lstrip()[:1]
-        if start == b"<" and format is None and suffix(self.name) in _MARKUP:
-            what = "HTML or XML; pandoc -t plain FILE -o FILE.txt makes text of HTML"
-            raise DataError(f"{self.name}: {what}")
         detected = format or ("jsonl" if start == b"{" else suffix(self.name))
         if detected in tables.DELIMITERS:
             yield from self.rows(lines, detected)
@@ -297,10 +267,10 @@ class _Reader:
             number += 1
             size = len(raw)
             if number == 1 and _is_utf16(raw):
-                raise DataError(
-                    f"{self.name}: looks like UTF-16, expected UTF-8; iconv -f UTF-16 -t UTF-8 "
-                    "FILE turns it into that"
+                what = (
+                    "looks like UTF-16, expected UTF-8; iconv -f UTF-16 -t UTF-8 FILE converts it"
                 )
+                raise DataError(f"{self.name}: {what}")
             if size > self.limit:
                 start = raw[:_KEPT_OF_LONG_LINE]
                 while raw and not raw.endswith(b"\n"):
@@ -332,12 +302,7 @@ class _Reader:
                 value, end = decoder.decode(text)
             except ValueError as error:
                 what = str(error)
-                if _is_cut_off(raw, error):
-                    what = (
-                        f"the last line breaks off (bytes {offset:,} to {offset + len(raw):,} of "
-                        "the file); was its writer stopped?"
-                    )
-                elif isinstance(error, UnicodeDecodeError):
+                if isinstance(error, UnicodeDecodeError):
                     what = streams.not_utf8(raw, error, offset, self.encoding)
                 elif text == "{":
                     what += "; each line must be one whole object: jq -c . FILE makes such lines"
@@ -354,10 +319,8 @@ class _Reader:
         """A JSON array: the file whole in memory, one decoded item at a time."""
         raw = first.raw + self.file.stream.read(self.limit + 1 - len(first.raw))
         if len(raw) > self.limit:
-            raise DataError(
-                f"{self.name}: a JSON array of more than {self.limit:,} bytes; it is read whole, "
-                "one object a line is not: jq -c '.[]' FILE > FILE.jsonl"
-            )
+            what = f"a JSON array of more than {self.limit:,} bytes; one object a line has no limit"
+            raise DataError(f"{self.name}: {what}: jq -c '.[]' FILE > FILE.jsonl")
         try:
             text = raw.decode(self.codec)
         except UnicodeDecodeError as error:
@@ -416,15 +379,6 @@ def _is_utf16(raw: bytes) -> bool:
     return raw.startswith((b"\xff\xfe", b"\xfe\xff")) or (len(raw) > 1 and raw[:2].count(0) == 1)
 
 
-def _is_cut_off(raw: bytes, error: ValueError) -> bool:
-    """True if a line that could not be decoded looks like the first part of an object."""
-    if raw.endswith(b"\n") or not raw.lstrip().startswith(b"{"):
-        return False
-    if isinstance(error, UnicodeDecodeError):
-        return error.reason == "unexpected end of data"
-    return not raw.rstrip().endswith(b"}") or (isinstance(error, JsonError) and error.at_end)
-
-
 def _past_space(text: str, start: int) -> int:
     """The place of the first character from ``start`` on that is no white space of JSON."""
     space = _SPACE.match(text, start)
@@ -454,62 +408,30 @@ def _names(fields: dict, prefix: str = "", depth: int = 3) -> list[str]:
 
 
 class SeenIds:
-    """Ids that have come: 16 bytes for a run of rising whole numbers, 8 for any other id.
+    """Ids that have come, as 64 bits of their hash in 8 bytes each.
 
-    Line numbers, which stand in for missing ids, are such a run, so a stream without ids needs
-    no memory for them. ``7`` and ``"7"`` are the same id, as they are in a prediction file. Ids
-    other than whole numbers are told apart by 64 bits of their hash.
+    ``7`` and ``"7"`` are the same id, as they are in a prediction file.
     """
 
     RECENT = 1 << 14
 
     def __init__(self) -> None:
-        self.starts = array("q")  # runs of whole numbers, first and last, rising
-        self.ends = array("q")
         self.recent: set[int] = set()
         self.sorted: list[np.ndarray] = []  # uint64, each more than the next
 
     def add(self, key: str | int) -> bool:
         """Add an id; False if it has come before."""
-        number = _whole(key)
-        if number is not None:
-            last = self.ends[-1] if self.ends else None
-            if last is None or number > last + 1:
-                self.starts.append(number)
-                self.ends.append(number)
-                return True
-            if number == last + 1:
-                self.ends[-1] = number
-                return True
-            run = bisect_right(self.starts, number) - 1
-            if run >= 0 and number <= self.ends[run]:
-                return False
         value = hash(str(key)) & (1 << 64) - 1
         if value in self.recent or any(_holds(values, value) for values in self.sorted):
             return False
         self.recent.add(value)
         if len(self.recent) >= self.RECENT:
-            self._settle()
+            values = np.fromiter(self.recent, np.uint64, len(self.recent))
+            while self.sorted and len(self.sorted[-1]) <= len(values):
+                values = np.concatenate([values, self.sorted.pop()])
+            self.sorted.append(np.sort(values))
+            self.recent = set()
         return True
-
-    def _settle(self) -> None:
-        values = np.fromiter(self.recent, np.uint64, len(self.recent))
-        while self.sorted and len(self.sorted[-1]) <= len(values):
-            values = np.concatenate([values, self.sorted.pop()])
-        values.sort()
-        self.sorted.append(values)
-        self.recent = set()
-
-
-def _whole(key: str | int) -> int | None:
-    """An id as a number, if it is a whole one that 64 bits hold."""
-    if isinstance(key, str):
-        if not (len(key) < 19 and key.isdecimal() and key.isascii()):
-            return None
-        if str(int(key)) != key:
-            return None  # "007" is not 7
-        return int(key)
-    return key if -(1 << 62) < key < 1 << 62 else None
 
 
 def _holds(values: np.ndarray, value: int) -> bool:

@@ -114,7 +114,29 @@ def read(source: "str | JsonFile", encoding: str | None = None) -> JsonFile:
             data = file.stream.read()
         except DAMAGE as error:
             raise DataError(f"{file.name}: {file.damaged(error)}") from error
-    return JsonFile(file.name, _value(file.name, data, encoding))
+    mark = len(data) - len(data := data.removeprefix(BOM))
+    try:
+        text = data.decode(encoding or "utf-8")
+    except UnicodeDecodeError as error:
+        what = not_utf8(data, error, mark, encoding)
+        raise DataError(f"{file.name}: {what}") from None
+    start = len(text) - len(text.lstrip(" \t\r\n"))
+    if start == len(text):
+        raise DataError(f"{file.name}: empty; expected JSON")
+    decoder = JsonDecoder()
+    try:
+        value, end = decoder.decode(text, start)
+    except JsonError as error:
+        cut = "; the file breaks off there" if error.at_end else ""
+        raise DataError(f"{file.name}: {error}{cut}") from None
+    tail = text[end:].lstrip(" \t\r\n")
+    if tail:
+        line = text.count("\n", 0, len(text) - len(tail)) + 1
+        lines = "; JSON Lines will not do here, one value is expected" if tail[0] in "{[" else ""
+        raise DataError(f"{file.name}: more text after the JSON value, at line {line}{lines}")
+    if decoder.problems:
+        raise DataError(f"{file.name}: {decoder.problems[0]}")
+    return JsonFile(file.name, value)
 
 
 def json_line(value: Any) -> bytes:
@@ -167,32 +189,6 @@ def texts(values: list, where: str) -> list[str]:
         if not isinstance(value, str):
             raise DataError(f"{where}: {shown(value)}, expected text")
     return values
-
-
-def _value(name: str, data: bytes, encoding: str | None) -> Any:
-    mark = len(data) - len(data := data.removeprefix(BOM))
-    try:
-        text = data.decode(encoding or "utf-8")
-    except UnicodeDecodeError as error:
-        what = not_utf8(data, error, mark, encoding)
-        raise DataError(f"{name}: {what}") from None
-    start = len(text) - len(text.lstrip(" \t\r\n"))
-    if start == len(text):
-        raise DataError(f"{name}: empty; expected JSON")
-    decoder = JsonDecoder()
-    try:
-        value, end = decoder.decode(text, start)
-    except JsonError as error:
-        cut = "; the file breaks off there" if error.at_end else ""
-        raise DataError(f"{name}: {error}{cut}") from None
-    tail = text[end:].lstrip(" \t\r\n")
-    if tail:
-        line = text.count("\n", 0, len(text) - len(tail)) + 1
-        lines = "; JSON Lines will not do here, one value is expected" if tail[0] in "{[" else ""
-        raise DataError(f"{name}: more text after the JSON value, at line {line}{lines}")
-    if decoder.problems:
-        raise DataError(f"{name}: {decoder.problems[0]}")
-    return value
 
 
 def _mend(value: Any) -> Any:

@@ -10,6 +10,7 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,17 +23,8 @@ log = logging.getLogger("ldt")
 SUFFIXES = ("txt", "text")
 # The beginning of JSON lines or of an array of objects, as opposed to "[EXECUTION COPY]".
 JSON = re.compile(rb"\s*(\{\s*([\"'}]|$)|\[\s*([{\]]|$))")
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 # Opening a pipe would wait for its writer.
-_FLAGS = os.O_RDONLY
-for _name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT"):
-    _FLAGS |= getattr(os, _name, 0)  # not every system has each
+_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def is_text(source: str) -> bool:
@@ -131,19 +123,17 @@ def filled(
 def _named(
     example: Example, field: str, folder: str | None, encoding: str | None, max_bytes: int
 ) -> str:
-    """The text of the file that a field names."""
+    """The text of the file that a field names, in UTF-8 or the other encoding."""
     where, name = example.where, records.text(example, field).strip()
     if folder is None:
         raise DataError(f"{where}: no folder to look for {name!r} in; data.evidence names it")
     path = inside(real(Path(folder)), name, where)
     if not path.is_file():
-        what = "no such file" if name else "blank, expected the name of a text file"
-        raise DataError(f"{where}: field {field!r} is {name!r}: {what} in {folder}")
+        raise DataError(f"{where}: field {field!r} is {name!r}: no such file in {folder}")
     try:
-        try:
+        with suppress(DataError):
             return _text(str(path), None, max_bytes)
-        except DataError:
-            return _text(str(path), encoding, max_bytes)
+        return _text(str(path), encoding, max_bytes)
     except (DataError, UserError) as error:
         raise DataError(f"{where}: field {field!r}: {error}") from error
 
@@ -160,9 +150,7 @@ def _files(folder: str) -> tuple[list[Path], str]:
             others[path.suffix or "without a suffix"] += 1
     seen = listed((f"{n:,} {suffix}" for suffix, n in others.most_common()), most=5, show=str)
     if not paths:
-        there = f"; it has {seen}" if others else ""
-        hint = "; pdftotext makes text of a PDF" if ".pdf" in others else ""
-        raise UserError(f"{folder}: no .txt file in this folder{there}{hint}")
+        raise UserError(f"{folder}: no .txt file in this folder; others there: {seen}")
     return paths, seen if others else ""
 
 
@@ -213,17 +201,11 @@ def read_file(path: Path) -> str:
     Raises:
         OSError: it cannot be read, or is no file: a pipe, a device, a folder.
     """
-    _require_file(os.stat(path), path)
     handle = os.open(path, _FLAGS)
     with open(handle, encoding="utf-8-sig", errors="replace", newline="") as file:
-        _require_file(os.fstat(handle), path)  # it may be another one by now
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "no regular file, expected a file of text", str(path))
         return file.read()
-
-
-def _require_file(about: os.stat_result, path: Path) -> None:
-    if not stat.S_ISREG(about.st_mode):
-        what = _KINDS.get(stat.S_IFMT(about.st_mode), "no regular file")
-        raise OSError(errno.EINVAL, f"{what}, expected a file of text", str(path))
 
 
 class Utf8:

@@ -1,4 +1,4 @@
-"""Sections `model:` and `training:` of a recipe, meanings of its keys, and other tools' names."""
+"""Sections `model:` and `training:` of a recipe, and meanings of its keys."""
 
 import dataclasses
 import functools
@@ -136,46 +136,32 @@ NEW_NAMES = {
     "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
 }
 
-_HUB = "a training uploads nothing; hf upload OWNER/NAME RUN does, once the run is finished"
-_EVALUATE = "a training evaluates on data.eval as it goes; ldt evaluate scores answers without one"
-
-# Key of TrainingArguments -> what does its job in ldt; the others act, or are fixed by
+# Keys of TrainingArguments by what does their job in ldt; the others act, or are fixed by
 # `ldt.training.arguments.FIXED`.
-REFUSED = {
-    "auto_find_batch_size": "changes what is learned, since a smaller batch has fewer inputs a "
-    "step; per_device_train_batch_size: auto does not",
-    "bf16_full_eval": "evaluation computes as training.bf16 says; ldt predict --precision bf16 "
-    "answers in bf16",
-    "do_eval": _EVALUATE,
-    "do_predict": "ldt predict answers, with the model of a run",
-    "do_train": "ldt finetune and ldt pretrain train; without a training, ldt evaluate scores "
-    "answers and sets thresholds",
-    "enable_jit_checkpoint": "SIGTERM saves a checkpoint in every training; --resume goes on",
-    "eval_do_concat_batches": "metrics are made of whole evaluations; leave it out",
-    "eval_use_gather_object": "answers of several processes are gathered as they are; leave it out",
-    "fp16_full_eval": "evaluation computes as training.fp16 says; ldt predict --precision bf16 "
-    "answers in half precision",
-    "hub_always_push": _HUB,
-    "hub_model_id": _HUB,
-    "hub_private_repo": _HUB,
-    "hub_revision": _HUB,
-    "hub_strategy": _HUB,
-    "hub_token": _HUB,
-    "ignore_data_skip": "a resumed run goes on with the input where it stopped, to be the same run",
-    "include_for_metrics": "metrics are those of the task; leave it out",
-    "length_column_name": "lengths are counted, in tokens; leave it out",
-    "liger_kernel_config": "Liger has no kernels for this encoder; model.attention names ldt's",
-    "local_rank": "torchrun --nproc-per-node 2 -m ldt finetune RECIPE starts two processes and "
-    "numbers them",
-    "parallelism_config": "an object of Python; torchrun starts several processes, training.fsdp "
-    "shards the model over them",
-    "push_to_hub": _HUB,
-    "resume_from_checkpoint": "--resume goes on from the newest checkpoint of the run folder; "
-    "model.path takes a folder of weights to begin with",
-    "save_on_each_node": "one process writes the run folder, which all nodes have to see",
-    "skip_memory_metrics": "metrics.jsonl has the memory of each step; leave it out",
-    "use_cache": "a training keeps no keys and values of earlier tokens; leave it out",
+_REASONS = {
+    "a smaller batch changes what is learned; per_device_train_batch_size: auto does not": (
+        "auto_find_batch_size"
+    ),
+    "evaluation computes as training.bf16 and training.fp16 say; ldt predict --precision bf16 "
+    "answers in half precision": "bf16_full_eval fp16_full_eval",
+    "a training evaluates on data.eval; ldt evaluate scores answers, ldt predict gives them": (
+        "do_eval do_predict do_train"
+    ),
+    "--resume goes on, to be the same run; SIGTERM saves a checkpoint in every training": (
+        "enable_jit_checkpoint ignore_data_skip resume_from_checkpoint"
+    ),
+    "a training uploads nothing; hf upload OWNER/NAME RUN does, once the run is finished": (
+        "hub_always_push hub_model_id hub_private_repo hub_revision hub_strategy hub_token "
+        "push_to_hub"
+    ),
+    "Liger has no kernels for this encoder; model.attention names ldt's": "liger_kernel_config",
+    "torchrun --nproc-per-node 2 -m ldt finetune RECIPE starts two processes; training.fsdp shards "
+    "the model over them": "local_rank parallelism_config",
+    "one process writes the run folder, which all nodes have to see": "save_on_each_node",
+    "ldt has its own way; leave it out": "eval_do_concat_batches eval_use_gather_object "
+    "include_for_metrics length_column_name skip_memory_metrics use_cache",
 }
+REFUSED = {key: reason for reason, keys in _REASONS.items() for key in keys.split()}
 
 _Batch = Annotated[int, Field(ge=1, le=1 << 20)]
 _Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # what numpy takes
@@ -299,103 +285,19 @@ def training_meanings() -> dict[str, str]:
     return known | {name: str(field.description) for name, field in ours.items()}
 
 
-# Names that other tools have for keys of a recipe, options and commands.
-
-
-def _by_name(names: dict[str, str]) -> dict[str, str]:
-    return {other: name for name, others in names.items() for other in others.split()}
-
-
-# Key of another tool -> key of a recipe.
-KEYS = _by_name(
-    {
-        "model.path": "model_name_or_path base_model model_name model_id pretrained_model",
-        "model.attention": "attn_implementation flash_attention",
-        "model.window": "attention_window",
-        "data.train": "train_file dataset datasets dataset_name train_data train_dataset",
-        "data.eval": "validation_file eval_file dev_file val_file test_datasets eval_dataset",
-        "data.eval_fraction": "val_set_size validation_split validation_split_percentage test_size",
-        "data.text": "text_column text_column_name dataset_text_field",
-        "data.label": "label_column label_column_name target_column",
-        "data.max_length": "max_length max_seq_length max_seq_len sequence_len max_source_length "
-        "model_max_length cutoff_len block_size",
-        "data.stride": "doc_stride chunk_overlap",
-        "data.overflow": "truncation",
-        "task.max_target_tokens": "max_target_length",
-        "task.mask_fraction": "mlm_probability",
-        "task.class_weights": "class_weight",
-        "training.output_dir": "output output_path save_dir run_dir",
-        "training.per_device_train_batch_size": "micro_batch_size "
-        "batch_size train_batch_size per_gpu_train_batch_size",
-        "training.per_device_eval_batch_size": "eval_batch_size "
-        "val_batch_size per_gpu_eval_batch_size",
-        "training.gradient_accumulation_steps": "accumulate_grad_batches "
-        "gradient_accumulation grad_accum",
-        "training.num_train_epochs": "epochs num_epochs max_epochs n_epochs",
-        "training.learning_rate": "lr",
-        "training.lr_scheduler_type": "lr_scheduler scheduler",
-        "training.warmup_steps": "warmup warmup_ratio num_warmup_steps",
-        "training.optim": "optimizer",
-        "training.max_grad_norm": "gradient_clip_val clip_grad_norm",
-        "training.eval_strategy": "evaluation_strategy eval_every",
-        "training.early_stopping_patience": "patience early_stopping",
-        "training.bf16": "mixed_precision precision torch_dtype dtype",
-        "training.train_sampling_strategy": "group_by_length",
-        "training.use_cpu": "no_cuda",
-        "training.seed": "random_seed random_state",
-        "training.lora": "adapter peft use_lora use_peft",
-        "training.lora.r": "lora_r lora_rank",
-        "training.lora.alpha": "lora_alpha",
-        "training.lora.dropout": "lora_dropout",
-        "training.lora.targets": "lora_target_modules target_modules",
-    }
-)
-
-# Command of another tool -> command of ldt.
-COMMANDS = _by_name(
-    {
-        "finetune": "train fit tune fine-tune",
-        "evaluate": "eval test score validate",
-        "predict": "infer inference classify generate",
-        "init": "new create",
-        "doctor": "env info",
-    }
-)
-
-# Command that another one does the work of -> how that is called.
-MOVED = {
-    "compare": "ldt report A B",
-    "runs": "ldt report",
-    "thresholds": "ldt evaluate RUN --choose-thresholds",
-    "perplexity": "ldt evaluate MODEL --gold TEXT",
-    "merge": "ldt predict --merge OUTPUT",
-}
-
-
-def key_of(name: str) -> str:
-    """The dotted key of a recipe that has another tool's name, or this name in a section; "" for
-    none; may import transformers."""
-    if name in KEYS:
-        return KEYS[name]
-    for section, kinds in (("data", OPTIONS), ("model", MODELS)):
-        if any(name in cls.model_fields for cls in kinds.values()):
-            return f"{section}.{name}"
-    return f"training.{name}" if name in training_section().model_fields else ""
-
-
-def meant(name: str, section: str | None, names: Iterable[str]) -> str:
-    """The end of a message about an unknown key of a section: what does its job, or the nearest of
-    the names that there are; "" for nothing."""
-    if line := REFUSED.get(name):
-        return f"; {line}"
-    key = KEYS.get(name, "").removeprefix(f"{section}.")
-    return f", did you mean {key!r}?" if key else did_you_mean(name, names)
+def meant(name: str, names: Iterable[str]) -> str:
+    """The end of a message about an unknown key: what does its job, or the nearest of the names
+    that there are; "" for nothing."""
+    return f"; {REFUSED[name]}" if name in REFUSED else did_you_mean(name, names)
 
 
 def unknown_option(option: str) -> str:
-    """The end of a message about an unknown option of a command that takes keys of a recipe."""
+    """The end of a message about an unknown option of a command that takes keys of a recipe; may
+    import transformers."""
     name = option.lstrip("-").partition("=")[0].replace("-", "_")
-    if line := REFUSED.get(name):
-        return f"; {line}"
-    key = name if "." in name else key_of(name)
-    return f", write {key}=VALUE" if key else ""
+    keys = {key: f"training.{key}" for key in training_section().model_fields}
+    for section, kinds in (("data", OPTIONS), ("model", MODELS)):
+        keys |= {key: f"{section}.{key}" for cls in kinds.values() for key in cls.model_fields}
+    if key := name if "." in name else keys.get(name):
+        return f", write {key}=VALUE"
+    return f"; {REFUSED[name]}" if name in REFUSED else did_you_mean(name, keys, keys.__getitem__)
