@@ -22,7 +22,6 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -42,8 +41,6 @@ MOST = 1 << 20  # documents of a shard
 BLOCK = 1 << 20  # characters that a thread tokenizes at a time
 Encoded = tuple[list[np.ndarray], int, int]  # arrays of ids, bytes and fingerprint of a text
 DOCUMENT = np.dtype([("tokens", "<i8"), ("bytes", "<i8"), ("fingerprint", "<u8")])
-_KEYS = {"documents": int, "tokens": int, "type": str, "last": bool, "rejected": int}
-_KEYS |= {"empty": int, "messages": list}  # of shard.json, and their kinds
 _PIECE = 1 << 24  # bytes that are checked at a time
 
 
@@ -99,7 +96,7 @@ def _sound(folder: Path, vocabulary: int) -> tuple[list[dict], str | None]:
         vocabulary: number of ids; a higher one is a damage.
 
     Returns:
-        These, and what is wrong with the next one: None where there is none.
+        These, and the damage of the next one: None where there is none.
     """
     sound: list[dict] = []
     while not (sound and sound[-1]["last"]):
@@ -107,12 +104,9 @@ def _sound(folder: Path, vocabulary: int) -> tuple[list[dict], str | None]:
         if not os.path.lexists(place):
             break
         try:
-            sound.append(_checked(place, vocabulary))
-        except (OSError, ValueError, EOFError, RecursionError) as error:
-            what = first_line(error)
-            if isinstance(error, FileNotFoundError):
-                what = f"{Path(error.filename).name} is missing"
-            return sound, f"{place.name}: {what}"
+            sound.append(_checked(place, token_type(vocabulary), vocabulary))
+        except Exception as error:  # of whatever stands there
+            return sound, f"{place.name}: {first_line(error)}"
     return sound, None
 
 
@@ -120,58 +114,31 @@ def _complete(shards: list[dict], fault: str | None) -> bool:
     return fault is None and bool(shards) and shards[-1]["last"]
 
 
-def _checked(place: Path, vocabulary: int) -> dict:
-    """The content of the ``shard.json`` of a shard whose files are what it says.
-
-    Raises:
-        ValueError, EOFError, OSError: they are not. Shards of before checksums have none; their
-            sizes and ids are looked at all the same.
-    """
+def _checked(place: Path, dtype: np.dtype, vocabulary: int) -> dict:
+    """The content of the ``shard.json`` of a shard whose files are what it says; an error of any
+    kind where they are not."""
     shard = json.loads((place / "shard.json").read_text("utf-8"))
-    if not isinstance(shard, dict):
-        raise ValueError("shard.json is no object")
-    for key, kind in _KEYS.items():
-        if not isinstance(shard.get(key), kind) or (kind is int and shard[key] < 0):
-            raise ValueError(f"shard.json has no {key} of the right kind")
-    dtype = token_type(vocabulary)
-    if shard["type"] != dtype.str:
-        raise ValueError(f"shard.json has the type {shard['type'][:20]!r}, expected {dtype.str!r}")
-    try:
-        documents = np.load(place / "documents.npy", allow_pickle=False)
-    except ValueError:  # whose words are about loading pickles
-        documents = None
-    if not isinstance(documents, np.ndarray) or documents.dtype != DOCUMENT:
-        raise ValueError("documents.npy is damaged, or holds something else")
-    counts = documents["tokens"]
-    if documents.shape != (shard["documents"],) or (counts < 0).any():
-        raise ValueError("documents.npy does not have the documents of shard.json")
-    if counts.sum() != shard["tokens"]:
-        raise ValueError("documents.npy does not have the tokens of shard.json")
-    size, wanted = (place / "tokens.bin").stat().st_size, shard["tokens"] * dtype.itemsize
-    if size != wanted:
-        raise ValueError(f"tokens.bin has {size:,} bytes, not {wanted:,}")
-    _check_content(place, dtype, vocabulary, shard.get("crc32"))
-    return shard
-
-
-def _check_content(place: Path, dtype: np.dtype, vocabulary: int, sums: Any) -> None:
-    """Raise ValueError where the files of a shard do not have their checksums, if there are any,
-    or an id is none of the vocabulary."""
+    documents = np.load(place / "documents.npy", allow_pickle=False)
     crc, highest = 0, 0
     with (place / "tokens.bin").open("rb") as file:
         while part := file.read(_PIECE):
             crc = zlib.crc32(part, crc)
             highest = max(highest, int(np.frombuffer(part, dtype).max()))
-    if highest >= vocabulary:
-        raise ValueError(f"tokens.bin has the id {highest:,}, the vocabulary {vocabulary:,}")
-    if sums is not None:
-        there = {
-            "tokens.bin": crc,
-            "documents.npy": zlib.crc32((place / "documents.npy").read_bytes()),
-        }
-        for name, value in there.items():
-            if not isinstance(sums, dict) or sums.get(name) != value:
-                raise ValueError(f"{name} has changed since it was written")
+    sums = {"tokens.bin": crc, "documents.npy": _crc(place / "documents.npy")}
+    facts = {"documents": len(documents), "tokens": int(documents["tokens"].sum()), "crc32": sums}
+    for key, value in (facts | {"type": dtype.str}).items():
+        if shard[key] != value:
+            raise ValueError(f"{key}: {shard[key]} in shard.json, {value} in its files")
+    if highest >= vocabulary or documents.dtype != DOCUMENT:
+        raise ValueError(f"the id {highest:,}, the vocabulary has {vocabulary:,}")
+    for key, kind in (("last", bool), ("rejected", int), ("empty", int), ("messages", list)):
+        if not isinstance(shard[key], kind):
+            raise ValueError(f"shard.json has no {key} of the right kind")
+    return shard
+
+
+def _crc(file: Path) -> int:
+    return zlib.crc32(file.read_bytes())
 
 
 def _tokenize(source: CorpusSource, data: CorpusSection, tokenizer, folder: Path, most) -> None:
@@ -226,8 +193,7 @@ def _write_shard(target: Path, documents, dtype, reader: Reader) -> bool:
                     last = False
                     break
         np.save(folder / "documents.npy", np.array(rows, DOCUMENT))
-        listed = zlib.crc32((folder / "documents.npy").read_bytes())
-        sums = {"tokens.bin": checksum, "documents.npy": listed}
+        sums = {"tokens.bin": checksum, "documents.npy": _crc(folder / "documents.npy")}
         facts = {"rejected": reader.rejected, "empty": reader.empty, "messages": reader.messages}
         row = {"documents": len(rows), "tokens": total, "type": dtype.str, "last": last}
         row |= facts | {"crc32": sums}

@@ -67,7 +67,6 @@ _DECISIVE = (  # for the answers
 )
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _SHA256 = re.compile("[0-9a-f]{64}")
-_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
 class FolderLost(Exception):
@@ -123,19 +122,15 @@ class Run:
         """
         folder = Path(model or LATEST).expanduser()
         if folder.is_file():
-            what = ", such as a recipe" if folder.suffix in (".yaml", ".yml") else ""
             raise UserError(
-                f"--model {folder}: a file{what}; --model takes the folder of a finished run, "
-                f"which ldt finetune {'FILE' if what else 'RECIPE'} makes"
-            )
-        if model and _HUB_NAME.fullmatch(str(model)) and not folder.parent.is_dir():
-            raise ModelError(
-                f"{model}: no such folder; a model of the hub has no answers unless it was "
-                f"fine-tuned by ldt, then hf download {model} --local-dir FOLDER fetches it"
+                f"--model {folder}: a file; --model takes the folder of a finished run, which "
+                "ldt finetune RECIPE makes"
             )
         if not folder.is_dir():
-            other = "--model FOLDER names another" if model is None else "--model takes its folder"
-            raise ModelError(f"{folder}: no model there; ldt finetune RECIPE makes one, {other}")
+            raise ModelError(
+                f"{folder}: no such folder; ldt finetune RECIPE makes a run, hf download ID "
+                "--local-dir FOLDER fetches one of the hub, --model FOLDER names it"
+            )
         if model is None:
             log.info("model: %s -> %s", folder, os.path.relpath(os.path.realpath(folder)))
         return cls(folder)
@@ -165,15 +160,12 @@ class Run:
         Raises:
             ModelError: it is damaged.
         """
-        try:
-            record = json.loads((self.folder / RUN).read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        file = self.folder / RUN
+        if not os.path.lexists(file):
             return None
-        except (ValueError, OSError, RecursionError):
-            record = None
-        if not isinstance(record, dict) or not isinstance(record.get("identity"), dict):
-            where = self.folder / RUN
-            raise ModelError(f"{where}: cannot be read; remove the folder or choose another")
+        record = _object(file)
+        if record is None or not isinstance(record.get("identity"), dict):
+            raise ModelError(f"{file}: cannot be read; remove the folder or choose another")
         return record
 
     def results(self) -> dict[str, Any]:
@@ -183,23 +175,14 @@ class Run:
             ModelError: it is damaged.
         """
         file = self.folder / RESULTS
-        if not file.is_file():
-            return {}
-        try:
-            results = json.loads(file.read_text(encoding="utf-8"))
-            if not isinstance(results, dict):
-                raise ValueError("no object of JSON")
-        except (OSError, ValueError, RecursionError) as error:
-            raise ModelError(f"{file}: cannot be read: {error}") from None
+        results = _object(file) if file.is_file() else {}
+        if results is None:
+            raise ModelError(f"{file}: cannot be read as an object of JSON")
         return results
 
     def config(self) -> dict[str, Any]:
         """The content of the model's config.json; {} of one that loading refuses."""
-        try:
-            values = json.loads((self.folder / CONFIG).read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return values if isinstance(values, dict) else {}
+        return _object(self.folder / CONFIG) or {}
 
     def decisions(self) -> dict[str, Any]:
         """The decisions in force, of the model's config; {} where there are none."""
@@ -391,11 +374,9 @@ class Run:
                 ``arithmetic``, `ldt.attention.matmul.choices`, for those who resume; ``metric``, by
                 which weights are chosen, for those who look on.
         """
-        before = self.record()
-        if before and not resume:
+        if not resume:
             self.clear()
-            before = None
-        if before:
+        if before := self.record():
             then, now = before.get("versions", {}), facts["versions"]
             changed = [f"{k} {then[k]}, now {v}" for k, v in now.items() if then.get(k, v) != v]
             if changed:
@@ -496,22 +477,12 @@ class Run:
             return None
         session, place = self._begun
         try:
-            now = self._place()
+            now, record = self._place(), _object(self.folder / RUN)
         except OSError:
             return "was removed or renamed while it was trained in"
-        if not self.folder.is_dir():
-            return "was replaced by a file while it was trained in"
-        if now != place:
-            return "was replaced by another folder while it was trained in"
-        try:
-            record = self.record()
-        except ModelError:
-            record = None
-        if record is None:
-            return f"lost its {RUN} while it was trained in"
-        if record.get("session") != session:
-            return "was taken by another run while it was trained in"
-        return None
+        if now != place or (record and record.get("session") != session):
+            return "was replaced or taken by another run while it was trained in"
+        return None if record else f"lost its {RUN} while it was trained in"
 
     def _place(self) -> tuple[int, int]:
         stat = os.stat(self.folder)
@@ -579,6 +550,15 @@ def identity(
         keys["inputs a step"] = math.prod(parts)
     as_json: dict[str, Any] = json.loads(json.dumps(keys))
     return as_json
+
+
+def _object(file: Path) -> dict[str, Any] | None:
+    """The object of a JSON file; None of one that cannot be read."""
+    try:
+        value = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _differences(there: dict, here: dict) -> str:

@@ -18,17 +18,17 @@ CHANGES = {  # Python that runs at a file event of the training, with what the m
     "with its parent": ("import shutil; shutil.rmtree('runs')", "was removed or renamed"),
     "replaced by a file": (
         "import os; os.rename('runs/r', 'runs/other'); open('runs/r', 'w').close()",
-        "was replaced by a file",
+        "was replaced or taken",
     ),
     "replaced by a folder": (
         "import os; os.rename('runs/r', 'runs/other'); os.mkdir('runs/r')",
-        "was replaced by another folder",
+        "was replaced or taken",
     ),
     "without run.json": ("import os; os.remove('runs/r/run.json')", "lost its run.json"),
     "another run": (
         "import json, pathlib; p = pathlib.Path('runs/r/run.json'); r = json.loads(p.read_text());"
         "r['session'] = 'x'; p.write_text(json.dumps(r))",
-        "was taken by another run",
+        "was replaced or taken",
     ),
 }
 # When: as the first log is written, in the middle of a checkpoint, while the model is saved.

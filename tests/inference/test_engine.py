@@ -197,7 +197,7 @@ def test_the_page_of_python_says_how(fine_tuned, tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_asked_is_told(fine_tuned):
-    with pytest.raises(ModelError, match="nowhere: no model there"):
+    with pytest.raises(ModelError, match="nowhere: no such folder"):
         ldt.load("nowhere")
     for options, line in (
         ({"n_best": 3}, "n_best: classification has one answer"),

@@ -83,7 +83,7 @@ def test_without_a_model_the_latest_run_is_taken_and_named(
 ):
     monkeypatch.chdir(tmp_path)
     source = write(tmp_path / "docs.jsonl", lines_of(3))
-    with pytest.raises(ModelError, match="runs/latest: no model there; ldt finetune"):
+    with pytest.raises(ModelError, match="runs/latest: no such folder; ldt finetune"):
         predict(source)
     shutil.copytree(fine_tuned, "runs/contracts")
     Path("runs/latest").symlink_to("contracts")
@@ -132,7 +132,7 @@ def test_a_model_that_is_not_fine_tuned_has_no_answers(fine_tuned, tiny_longform
     (folder / "recipe.yaml").write_text(RECIPE)
     with pytest.raises(ModelError, match="not fine-tuned for classification.*classifier"):
         predict(source, model=str(folder))
-    with pytest.raises(ModelError, match="nowhere: no model there"):
+    with pytest.raises(ModelError, match="nowhere: no such folder"):
         predict(source, model=str(tmp_path / "nowhere"))
     folder = shutil.copytree(fine_tuned, tmp_path / "run")
     (folder / "model.safetensors").unlink()

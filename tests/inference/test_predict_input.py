@@ -152,7 +152,7 @@ def test_input_of_another_layout_gets_the_one_of_the_training(fine_tuned, tmp_pa
         ),
         (
             {"model": "recipe.yaml"},
-            "--model recipe.yaml: a file, such as a recipe; .* finetune",
+            "--model recipe.yaml: a file; .* finetune",
         ),
         (
             {"input": "recipe.yaml"},
