@@ -21,8 +21,7 @@ from ldt.data.findings import KINDS, Finding
 from ldt.data.labels import are_flags, near
 from ldt.data.near_duplicates import Sketches
 from ldt.errors import DataError, listed, plural
-from ldt.io import files
-from ldt.io.sources import Names, each
+from ldt.io.sources import Names, digest, each
 
 PLACES = 3  # of a kind that are named
 GIANT = 1_000_000  # characters of a document that is as long as books are
@@ -362,9 +361,7 @@ def _same(one: str, other: str) -> bool:
         return False
     if os.path.samefile(*paths):
         return True
-    return len({path.stat().st_size for path in paths}) == 1 and (
-        files.digest(paths[0]) == files.digest(paths[1])
-    )
+    return len({path.stat().st_size for path in paths}) == 1 and digest(one) == digest(other)
 
 
 # -- classes

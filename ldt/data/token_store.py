@@ -86,7 +86,7 @@ def _key(tokenizer, data: CorpusSection, most: int | None) -> str:
         "most": most,
         **data.model_dump(include={"format", "text", "documents", "max_document_bytes"}),
     }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+    return files.key_of(parts)
 
 
 def _sound(folder: Path, vocabulary: int) -> tuple[list[dict], str | None]:

@@ -43,6 +43,17 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def stamp(path: Path) -> dict[str, int]:
+    """Size and time of a file, by which it is seen to have changed."""
+    stat = path.stat()
+    return {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+
+
+def key_of(parts: dict[str, Any]) -> str:
+    """Name of a cache by the JSON values that its content depends on."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file, text in UTF-8, atomically: after an error or a crash it is as it was before."""
     remove_abandoned(path)

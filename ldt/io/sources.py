@@ -1,5 +1,6 @@
 """Names of data: files, patterns, sets of the hub, and files of remote stores, by fsspec."""
 
+import functools
 import glob
 import hashlib
 import io
@@ -186,8 +187,14 @@ def digest(names: Names) -> str | None:
     paths = [Path(name) for name in each(names)]
     if not all(path.is_file() for path in paths):
         return None
-    sums = [files.digest(path) for path in paths]
+    sums = [_digest(path.absolute(), *files.stamp(path).values()) for path in paths]
     return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
+
+
+@functools.lru_cache(256)
+def _digest(path: Path, size: int, changed: int) -> str:
+    """sha256 of a file, computed once as long as its size and time are the same."""
+    return files.digest(path)
 
 
 class _Reading(io.RawIOBase):

@@ -444,7 +444,7 @@ class Run:
             (folder / name).replace(self.folder / name)
         files.flush(self.folder)
         for name, sha256 in (hashes or {}).items():
-            record["hashes"][name] = _stamp(self.folder / name) | {"sha256": sha256}
+            record["hashes"][name] = files.stamp(self.folder / name) | {"sha256": sha256}
         self._write(record | {"finished": finished})
 
     def _write(self, record: dict[str, Any]) -> None:
@@ -576,16 +576,10 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _stamp(file: Path) -> dict[str, int]:
-    """Size and time of a file, by which it is seen to have changed."""
-    stat = file.stat()
-    return {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
-
-
 def _known_digest(file: Path, known: Any) -> str | None:
     """The sha256 that run.json has of a file; None where it has none, or the file has changed."""
     entry = known.get(file.name) if isinstance(known, dict) else None
-    if not isinstance(entry, dict) or not _stamp(file).items() <= entry.items():
+    if not isinstance(entry, dict) or not files.stamp(file).items() <= entry.items():
         return None
     return entry["sha256"] if _SHA256.fullmatch(str(entry.get("sha256"))) else None
 

@@ -9,7 +9,6 @@ trains. What a killed run has encoded is not encoded again.
 
 import functools
 import hashlib
-import json
 import logging
 import os
 import pickle
@@ -107,8 +106,7 @@ def folder_of(recipe: Recipe, hashes: Mapping[str, str | None], seed: int) -> Pa
         "tokenizer": {file.name: files.digest(file) for file in decisive},
         "seed": seed,
     }
-    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-    return Path(data.cache) / f"{recipe.task.name}-{key}"
+    return Path(data.cache) / f"{recipe.task.name}-{files.key_of(parts)}"
 
 
 @functools.cache

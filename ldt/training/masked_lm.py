@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -372,7 +370,7 @@ def new_tokenizer(recipe: Recipe, sources: Sequence[CorpusSource], seed: int):
         "split": [data.eval_fraction, seed if data.eval_fraction else None],
         **data.model_dump(include={"format", "text", "documents", "max_document_bytes"}),
     }
-    key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+    key = files.key_of(parts)
     folder = Path(data.cache) / f"tokenizer-{key}"
     with files.Lock(Path(data.cache), wait=True):
         files.remove_abandoned(folder.with_name("tokenizer-*"))  # of other texts as well
