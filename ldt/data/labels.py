@@ -17,11 +17,12 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ldt.errors import DataError, kind, listed, plural, shown
+from ldt.errors import DataError, kind, plural, shown
 from ldt.io.records import Example
 from ldt.io.records import field as field_of
 from ldt.io.strict_json import JsonDecoder
@@ -67,9 +68,8 @@ class Column:
     Args:
         pairs: words of yes and of no that fit all of them.
         words: the lower-case word of each different cell.
-        first: place of the first one.
+        first, blank: places of the first one, and of the first blank.
         blanks: number of blank cells.
-        blank: place of the first blank.
     """
 
     pairs: Sequence[tuple[list[str], list[str]]] = field(default_factory=_PAIRS.copy)
@@ -92,9 +92,9 @@ class Column:
         word = word or flag_word(value)
         fits = [pair for pair in self.pairs if word in pair[0] or word in pair[1]]
         if not fits:
-            what = f"is {shown(value)}, expected yes or no in one pair of words: {_OFFICE}, …"
-            before = f"; {self.first} is {next(iter(self.words))!r}" if self.words else ""
-            raise DataError(f"{where}: label {path!r} {what}{before}")
+            before = f" as {next(iter(self.words))!r} at {self.first}" if self.words else ""
+            what = f"is {shown(value)}, expected yes or no in one pair of words{before}: {_OFFICE}"
+            raise DataError(f"{where}: label {path!r} {what}, …")
         self.pairs, self.first = fits, self.first or where
         self.words.setdefault(str(value), str(word))
         return word in fits[0][0]
@@ -154,7 +154,11 @@ class LabelReader:
         return self._literal(value, example.where)
 
     def gold(self, example: Example, problem: str) -> Gold:
-        """The class, the list of classes, or the number.
+        """The right answer of an example; see `read`."""
+        return self.read(self.raw(example), problem, example.where)
+
+    def read(self, value: Any, problem: str, where: str) -> Gold:
+        """The class, the list of classes, or the number of what `raw` returned.
 
         Args:
             problem: `SINGLE`, `MULTI` or `REGRESSION`.
@@ -162,10 +166,6 @@ class LabelReader:
         Raises:
             DataError: it is missing or of a wrong type.
         """
-        return self.read(self.raw(example), problem, example.where)
-
-    def read(self, value: Any, problem: str, where: str) -> Gold:
-        """The right answer of a value that `raw` returned, which stands at ``where``."""
         if problem == MULTI:
             return self._classes(value, where)
         return (self._number if problem == REGRESSION else self._class)(value, where)
@@ -187,24 +187,18 @@ class LabelReader:
         if not start.startswith(("[", "{")):
             return text
         decoder = JsonDecoder()
-        try:
+        with suppress(ValueError):
             value, end = decoder.decode(start)
             if end == len(start) and not decoder.problems:
                 return value
-        except ValueError:
-            pass
         if not _ADJACENT.search(start):
-            try:
+            with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
                 value = ast.literal_eval(start)
-            except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-                pass
-            else:
                 return sorted(value, key=str) if isinstance(value, set | frozenset) else value
         if _ARRAY.fullmatch(start):
             raise DataError(
-                f"{where}: label {self.path!r} is {shown(text)}, a list that is neither JSON nor "
-                "Python; json.dumps writes one that is read, data.label_separator=none takes it as "
-                "a class"
+                f"{where}: label {self.path!r} is {shown(text)}, neither JSON nor Python; "
+                "json.dumps writes a list that is read, data.label_separator=none reads a class"
             )
         return text
 
@@ -237,10 +231,8 @@ class LabelReader:
             return value
         if self.names and _is_vector(value) and not set(_BITS) & set(self.names):
             if len(value) != len(self.names):
-                raise DataError(
-                    f"{where}: label {self.path!r} is a vector of {len(value):,}, task.labels has "
-                    f"{len(self.names):,} names"
-                )
+                what = f"is a vector of {len(value):,}, task.labels has {len(self.names):,} names"
+                raise DataError(f"{where}: label {self.path!r} {what}")
             return [name for name, bit in zip(self.names, value, strict=True) if _bit(bit)]
         return sorted({self._class(item, where) for item in value})
 
@@ -263,29 +255,24 @@ def infer_problem(values: Values, reader: LabelReader) -> str:
         AmbiguousLabels: numbers as text; one word of yes, and blanks.
     """
     path = reader.path
+    several = [value for value, _ in values if not is_blank(value)]
     words = {flag_word(value) for value, _ in values} if isinstance(path, str) else set()
     if len(words) == 2 and "" in words and are_flags(words):
-        word = next(value for value, _ in values if not is_blank(value))
-        raise AmbiguousLabels(
-            f"{values[0][1]}: label {path!r} is {shown(word)} or blank; data.label=[{path}] reads "
-            "blank as no"
-        )
-    several = [value for value, _ in values if not is_blank(value)]
-    if isinstance(path, list) or (several and all(isinstance(each, list) for each in several)):
+        what = f"is {shown(several[0])} or blank; data.label=[{path}] reads blank as no"
+        raise AmbiguousLabels(f"{values[0][1]}: label {path!r} {what}")
+    lists = several and all(isinstance(each, list) for each in several)
+    objects = any(several) and all(isinstance(each, dict) for each in several)
+    if isinstance(path, list) or lists or objects:
         return MULTI
-    if any(several) and all(isinstance(each, dict) for each in several):
-        return MULTI
-    first: dict[str, str] = {}
+    first: dict[type, tuple[str, str]] = {}
     for value, where in values:
         if value is None:
             raise DataError(f"{where}: label {path!r} is null")
-        first.setdefault(type(value).__name__, where)
-    if len(first) > 1 and set(first) != {"float", "int"}:
-        (_, one), (_, other) = list(first.items())[:2]
-        kinds = {where: kind(value) for value, where in reversed(values)}
-        raise DataError(
-            f"{other}: label {path!r} is {kinds[other]}, at {one} {kinds[one]}; they must be alike"
-        )
+        first.setdefault(type(value), (kind(value), where))
+    if len(first) > 1 and set(first) != {float, int}:
+        (one, there), (other, where) = list(first.values())[:2]
+        what = f"is {other}, at {there} {one}; they must be alike"
+        raise DataError(f"{where}: label {path!r} {what}")
     if first and not isinstance(values[0][0], bool) and all(_is_number(v) for v, _ in values):
         return _of_numbers(values)
     return SINGLE
@@ -310,12 +297,11 @@ def _of_numbers(values: Values) -> str:
         few = max(MOST_CODES, half) if whole else min(MOST_CODES, half)
         if not 1 < len(different) <= few:
             return REGRESSION
-    first, where = values[0]
-    one = first if decimal is None else decimal
+    one = values[0][0] if decimal is None else decimal
     kind_of = "numbers as text" if isinstance(one, str) else "numbers"
     raise AmbiguousLabels(
-        f"{where}: labels such as {one!r} are {kind_of}; task.problem=regression reads them so, "
-        f"single_label as {len(different):,} classes"
+        f"{values[0][1]}: labels such as {one!r} are {kind_of}; task.problem=regression reads "
+        f"them so, single_label as {len(different):,} classes"
     )
 
 
@@ -336,25 +322,15 @@ def check_meaning(values: Values, reader: LabelReader) -> None:
                 f"{lists[0][1]}: label {reader.path!r} is a vector of {sizes.pop():,} numbers 0 "
                 "and 1, of classes without names; task.labels=[a, b, …] names them in their order"
             )
-    unsure = {
-        path: column
-        for path, column in reader.flags.items()
-        if column.blanks and not set(column.words.values()).isdisjoint(column.pairs[0][1])
-    }
-    if unsure:
-        log.warning(
-            "%s: %s beside yes and no in %s, read as no; leave out documents where it is not known",
-            next(iter(unsure.values())).blank,
-            plural(sum(column.blanks for column in unsure.values()), "blank"),
-            listed(unsure, 3),
-        )
+    for path, column in reader.flags.items():
+        if column.blanks and not set(column.words.values()).isdisjoint(column.pairs[0][1]):
+            blanks = plural(column.blanks, "blank")
+            why = "read as no; leave out documents where it is not known"
+            log.warning("%s: %s beside yes and no in %r, %s", column.blank, blanks, path, why)
     stray = [where for value, where in values if is_stray(value)]
     if stray:
-        log.warning(
-            "%s: %s with blanks around a class, which is read without them",
-            stray[0],
-            plural(len(stray), "label"),
-        )
+        what = "with blanks around a class, which is read without them"
+        log.warning("%s: %s %s", stray[0], plural(len(stray), "label"), what)
 
 
 def count_classes(values: Values, golds: Sequence[Gold], reader: LabelReader) -> Counter[str]:
@@ -376,14 +352,9 @@ def count_classes(values: Values, golds: Sequence[Gold], reader: LabelReader) ->
             counts[name] += 1
             places.setdefault(name, where)
     for group in near(counts):
-        named = (
-            f"{name!r} ({counts[name]:,}, first at {places.get(name, 'none')})" for name in group
-        )
-        log.warning(
-            "classes that differ only in case, blanks or punctuation are learned as different "
-            "ones: %s",
-            " beside ".join(named),
-        )
+        named = (f"{name!r} ({counts[name]:,}, first at {places.get(name)})" for name in group)
+        what = "classes that differ only in case, blanks or punctuation are learned as different"
+        log.warning("%s ones: %s", what, " beside ".join(named))
     return counts
 
 
@@ -407,24 +378,20 @@ def _check_texts(values: Values, known: Sequence[str]) -> None:
         values: the labels.
         known: texts that are classes.
     """
-    counts: Counter[str] = Counter()
-    places: dict[str, str] = {}
-    for value, where in values:
-        if isinstance(value, str) and value.strip() and value.strip() not in known:
-            counts[value.strip()] += 1
-            places.setdefault(value.strip(), where)
-    numbers = [text for text in places if "," in text]
-    if numbers and all(_DECIMAL_COMMA.fullmatch(text) for text in places):
+    stripped = [(v.strip(), where) for v, where in values if isinstance(v, str) and v.strip()]
+    counts = Counter(text for text, _ in stripped if text not in known)
+    places = dict(reversed(stripped))
+    numbers = [text for text in counts if "," in text]
+    if numbers and all(_DECIMAL_COMMA.fullmatch(text) for text in counts):
         raise AmbiguousLabels(
             f"{places[numbers[0]]}: labels such as {numbers[0]!r} look like numbers with a decimal "
             "comma, which is to be a point; data.label_separator=',' reads several classes, "
             "data.label_separator=none one"
         )
-    separator = _separator(counts)
-    if separator is None:
+    if (separator := _separator(counts)) is None:
         return
     parts = {part for text in counts for part in _parts(text, separator)}
-    text = next(text for text in places if len(_parts(text, separator)) > 1)
+    text = next(text for text in counts if len(_parts(text, separator)) > 1)
     shell = "'\"\\n\"'" if separator == "\n" else f"{separator!r}"
     raise AmbiguousLabels(
         f"{places[text]}: labels such as {shown(text)} look like several classes in a cell; "
@@ -466,9 +433,8 @@ def _parts(text: str, separator: str) -> list[str]:
 
 def is_decimal(value: Any) -> bool:
     """True for a number with a point or an exponent, and for the text of one."""
-    if isinstance(value, str):
-        return _is_number(value) and not value.strip("+- ").isdigit()
-    return isinstance(value, float)
+    is_text = isinstance(value, str) and _is_number(value) and not value.strip("+- ").isdigit()
+    return is_text or isinstance(value, float)
 
 
 def _is_number(value: Any) -> bool:
