@@ -30,7 +30,7 @@ from ldt.io.records import Example
 LONG = 1_000  # characters of a text that is written once where the next item has it too
 SYNCED = 1 << 26  # bytes of a file with a name after which they are on the disk for sure
 _UTF8 = "utf-8", "surrogatepass"
-_PLACE = 3  # numbers of a place
+PLACE = 3  # numbers of a place
 # What values are made of that is neither built in nor a container: no code of a file's is run.
 _VALUES = {
     *(("numpy", name) for name in ("_reconstruct", "_frombuffer", "scalar", "ndarray", "dtype")),
@@ -69,7 +69,7 @@ class RecordStore(Sequence[ItemT], Generic[ItemT]):
             ResourceError: the disk is full.
         """
         known: dict[str, Place] = {}
-        writer = _Writer(at, _PLACE + self.columns)
+        writer = Writer(at, PLACE + self.columns)
         try:
             with writer:
                 for item in items:
@@ -108,10 +108,10 @@ class RecordStore(Sequence[ItemT], Generic[ItemT]):
             ValueError: it is not what it was.
         """
         store = cls.__new__(cls)
-        store._index = _read_index(at, _PLACE + cls.columns)
+        store._index = read_index(at, PLACE + cls.columns)
         store._file = _File(at)
         if os.fstat(store._file.handle).st_size < _end(store._index):
-            raise ValueError(f"{_rows(at)}: cut off")
+            raise ValueError(f"{row_file(at)}: cut off")
         store._texts = {}
         return store
 
@@ -136,7 +136,7 @@ class RecordStore(Sequence[ItemT], Generic[ItemT]):
         Raises:
             ResourceError: the disk fails, or the file has changed.
         """
-        fields, apart, more = self._file.values(*self._index[index, :_PLACE].tolist())
+        fields, apart, more = self._file.values(*self._index[index, :PLACE].tolist())
         before = self._texts
         self._texts = {
             place: before.get(place) or self._file.read(*place).decode(*_UTF8)
@@ -179,32 +179,34 @@ def values(content: bytes) -> Any:
 def remove_after(at: Path, columns: int, count: int) -> None:
     """Let only so many of the items stay that a file of this name has; see `RecordStore`."""
     with suppress(FileNotFoundError):
-        os.truncate(_listed(at), count * (_PLACE + columns) * 8)
+        os.truncate(list_file(at), count * (PLACE + columns) * 8)
 
 
-class _Writer:
-    """A file of rows that grows, and the list of their places.
+class Writer:
+    """A file of rows that grows, and the list of their places, as a context.
 
-    Of a file with a name the list never tells of rows that are not on the disk.
+    Of a file with a name the list never tells of rows that are not on the disk; it goes on behind
+    the rows that are ``there``.
     """
 
     def __init__(self, at: Path | None, width: int):
         self.at, self.width, self.size = at, width, 0
         self.index = array("q")  # of rows that the file of the list does not have
-        self._synced = 0
+        self.there = self._synced = 0
         self._open = ExitStack()
 
-    def __enter__(self) -> "_Writer":
+    def __enter__(self) -> "Writer":
         if self.at is None:
             self._file: IO[bytes] = self._open.enter_context(tempfile.TemporaryFile(prefix="ldt-"))
             return self
         self.at.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._open.enter_context(_rows(self.at).open("ab"))
-        self._list = self._open.enter_context(_listed(self.at).open("ab"))
-        there = _read_index(self.at, self.width)
+        self._file = self._open.enter_context(row_file(self.at).open("ab"))
+        self._list = self._open.enter_context(list_file(self.at).open("ab"))
+        there = read_index(self.at, self.width)
         size = os.fstat(self._file.fileno()).st_size
         whole = int(np.searchsorted(there[:, 1], size, "right"))  # ends come in order
-        self.size = self._synced = _end(there[:whole])
+        self.there, self.size = whole, _end(there[:whole])
+        self._synced = self.size
         self._list.truncate(whole * self.width * 8)
         self._file.truncate(self.size)
         return self
@@ -216,9 +218,10 @@ class _Writer:
     def enter(self, place: Place, numbers: tuple[int, ...]) -> None:
         self.index.extend((*place, *numbers))
         if self.at is not None and self.size - self._synced >= SYNCED:
-            self._sync()
+            self.sync()
 
-    def _sync(self) -> None:
+    def sync(self) -> None:
+        """Have all on the disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self.index.tofile(self._list)
@@ -229,8 +232,8 @@ class _Writer:
     def written(self) -> tuple["_File", np.ndarray]:
         """The file for reading, and the numbers of all rows [rows, width]."""
         if self.at is not None:
-            self._sync()
-            return _File(self.at), _read_index(self.at, self.width)
+            self.sync()
+            return _File(self.at), read_index(self.at, self.width)
         self._file.flush()
         index = np.array(self.index, np.int64).reshape(-1, self.width)
         return _File(os.dup(self._file.fileno())), index
@@ -238,7 +241,7 @@ class _Writer:
     def __exit__(self, kind, error, trace) -> None:
         with suppress(OSError):  # what is done is kept, if the disk takes it
             if self.at is not None:
-                self._sync()
+                self.sync()
         with suppress(OSError):
             self._open.close()
 
@@ -252,7 +255,7 @@ class _File:
 
     def __init__(self, of: int | Path):
         self.at = None if isinstance(of, int) else of
-        self.handle = of if isinstance(of, int) else os.open(_rows(of), os.O_RDONLY)
+        self.handle = of if isinstance(of, int) else os.open(row_file(of), os.O_RDONLY)
         weakref.finalize(self, os.close, self.handle)
 
     def read(self, start: int, end: int, crc: int) -> bytes:
@@ -282,7 +285,7 @@ class _File:
                 "disk, or name another folder by TMPDIR"
             )
         return ResourceError(
-            f"{_rows(self.at)}: is not what was written; without the folder {self.at.parent} it "
+            f"{row_file(self.at)}: is not what was written; without the folder {self.at.parent} it "
             "is made again"
         )
 
@@ -304,17 +307,19 @@ def _inherited(handle: Any) -> _File:
     return _File(handle.detach())
 
 
-def _rows(at: Path) -> Path:
+def row_file(at: Path) -> Path:
+    """The file of the rows of a name."""
     return at.with_name(at.name + ".rows")
 
 
-def _listed(at: Path) -> Path:
+def list_file(at: Path) -> Path:
+    """The file of the places of these rows."""
     return at.with_name(at.name + ".index")
 
 
-def _read_index(at: Path, width: int) -> np.ndarray:
+def read_index(at: Path, width: int) -> np.ndarray:
     """[rows, width] int64, mapped: the numbers of the rows that a file lists."""
-    path = _listed(at)
+    path = list_file(at)
     rows = path.stat().st_size // (width * 8)
     if not rows:
         return np.empty((0, width), np.int64)

@@ -12,6 +12,8 @@ import io
 import itertools
 import os
 import re
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -408,19 +410,36 @@ def _names(fields: dict, prefix: str = "", depth: int = 3) -> list[str]:
 
 
 class SeenIds:
-    """Ids that have come, as 64 bits of their hash in 8 bytes each.
+    """Ids that have come: 16 bytes for a run of rising whole numbers, 8 for any other id.
 
-    ``7`` and ``"7"`` are the same id, as they are in a prediction file.
+    Line numbers, which stand in for missing ids, are such a run, so a stream without ids needs
+    no memory for them. ``7`` and ``"7"`` are the same id, as they are in a prediction file. Ids
+    other than whole numbers are told apart by 64 bits of their hash.
     """
 
     RECENT = 1 << 14
 
     def __init__(self) -> None:
+        self.starts = array("q")  # runs of whole numbers, first and last, rising
+        self.ends = array("q")
         self.recent: set[int] = set()
         self.sorted: list[np.ndarray] = []  # uint64, each more than the next
 
     def add(self, key: str | int) -> bool:
         """Add an id; False if it has come before."""
+        number = _whole(key)
+        if number is not None:
+            last = self.ends[-1] if self.ends else None
+            if last is None or number > last + 1:
+                self.starts.append(number)
+                self.ends.append(number)
+                return True
+            if number == last + 1:
+                self.ends[-1] = number
+                return True
+            run = bisect_right(self.starts, number) - 1
+            if run >= 0 and number <= self.ends[run]:
+                return False
         value = hash(str(key)) & (1 << 64) - 1
         if value in self.recent or any(_holds(values, value) for values in self.sorted):
             return False
@@ -432,6 +451,17 @@ class SeenIds:
             self.sorted.append(np.sort(values))
             self.recent = set()
         return True
+
+
+def _whole(key: str | int) -> int | None:
+    """An id as a number, if it is a whole one that 64 bits hold."""
+    if isinstance(key, str):
+        if not (len(key) < 19 and key.isdecimal() and key.isascii()):
+            return None
+        if str(int(key)) != key:
+            return None  # "007" is not 7
+        return int(key)
+    return key if -(1 << 62) < key < 1 << 62 else None
 
 
 def _holds(values: np.ndarray, value: int) -> bool:

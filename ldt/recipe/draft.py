@@ -1,5 +1,6 @@
 """A first recipe for a data file, with what each key means and what was seen in the file."""
 
+import itertools
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
@@ -80,8 +81,10 @@ def draft(
     kind = TASKS[task].reads.kind
     head = f"A first recipe for {survey.source}: {task}. Keys left out have their defaults."
     lines = [f"# {line}" for line in [head, *commands(task, name)]]
+    labels = survey.labels if task == "classification" else None
+    task_keys = {"name": task} | (labels.task if labels else {})
     sections: dict[str, tuple[Any, Iterable[Key]]] = {
-        "task": (TASKS[task], _task_keys(survey, task)),
+        "task": (TASKS[task], itertools.starmap(Key, task_keys.items())),
         "model": (MODELS[kind], [Key("path", model)]),
         "data": (OPTIONS[kind], _data_keys(survey, task, max_length, tokens)),
         "training": (object, _training_keys(survey, task, width)),
@@ -98,40 +101,25 @@ def commands(task: str, name: str) -> list[str]:
     return [f"ldt check {name}", f"ldt {COMMANDS[TASKS[task].reads.kind]} {name}"]
 
 
-def _task_keys(survey: Survey, task: str) -> Iterator[Key]:
-    yield Key("name", task)
-    if task == "classification" and survey.labels:
-        for key, value in survey.labels.task.items():
-            yield Key(key, value)
-
-
 def _data_keys(survey: Survey, task: str, max_length: int, tokens: list[int]) -> Iterator[Key]:
-    yield Key("train", survey.source)
-    if survey.format:
-        yield Key("format", survey.format)
-    for key, value in survey.keys.items():
-        yield Key(key, value)
-    if survey.eval:
-        yield Key("eval", survey.eval)
-    else:
+    inputs, labelled = TASKS[task].inputs, TASKS[task].reads.kind == "examples"
+    labels = survey.labels if task == "classification" else None
+    keys = {"train": survey.source, "format": survey.format, **survey.keys, "eval": survey.eval}
+    keys["text"] = survey.text_key(task)
+    keys["id"] = survey.id if labelled else None
+    yield from (Key(key, value) for key, value in keys.items() if value)
+    if not survey.eval:
         yield Key("eval_fraction", *_share(survey, task))
-    if name := survey.text_key(task):
-        yield Key("text", name)
-    if TASKS[task].reads.kind == "examples":
-        if task == "classification" and survey.labels:
-            yield Key("label", survey.labels.path, f"Here {survey.labels.words()}.")
-            for key, value in survey.labels.data.items():
-                yield Key(key, value)
-        if survey.id:
-            yield Key("id", survey.id)
+    if labels:
+        yield Key("label", labels.path, f"Here {labels.words()}.")
+        yield from itertools.starmap(Key, labels.data.items())
     yield Key("max_length", max_length, _lengths_seen(tokens, max_length))
-    if TASKS[task].reads.kind == "examples":
-        yield Key("overflow", TASKS[task].inputs.overflows[0])
-        stride = TASKS[task].inputs.stride
-        if 4 * stride < max_length and stride:
-            yield Key("stride", stride)
-    else:
+    if not labelled:
         yield Key("tokens_per_step", 16 * max_length)
+        return
+    yield Key("overflow", inputs.overflows[0])
+    if 4 * inputs.stride < max_length and inputs.stride:
+        yield Key("stride", inputs.stride)
 
 
 def _share(survey: Survey, task: str) -> tuple[float, str]:

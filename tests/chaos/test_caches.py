@@ -1,35 +1,26 @@
 """Token stores and tokenizers on the disk that are damaged are made again, with a warning."""
 
-import json
 import pickle
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from faults import sample
 
-OF_A_SHARD = {
-    "tokens.bin is cut off": lambda shard: cut(shard / "tokens.bin"),
-    "tokens.bin is gone": lambda shard: (shard / "tokens.bin").unlink(),
-    "a bit of tokens.bin is another": lambda shard: flip(shard / "tokens.bin"),
-    "ids outside the vocabulary": lambda shard: too_high(shard),
-    "documents.npy is cut off": lambda shard: cut(shard / "documents.npy"),
-    "documents.npy is empty": lambda shard: (shard / "documents.npy").write_bytes(b""),
-    "documents.npy is a pickle": lambda shard: (shard / "documents.npy").write_bytes(poison()),
-    "documents.npy is an array of objects": lambda shard: np.save(
-        shard / "documents.npy", np.array([{}, []], object), allow_pickle=True
-    ),
-    "a bit of documents.npy is another": lambda shard: flip(shard / "documents.npy"),
-    "shard.json is a list": lambda shard: (shard / "shard.json").write_text("[]"),
-    "shard.json has no keys": lambda shard: (shard / "shard.json").write_text("{}"),
-    "shard.json is nested deep": lambda shard: (shard / "shard.json").write_text("[" * 10**5),
-    "shard.json is gone": lambda shard: (shard / "shard.json").unlink(),
-    "the shard is a file": lambda shard: (shutil.rmtree(shard), shard.write_text("x")),
-    "without checksums, ids too high": lambda shard: (forget(shard), too_high(shard)),
-    "without checksums, tokens.bin cut off": lambda shard: (
-        forget(shard),
-        cut(shard / "tokens.bin"),
+OF_A_STORE = {
+    "tokens are cut off": lambda store: cut(store / "tokens.rows"),
+    "tokens are gone": lambda store: (store / "tokens.rows").unlink(),
+    "a bit of the tokens is another": lambda store: flip(store / "tokens.rows"),
+    "the list is cut off": lambda store: cut(store / "tokens.index"),
+    "the list is empty": lambda store: (store / "tokens.index").write_bytes(b""),
+    "the list is a pickle": lambda store: (store / "tokens.index").write_bytes(poison()),
+    "a bit of the list is another": lambda store: flip(store / "tokens.index"),
+    "whole.json is a list": lambda store: (store / "whole.json").write_text("[]"),
+    "whole.json has no keys": lambda store: (store / "whole.json").write_text("{}"),
+    "whole.json is nested deep": lambda store: (store / "whole.json").write_text("[" * 10**5),
+    "the tokens are a folder": lambda store: (
+        (store / "tokens.rows").unlink(),
+        (store / "tokens.rows").mkdir(),
     ),
 }
 COMMAND = ("pretrain", "mlm.yaml")
@@ -54,20 +45,6 @@ def flip(path):
     path.write_bytes(raw)
 
 
-def too_high(shard):
-    path = shard / "tokens.bin"
-    raw = bytearray(path.read_bytes())
-    raw[:2] = b"\xff\xff"
-    path.write_bytes(raw)
-
-
-def forget(shard):
-    """Make a shard one of the versions before checksums."""
-    row = json.loads((shard / "shard.json").read_text())
-    del row["crc32"]
-    (shard / "shard.json").write_text(json.dumps(row))
-
-
 @pytest.fixture(scope="module")
 def trained(ldt, made, tmp_path_factory):
     """A folder with a store, the run that was trained on it, and the weights."""
@@ -89,36 +66,23 @@ def weights(home):
     return (home / "runs/r/model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("damage", sample(OF_A_SHARD, 4))
+@pytest.mark.parametrize("damage", sample(OF_A_STORE, 4))
 def test_a_damaged_store_is_made_again(damage, ldt, home, trained):
     """The path of the text is part of its name, so it is the same file for all homes."""
     recipe = home / "mlm.yaml"
     recipe.write_text(recipe.read_text().replace("text.txt", str(trained / "text.txt")))
     assert ldt(*COMMAND, "--overwrite", cwd=home).code == 0
-    (shard,) = (home / ".ldt/tokens").glob("*/text.txt-*/000000")
-    before = {path.name: path.read_bytes() for path in shard.iterdir()}
-    OF_A_SHARD[damage](shard)
+    (store,) = (home / ".ldt/tokens").glob("*/text.txt-*")
+    before = {path.name: path.read_bytes() for path in store.iterdir()}
+    OF_A_STORE[damage](store)
     outcome = ldt(*COMMAND, "--overwrite", cwd=home)
     assert outcome.code == 0, outcome.err
     (line,) = (line for line in outcome.err.splitlines() if "damaged" in line)
     assert line.startswith("warning: .ldt/tokens/")
     assert "tokenized again" in line
-    assert {path.name: path.read_bytes() for path in shard.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in store.iterdir()} == before
     assert weights(home) == weights(trained)
     assert not (home / "executed").exists()
-
-
-def test_a_store_without_checksums_is_taken(ldt, home, trained):
-    recipe = home / "mlm.yaml"
-    recipe.write_text(recipe.read_text().replace("text.txt", str(trained / "text.txt")))
-    assert ldt(*COMMAND, "--overwrite", cwd=home).code == 0
-    (shard,) = (home / ".ldt/tokens").glob("*/text.txt-*/000000")
-    forget(shard)
-    before = (shard / "tokens.bin").stat().st_mtime_ns
-    outcome = ldt(*COMMAND, "--overwrite", cwd=home)
-    assert outcome.code == 0
-    assert "damaged" not in outcome.err
-    assert (shard / "tokens.bin").stat().st_mtime_ns == before
 
 
 OF_A_TOKENIZER = {

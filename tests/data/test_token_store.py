@@ -1,7 +1,6 @@
 """The token store: what is in it, what is kept of an interrupted run, and its number types."""
 
 import gzip
-import json
 import os
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from ldt.data.options import CorpusSection
 from ldt.data.token_store import build, token_type
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, ResourceError
+from ldt.io import record_store
 
 TEXTS = ["the party of the first part", "agrees", " ", "naïve </s> text"]
 
@@ -35,9 +35,7 @@ def made(corpus, tokenizer, **changes):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_store_gives_the_tokens_of_each_document(corpus, tokenizer, workers, monkeypatch):
-    monkeypatch.setattr(module, "SHARD", 40)
     monkeypatch.setattr(module, "BLOCK", 50)
-    monkeypatch.setattr(module, "MOST", 9)
     store = made(corpus, tokenizer, workers=workers)
     texts = [text for text in TEXTS if text.strip()] + ["the other party"] * 40
     assert len(store) == len(texts)
@@ -50,10 +48,6 @@ def test_a_store_gives_the_tokens_of_each_document(corpus, tokenizer, workers, m
         assert store.sizes[number] == len(text.encode())
         assert store.fingerprints[number] == fingerprint(text)
     assert store.digest() == made(corpus, tokenizer).digest()
-    shards = [json.loads(file.read_text()) for file in Path("cache").glob("*/b.txt.gz-*/0*/*.json")]
-    assert len(shards) > 4
-    assert max(shard["documents"] for shard in shards) <= 9
-    assert [shard["last"] for shard in shards].count(True) == 1
 
 
 @pytest.mark.parametrize(("size", "kind"), [(65_536, "<u2"), (65_537, "<u4"), (250_002, "<u4")])
@@ -64,7 +58,7 @@ def test_the_largest_id_fits(size, kind):
 
 
 def test_what_is_done_is_not_done_again(corpus, tokenizer, monkeypatch, capsys):
-    monkeypatch.setattr(module, "SHARD", 40)
+    monkeypatch.setattr(record_store, "SYNCED", 80)
     monkeypatch.setattr(module, "BLOCK", 50)
     right, calls = module.token_arrays, []
 
@@ -111,26 +105,24 @@ def test_text_that_was_left_out_is_an_error_for_those_who_want_none(corpus, toke
 
 
 def test_a_full_disk_is_told_with_what_would_do(corpus, tokenizer, monkeypatch):
-    def full(path):
+    def full(handle):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.files, "flush", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ResourceError, match=r"No space left on device; data\.cache names another"):
         made(corpus, tokenizer)
 
 
 def test_a_damaged_store_is_made_again_with_a_warning(corpus, tokenizer, caplog):
     before = made(corpus, tokenizer)
-    file = next(Path("cache").rglob("shard.json"))
+    file = next(Path("cache").rglob("whole.json"))
     file.write_text("{")
     after = made(corpus, tokenizer)
     assert after.digest() == before.digest()
-    assert "damaged (000000: Expecting property name" in caplog.text
+    assert "damaged, tokenized again" in caplog.text
 
 
 def test_a_dry_look_reads_a_few_documents(corpus, tokenizer):
     store = build(sources(corpus.train), corpus, tokenizer, 2)
     assert len(store) == 4
     assert len(made(corpus, tokenizer)) == 43
-    rows = [json.loads(file.read_text()) for file in Path("cache").rglob("shard.json")]
-    assert all(row["last"] for row in rows)
