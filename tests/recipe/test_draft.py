@@ -75,7 +75,7 @@ def test_lengths_go_by_the_tokenizer_where_there_is_one(tmp_path):
     found = survey(str(path))
     assert lengths(found, "classification") == [14, 28]
     by_letter = lengths(found, "classification", len)
-    assert by_letter == [49, 99]  # joined by single spaces
+    assert by_letter == [50, 100]
 
 
 def test_a_suggested_length_holds_most_documents_and_is_the_models_at_most():

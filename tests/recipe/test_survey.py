@@ -169,7 +169,7 @@ def test_documents_in_files_of_their_own_are_read(tmp_path):
     ]
     found = survey(lines(tmp_path / "in" / "q.jsonl", rows))
     assert found.task == "triviaqa"
-    assert found.documents("triviaqa") == [f"{TEXT.strip()} who?", "who?", "who?"]
+    assert found.documents("triviaqa") == [f"{TEXT} who?", "", ""]
 
 
 def test_a_file_to_evaluate_on_is_the_one_beside_train(tmp_path):
