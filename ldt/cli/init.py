@@ -153,11 +153,7 @@ def _write(
 
 
 def check_task(name: str) -> None:
-    """Refuse a name that is no task's, or that of a task which needs more than a data file.
-
-    Raises:
-        UserError: with the nearest name.
-    """
+    """Refuse a name that is no task's, or that of a task which needs more than a data file."""
     from ldt.tasks import TASKS
 
     if name not in TASKS:

@@ -172,9 +172,6 @@ def new_file(target: Path, overwrite: bool, other: str = "") -> Path:
 
     Args:
         other: further words on what would do where there is one.
-
-    Raises:
-        UserError: in a folder that is missing, or there is such a file and it is to stay.
     """
     target = target.expanduser()
     if not target.parent.is_dir():

@@ -37,9 +37,6 @@ class Alphabet:
             raw: the text.
             name: of its file, for messages.
             vocabulary: ``characters`` or ``bytes``.
-
-        Raises:
-            DataError: characters of a text that is not UTF-8, or that has none.
         """
         if vocabulary == "bytes":
             return cls(None)
@@ -52,13 +49,10 @@ class Alphabet:
 
     @classmethod
     def of_tokenizer(cls, tokenizer, name: str | Path) -> Alphabet:
-        """The alphabet of a tokenizer that `tokenizer` made.
+        """The alphabet of a tokenizer that `tokenizer` made; ModelError if it is another.
 
         Args:
             name: of its folder, for messages.
-
-        Raises:
-            ModelError: its entries are neither characters nor bytes.
         """
         entries = tokenizer.get_vocab()
         backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -77,11 +71,7 @@ class Alphabet:
         return 256 if self.letters is None else len(self.letters)
 
     def encode(self, raw: bytes, name: str) -> np.ndarray:
-        """The ids of a text: [n] of the smallest type that holds them.
-
-        Raises:
-            DataError: it has a character that the alphabet lacks, or is not UTF-8.
-        """
+        """The ids of a text: [n] of the smallest type that holds them."""
         if self.letters is None:
             return np.frombuffer(raw, np.uint8)
         points = np.array([ord(letter) for letter in self.letters])
@@ -131,12 +121,7 @@ class Alphabet:
 
 
 def read_text(names: str | Sequence[str]) -> bytes:
-    """Files laid end to end, decompressed.
-
-    Raises:
-        UserError: there is no such file.
-        DataError: it is damaged, or of a compression that cannot be read.
-    """
+    """Files laid end to end, decompressed."""
     parts = []
     for name in [names] if isinstance(names, str) else names:
         with opened(name) as file:
@@ -156,11 +141,6 @@ def part_texts(data: CharacterSection, alphabet: Alphabet | str):
 
     Returns:
         The alphabet, and {part: [n] ids}.
-
-    Raises:
-        RecipeError: no text to train on.
-        UserError: there is no such file.
-        DataError: text that cannot be read with this alphabet, or too little.
     """
     if data.train is None:
         raise RecipeError("data.train: missing, expected a file or a list of files")

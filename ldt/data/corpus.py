@@ -49,9 +49,6 @@ def sources(names: str | list[str], format: str | None = None) -> list[CorpusSou
     Args:
         names: files, folders, patterns, or sets of the hub.
         format: of all of them, as `CorpusSection.format`.
-
-    Raises:
-        UserError: a name that stands for no file.
     """
     listed = []
     for name in [names] if isinstance(names, str) else names:
@@ -108,12 +105,7 @@ class Reader:
     messages: list[str] = field(default_factory=list)  # of the first that were rejected
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the texts.
-
-        Raises:
-            UserError: there is no such file.
-            DataError: what cannot be read, with its place; a file without any document.
-        """
+        """Yield the texts."""
         self.rejected, self.empty, self.messages = 0, 0, []
         some = False
         try:
@@ -235,11 +227,7 @@ def drawn(fingerprints: np.ndarray, fraction: float, seed: int) -> np.ndarray:
 def split(
     fingerprints: np.ndarray, fraction: float, seed: int, where: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the documents to train on and to evaluate on; both are there.
-
-    Raises:
-        DataError: fewer than two different documents.
-    """
+    """Numbers of the documents to train on and to evaluate on; both are there."""
     taken = drawn(fingerprints, fraction, seed)
     different = np.unique(fingerprints)
     if len(different) < 2:

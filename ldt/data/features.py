@@ -113,10 +113,6 @@ def fit(
         Pairs (start, end) in order, at least one, also for an empty document; and flags for the
         answer: ``truncated`` when a part of the document goes unread, with ``unread_tokens``, its
         size; ``empty`` when there is not a word in it.
-
-    Raises:
-        RecipeError: no room, or a stride that leaves none.
-        DataError: the document is too long and ``data.overflow`` is "error".
     """
     if room < 1 or data.stride >= room:
         raise RecipeError(

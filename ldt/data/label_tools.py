@@ -119,10 +119,6 @@ def read_label_studio(source: str, data) -> Iterator[Example]:
 
     Of several annotations of a task the one that is marked as ground truth counts, else the newest;
     cancelled ones do not. Tasks without any are left out, and counted in the log.
-
-    Raises:
-        DataError: another layout, no annotation at all, or a span that is not where it is said to
-            be.
     """
     file = strict_json.read(source, data.encoding)
     if not _fits(file.value):
@@ -230,11 +226,7 @@ def _text(fields: dict[str, Any], data, where: str) -> str:
 
 
 def _place(value: dict[str, Any], text: str, units: Utf16, where: str) -> tuple[int, int]:
-    """The characters of a span, which is what its ``text`` says.
-
-    Raises:
-        DataError: it is not, or reaches beyond the text.
-    """
+    """The characters of a span, which is what its ``text`` says."""
     start, end = take(value, "start", int, where), take(value, "end", int, where)
     quoted = value.get("text")
     places = [(start, end)]
@@ -263,10 +255,6 @@ def read_doccano(examples: Iterable[Example], data, exported: bool = True) -> It
     Args:
         exported: whether each line has one of `DOCCANO`, as exports have; documents to answer for
             need none.
-
-    Raises:
-        DataError: labels of another form, or none where there are to be some; a span that is not
-            in the text.
     """
     yield from labelled([_line(example, data, exported) for example in examples])
 

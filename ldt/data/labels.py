@@ -135,10 +135,6 @@ class LabelReader:
         """The label as JSON has it: lists and objects that stand in a text are read.
 
         Of several fields, the list of classes that are true.
-
-        Raises:
-            DataError: there is no such field; one of several is neither yes nor no, or in other
-                words than before; a list that is not written as JSON or Python have it.
         """
         if isinstance(self.path, list):
             return [
@@ -171,11 +167,7 @@ class LabelReader:
         return (self._number if problem == REGRESSION else self._class)(value, where)
 
     def classes(self, value: Any, where: str) -> str | list[str] | None:
-        """The class or classes in what `raw` returned, whatever the problem; None of a blank.
-
-        Raises:
-            DataError: it is of a wrong type.
-        """
+        """The class or classes in what `raw` returned, whatever the problem; None of a blank."""
         if is_blank(value):
             return None
         several = isinstance(value, list | dict)

@@ -34,11 +34,7 @@ class Frame(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer) -> Frame:
-        """``[first] text [last]``, documents joined by ``last``, as in RoBERTa.
-
-        Raises:
-            ModelError: the tokenizer lacks them.
-        """
+        """``[first] text [last]``, documents joined by ``last``, as in RoBERTa."""
         last = special_id(tokenizer, "sep")
         return cls(special_id(tokenizer, "cls"), last, last)
 

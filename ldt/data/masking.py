@@ -71,9 +71,6 @@ def word_joins(tokenizer) -> tuple[np.ndarray, np.ndarray]:
 
     Returns:
         Two arrays [vocabulary] of bool.
-
-    Raises:
-        RecipeError: a tokenizer of another kind.
     """
     kinds = _kinds(json.loads(tokenizer.backend_tokenizer.to_str()).get("decoder"))
     opens, closes = np.zeros((2, vocabulary_size(tokenizer)), bool)

@@ -26,21 +26,9 @@ def _check_path(path: str) -> str:
     """The path itself; ValueError where no file can have it."""
     if not path.strip():
         raise ValueError(f"expected a path, got {path!r}")
-    if "\0" in path:
-        raise ValueError("expected a path, got text with a NUL character")
-    if len(os.fsencode(path)) > LONGEST_PATH:
-        raise ValueError(f"expected a path, got text of {len(path):,} characters")
+    if "\0" in path or len(os.fsencode(path)) > LONGEST_PATH:
+        raise ValueError("expected a path, got text that no path can be: too long, or with NUL")
     return path
-
-
-def _check_window(window: int | list[int]) -> int | list[int]:
-    """The window itself; ValueError for a size that is none."""
-    for size in window if isinstance(window, list) else [window]:
-        if size < 2 or size % 2:
-            raise ValueError(f"must be even and at least 2, got {size}")
-        if size > LONGEST:
-            raise ValueError(f"must be at most {LONGEST}, got {size}")
-    return window
 
 
 def check_unique(names: list[str]) -> list[str]:
@@ -73,8 +61,6 @@ def _joined(names: Any) -> Any:
 
 # What the functions above check, for `ldt.recipe.schema`.
 _PATH = {"type": "string", "pattern": r"\S"}
-_SIZE = {"type": "integer", "minimum": 2, "maximum": LONGEST, "multipleOf": 2}
-_WINDOW = {"anyOf": [_SIZE, {"type": "array", "items": _SIZE}]}
 _UNIQUE = {"type": "array", "items": {"type": "string"}, "minItems": 1, "uniqueItems": True}
 
 PathText = Annotated[str, AfterValidator(_check_path), WithJsonSchema(_PATH)]
@@ -90,7 +76,8 @@ TextField = Annotated[
     BeforeValidator(_joined),
     WithJsonSchema({"anyOf": [{"type": "string"}, _UNIQUE]}),
 ]
-Window = Annotated[int | list[int], AfterValidator(_check_window), WithJsonSchema(_WINDOW)]
+_Size = Annotated[int, Field(ge=2, le=LONGEST, multiple_of=2)]
+Window = _Size | list[_Size]
 FieldName = Annotated[  # a column may have a number
     str,
     BeforeValidator(lambda name: str(name) if type(name) is int else name),

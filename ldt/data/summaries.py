@@ -45,11 +45,7 @@ def named(examples: Iterable[Example]) -> Iterator[Example]:
 
 
 def text(example: Example) -> str | list[str]:
-    """The document of an example that `named` gave, or its documents.
-
-    Raises:
-        DataError: it has none, or something else there.
-    """
+    """The document of an example that `named` gave, or its documents."""
     value = example.fields.get("text")
     if isinstance(value, list):
         return texts(value, f"{example.where}: 'text'")
@@ -57,11 +53,7 @@ def text(example: Example) -> str | list[str]:
 
 
 def summary(example: Example) -> str:
-    """The summary of an example that `named` gave.
-
-    Raises:
-        DataError: it has none, or something else there.
-    """
+    """The summary of an example that `named` gave."""
     return _is_text(example, "summary", example.fields.get("summary"), TARGETS)
 
 

@@ -61,11 +61,6 @@ def build(
         data: how they are read; where the store is.
         tokenizer: a fast one.
         most: documents that are read of a source; None for all.
-
-    Raises:
-        DataError: text that cannot be read, with its place, unless ``data.on_error`` skips it.
-        ResourceError: the disk is full.
-        UserError: the store cannot be written.
     """
     folder, vocabulary = Path(data.cache) / _key(tokenizer, data, most), vocabulary_size(tokenizer)
     parts = []

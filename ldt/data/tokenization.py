@@ -54,9 +54,6 @@ def tokenize_with_offsets(tokenizer, text: str) -> tuple[list[int], np.ndarray]:
         ids, and [tokens, 2] int32: the first character of each token and the one behind its last.
         What is no part of a word (`ldt.data.sentences.trimmed`) belongs to no token. Tokens that
         are parts of one character (an emoji as bytes) have that character's place all of them.
-
-    Raises:
-        ModelError: a tokenizer without a fast implementation, which has no offsets.
     """
     if not tokenizer.is_fast:
         raise ModelError(f"the tokenizer {tokenizer.name_or_path!r} has no offsets; a fast one has")
@@ -88,9 +85,6 @@ def vocabulary_size(tokenizer) -> int:
 
 def special_id(tokenizer, role: str) -> int:
     """Return the id of "cls" (else bos), "sep" (else eos), "pad" or "mask".
-
-    Raises:
-        ModelError: the tokenizer has none.
     """
     for name in {"cls": ("cls", "bos"), "sep": ("sep", "eos")}.get(role, (role,)):
         token_id = getattr(tokenizer, f"{name}_token_id")
@@ -116,11 +110,7 @@ def add_tokens(tokenizer, tokens: Sequence[str]) -> list[int]:
 
 
 def marker_ids(tokenizer, tokens: Sequence[str]) -> list[int]:
-    """Return the ids of a task's own special tokens (`TaskInputs.markers`).
-
-    Raises:
-        ModelError: the vocabulary lacks one.
-    """
+    """Return the ids of a task's own special tokens (`TaskInputs.markers`)."""
     known = tokenizer.get_vocab()
     for token in tokens:
         if token not in known:

@@ -275,9 +275,6 @@ def require_space(
         needed: bytes.
         what: what needs them, for the message.
         would_do: advice.
-
-    Raises:
-        ResourceError: fewer bytes are free.
     """
     free = shutil.disk_usage(existing(folder)).free
     if free < needed:
@@ -407,11 +404,7 @@ def _identity(folder: Path) -> tuple[int, int]:
 
 
 def check_target(target: Path) -> None:
-    """Refuse a file that cannot be made.
-
-    Raises:
-        UserError: it is a folder, or its folder is missing.
-    """
+    """Refuse a file that cannot be made."""
     if target.is_dir():
         raise UserError(f"{target}: a folder; name a file for the answers")
     if not target.parent.is_dir():
@@ -424,11 +417,6 @@ def check_result(target: Path, option: str, sources: Iterable[str | Path | None]
     Args:
         option: that names it, for messages.
         sources: files that are read, none of which it may be.
-
-    Raises:
-        UserError: a folder, or in one that is missing or cannot be written; a link to itself; a
-            file that is read.
-        ResourceError: the disk is full.
     """
     path = resolved(target)
     if is_stream(path):
@@ -443,12 +431,7 @@ def check_result(target: Path, option: str, sources: Iterable[str | Path | None]
 
 
 def write_result(target: Path, text: str) -> None:
-    """Write the result; a pipe or device gets it as it is, a link goes on pointing to its file.
-
-    Raises:
-        UserError: the place cannot be written.
-        ResourceError: the disk did not take it; the file is as it was.
-    """
+    """Write the result; a pipe or device gets it as it is, a link goes on pointing to its file."""
     path = resolved(target)
     try:
         if is_stream(path):
@@ -482,11 +465,7 @@ def require_place(target: Path) -> None:
 
 
 def resolved(target: Path) -> Path:
-    """The path, or what it links to.
-
-    Raises:
-        UserError: it is a link that leads back to itself.
-    """
+    """The path, or what it links to."""
     if not target.is_symlink():
         return target
     path = Path(os.path.realpath(target))
@@ -518,9 +497,6 @@ def check_new_folder(target: Path, source: Path, overwrite: bool) -> None:
         target: folder to make.
         source: folder that it is made from.
         overwrite: whether a model that is there may be replaced.
-
-    Raises:
-        UserError: it is one of them.
     """
     place, here = Path(os.path.abspath(target)), Path(os.path.realpath(source))
     remove_abandoned(place)

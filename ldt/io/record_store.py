@@ -63,10 +63,6 @@ class RecordStore(Sequence[ItemT], Generic[ItemT]):
         Args:
             at: name of the file, less its suffix; what it has already comes first, as far as it
                 is whole. None for a temporary file.
-
-        Raises:
-            DataError: an item that is nested too deep.
-            ResourceError: the disk is full.
         """
         known: dict[str, Place] = {}
         writer = Writer(at, PLACE + self.columns)
@@ -131,11 +127,7 @@ class RecordStore(Sequence[ItemT], Generic[ItemT]):
         return len(self._index)
 
     def __getitem__(self, index: int) -> ItemT:  # type: ignore[override]  # no slices
-        """Read an item.
-
-        Raises:
-            ResourceError: the disk fails, or the file has changed.
-        """
+        """Read an item."""
         fields, apart, more = self._file.values(*self._index[index, :PLACE].tolist())
         before = self._texts
         self._texts = {

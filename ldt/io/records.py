@@ -115,9 +115,6 @@ def identified(example: Example, path: str | None) -> str | int:
 
     Args:
         path: None is a field `id`, which may be missing; "" is none.
-
-    Raises:
-        DataError: there is no such field, or it holds neither text nor a whole number.
     """
     value = field(example, path) if path else _find(example.fields, "id" if path is None else "")[1]
     if value is None or value == "":
@@ -145,9 +142,6 @@ def field(example: Example, path: str) -> Any:
     """Return the value at a dotted path, as "clauses.Audit Rights"; an exact key wins.
 
     At "Title + Body" are the texts of both that are not blank, with an empty line between them.
-
-    Raises:
-        DataError: there is none; the message names the nearest, or all there are.
     """
     present, value = _find(example.fields, path)
     if present:
@@ -171,9 +165,6 @@ def text(example: Example, path: str, blank: bool = False) -> str:
 
     Args:
         blank: whether null is an empty text.
-
-    Raises:
-        DataError: there is no such field, or it holds something else than text.
     """
     value = field(example, path)
     if blank and value is None:
@@ -191,11 +182,7 @@ def flat(value: Any) -> str:
 
 
 def texts(example: Example, path: str) -> list[str]:
-    """Return the list of texts at a dotted path; it may be empty, and so may be texts in it.
-
-    Raises:
-        DataError: there is no such field, or it holds something else.
-    """
+    """Return the list of texts at a dotted path; it may be empty, and so may be texts in it."""
     values = field(example, path)
     if not isinstance(values, list):
         what = f"is {kind(values)}, expected a list of texts"

@@ -37,9 +37,6 @@ def open_remote(name: str) -> io.BufferedReader:
     """A file of a store, to be read from its beginning or from anywhere.
 
     What goes wrong while it is read is an OSError.
-
-    Raises:
-        UserError: there is no such file, or the store cannot be reached.
     """
     system, path = _system(name)
     if _tried(name, lambda: system.isdir(path)):
@@ -48,11 +45,7 @@ def open_remote(name: str) -> io.BufferedReader:
 
 
 def _stored(pattern: str) -> list[str]:
-    """The files of a store that a pattern stands for, sorted.
-
-    Raises:
-        UserError: the store cannot be reached.
-    """
+    """The files of a store that a pattern stands for, sorted."""
     system, path = _system(pattern)
     entries = _tried(pattern, lambda: system.glob(path, detail=True))
     return sorted(
@@ -61,21 +54,13 @@ def _stored(pattern: str) -> list[str]:
 
 
 def exists_remote(name: str) -> bool:
-    """True if a store has a file of this name.
-
-    Raises:
-        UserError: the store cannot be reached.
-    """
+    """True if a store has a file of this name."""
     system, path = _system(name)
     return _tried(name, lambda: system.exists(path))
 
 
 def put_remote(file: Path, name: str) -> None:
-    """Write a file into a store, whole or not at all, as far as the store can promise it.
-
-    Raises:
-        UserError: it cannot be written there.
-    """
+    """Write a file into a store, whole or not at all, as far as the store can promise it."""
     system, path = _system(name)
     folder = posixpath.dirname(path)
     protocols = {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
@@ -116,9 +101,6 @@ def hub_fault() -> str | None:
 def matches(name: str) -> list[str]:
     """The files that a pattern stands for, sorted, or a folder that ``save_to_disk`` of the library
     `datasets` has made; any other name is itself, there or not.
-
-    Raises:
-        UserError: no file matches the pattern; a folder of several sets.
     """
     if (noted := Path(name, "state.json")).is_file():
         files = [str(Path(name, file)) for file in _noted(noted, "_data_files")]
@@ -148,11 +130,7 @@ def _noted(file: Path, key: str) -> list[str]:
 
 
 def each(names: Names) -> list[str]:
-    """The files of one name or of several, in their order, those of a pattern sorted; each once.
-
-    Raises:
-        UserError: a pattern that no file matches.
-    """
+    """The files of one name or of several, in their order, those of a pattern sorted; each once."""
     listed = [names] if isinstance(names, str) else names
     return list(dict.fromkeys(file for name in listed for file in matches(name)))
 
@@ -162,9 +140,6 @@ def only(names: Names, what: str) -> str:
 
     Args:
         what: it is, in words: "predictions of squad".
-
-    Raises:
-        UserError: there are several.
     """
     paths = each(names)
     if len(paths) > 1:

@@ -153,11 +153,7 @@ def json_line(value: Any) -> bytes:
 
 
 def take(item: Any, key: str, kind: type, where: str) -> Any:
-    """The field of an object of a gold file.
-
-    Raises:
-        DataError: ``item`` is no object, or the field is missing or of another kind.
-    """
+    """The field of an object of a gold file."""
     if not isinstance(item, dict):
         raise DataError(f"{where}: {shown(item)}, expected an object with {key!r}")
     if key not in item:
@@ -168,11 +164,7 @@ def take(item: Any, key: str, kind: type, where: str) -> Any:
 
 
 def take_id(item: Any, key: str, where: str) -> str:
-    """The id of an object as text; a file may have a whole number, as evaluators' keys have not.
-
-    Raises:
-        DataError: ``item`` is no object, or the id is missing or of another kind.
-    """
+    """The id of an object as text; a file may have a whole number, as evaluators' keys have not."""
     id = item.get(key) if isinstance(item, dict) else None
     if isinstance(id, int) and not isinstance(id, bool):
         return str(id)
@@ -180,11 +172,7 @@ def take_id(item: Any, key: str, where: str) -> str:
 
 
 def texts(values: list, where: str) -> list[str]:
-    """Return the list itself, all texts.
-
-    Raises:
-        DataError: something in it is no text.
-    """
+    """Return the list itself, all texts."""
     for value in values:
         if not isinstance(value, str):
             raise DataError(f"{where}: {shown(value)}, expected text")

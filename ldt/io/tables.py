@@ -82,9 +82,6 @@ def delimited_rows(
         name: of the file, for messages.
         limit: longest cell, in bytes.
         encoding: of the text; None is UTF-8.
-
-    Raises:
-        DataError: there is something wrong with the header.
     """
     taken: list[Line] = []  # the lines of the current row
     codec = encoding or "utf-8"

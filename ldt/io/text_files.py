@@ -105,9 +105,6 @@ def filled(
         folder: of the files, none of which is read from elsewhere; None is that of the record.
         encoding: of files that are not UTF-8.
         on_error, max_bytes: as of `read`.
-
-    Raises:
-        DataError: a file that is not there, or cannot be read.
     """
     for example in examples:
         try:
@@ -180,9 +177,6 @@ def inside(folder: Path, name: str, where: str) -> Path:
     Args:
         folder: resolved.
         where: opens the message.
-
-    Raises:
-        DataError: it lies outside, by "..", as an absolute path or through a link.
     """
     try:
         path = real(folder / name)

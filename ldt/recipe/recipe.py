@@ -158,9 +158,6 @@ def of_keys(task: dict[str, Any], overrides: Iterable[str], label: str) -> Recip
 
     Args:
         label: name that stands for the file in messages.
-
-    Raises:
-        RecipeError: all that is wrong, one problem a line.
     """
     reader = _Reader({"task": task}, Problems({(): Place(label)}))
     reader.override(overrides)
@@ -174,9 +171,6 @@ def values_of(overrides: Iterable[str], known: Sequence[str]) -> tuple[dict[str,
 
     Args:
         known: dotted keys that may be given, each with all below it.
-
-    Raises:
-        RecipeError: all that is wrong, one problem a line.
     """
     reader = _Reader({}, Problems({}))
     reader.override(overrides)
@@ -199,9 +193,6 @@ def reading(overrides: Iterable[str], names: Sequence[str] = READING) -> DataSec
         overrides: ``key=value`` as of `load`; what none of them names is not in the section's
             ``model_fields_set``.
         names: keys of the section that may be given, each with all below it.
-
-    Raises:
-        RecipeError: all that is wrong, one problem a line.
     """
     reader = _Reader(*values_of(overrides, [f"data.{name}" for name in names]))
     data = reader.section(DataSection, "data")

@@ -114,12 +114,7 @@ class Run:
 
     @classmethod
     def find(cls, model: str | Path | None) -> Run:
-        """The folder of a fine-tuned model; None is the newest run of the current directory.
-
-        Raises:
-            ModelError: there is no such folder.
-            UserError: it is a file.
-        """
+        """The folder of a fine-tuned model; None is the newest run of the current directory."""
         folder = Path(model or LATEST).expanduser()
         if folder.is_file():
             raise UserError(
@@ -155,11 +150,7 @@ class Run:
     # -- reading
 
     def record(self) -> dict[str, Any] | None:
-        """The content of run.json, None where there is none.
-
-        Raises:
-            ModelError: it is damaged.
-        """
+        """The content of run.json, None where there is none."""
         file = self.folder / RUN
         if not os.path.lexists(file):
             return None
@@ -169,11 +160,7 @@ class Run:
         return record
 
     def results(self) -> dict[str, Any]:
-        """The content of metrics.json; {} of a run that is not finished.
-
-        Raises:
-            ModelError: it is damaged.
-        """
+        """The content of metrics.json; {} of a run that is not finished."""
         file = self.folder / RESULTS
         results = _object(file) if file.is_file() else {}
         if results is None:
@@ -199,9 +186,6 @@ class Run:
 
         Args:
             overrides: keys of its recipe to change, as those that say how the gold file is read.
-
-        Raises:
-            ModelError: it is none, or its files cannot be read.
         """
         file = self.folder / RECIPE
         if not file.is_file():
@@ -297,9 +281,6 @@ class Run:
         Args:
             wanted: the `identity` of the run to be.
             resume, overwrite: as the user asked.
-
-        Raises:
-            UserError: the folder, which exists, holds something that the user has to decide about.
         """
         record = self.record()
         if record is None:
@@ -398,9 +379,6 @@ class Run:
 
         A finished run is none from the first removal on: killed in between, it is not taken for
         one.
-
-        Raises:
-            ModelError: run.json is damaged.
         """
         record = self.record()
         if record is None:

@@ -206,11 +206,7 @@ def survey(source: str) -> Survey:
 
 
 def check_fields(survey: Survey, task: str) -> None:
-    """Refuse a task that the file has no fields for.
-
-    Raises:
-        UserError: the first field that is missing, and those that there are.
-    """
+    """Refuse a task that the file has no fields for."""
     reads, labels = TASKS[task].reads, survey.labels
     other = survey.format is not None and survey.format not in TASKS[task].answers.layouts
     if other and survey.task != task and task != "mlm":
