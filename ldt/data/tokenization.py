@@ -84,8 +84,7 @@ def vocabulary_size(tokenizer) -> int:
 
 
 def special_id(tokenizer, role: str) -> int:
-    """Return the id of "cls" (else bos), "sep" (else eos), "pad" or "mask".
-    """
+    """Return the id of "cls" (else bos), "sep" (else eos), "pad" or "mask"."""
     for name in {"cls": ("cls", "bos"), "sep": ("sep", "eos")}.get(role, (role,)):
         token_id = getattr(tokenizer, f"{name}_token_id")
         if token_id is not None:

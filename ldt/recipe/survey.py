@@ -121,8 +121,8 @@ class Survey:
 
     def text_key(self, task: str) -> str | None:
         """The key ``data.text`` that a recipe needs; None where a task reads the field anyway."""
-        name = self.document(task)
-        needed = name == self.text and name != TASKS[task].reads.document
+        name, reads = self.document(task), TASKS[task].reads
+        needed = name == self.text and name not in (reads.document, *reads.instead)
         return name if needed and not self.format and "text_files" not in self.keys else None
 
     def documents(self, task: str) -> list[str]:
