@@ -148,21 +148,13 @@ class Profile:
 
     def findings(self) -> list[Finding]:
         """One a kind; those that cannot be used are counted among the documents."""
-        counts = self.faults.counts
+        counts, set_ = self.faults.counts, self.name
         of = len(self) + counts["unreadable"] + counts["unusable"]
-        return [
-            Finding(
-                kind,
-                KINDS[kind].level,
-                self.name,
-                count,
-                of,
-                tuple(self.faults.places[kind]),
-                self.details[kind],
-            )
-            for kind, count in counts.items()
-            if count
-        ]
+        findings = []
+        for kind, count in counts.items():
+            where, detail = tuple(self.faults.places[kind]), self.details.get(kind, "")
+            findings.append(Finding(kind, KINDS[kind].level, set_, count, of, where, detail))
+        return [finding for finding in findings if finding.count]
 
     # -- a document
 
@@ -260,13 +252,13 @@ class Profile:
             ("duplicate", again & (answers == answers[first]), first),
             ("contradiction", again & (answers != answers[first]), first),
         ):
-            numbers = np.flatnonzero(marked)
-            self._add_copies(kind, numbers, [self.places[before[n]] for n in numbers[:1]])
+            self._add_copies(kind, np.flatnonzero(marked), before, self.places)
 
-    def _add_copies(self, kind: str, numbers: np.ndarray, like: list[str]) -> None:
-        """Count documents by their numbers, of which the first resembles the one at a place."""
-        if like:
-            self._add_documents(kind, numbers, f"the first is like {like[0]}")
+    def _add_copies(self, kind: str, numbers: np.ndarray, before: Any, places: list[str]) -> None:
+        """Count documents by their numbers; each is like the one at the place of another number."""
+        if len(numbers):
+            like = places[before[numbers[0]]]
+            self._add_documents(kind, numbers, f"the first is like {like}")
 
     def length_table(self) -> dict[str, Any]:
         """Lengths of the documents, and what longer and shorter inputs would read of them."""
@@ -313,8 +305,8 @@ def compare_copies(train: Profile, evaluation: Profile | None) -> None:
         ("shared_document", shared, documents, evaluation.documents),
     ):
         numbers = np.flatnonzero(marked)
-        like = [np.flatnonzero(theirs == np.uint64(ours[n]))[0] for n in numbers[:1]]
-        evaluation._add_copies(kind, numbers, [train.places[n] for n in like])
+        before = {n: np.flatnonzero(theirs == np.uint64(ours[n]))[0] for n in numbers[:1]}
+        evaluation._add_copies(kind, numbers, before, train.places)
 
 
 def find_near(train: Profile, evaluation: Profile | None, sketches: Sketches) -> None:
@@ -336,9 +328,9 @@ def find_near(train: Profile, evaluation: Profile | None, sketches: Sketches) ->
         (last, "near_leak", (one < border) & (other >= border)),
     ):
         numbers, first = np.unique(other[marked], return_index=True)
-        begin = 0 if profile is train else border
-        like = [places[n] for n in one[marked][first[:1]]]
-        profile._add_copies(kind, numbers - begin, like)
+        numbers = numbers - (0 if profile is train else border)
+        before = dict(zip(numbers[:1].tolist(), one[marked][first[:1]], strict=True))
+        profile._add_copies(kind, numbers, before, places)
 
 
 def _first(values: np.ndarray) -> np.ndarray:

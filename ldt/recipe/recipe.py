@@ -317,15 +317,15 @@ class _Reader:
         if self.problems.clean(("task", "name")):
             names, name = ", ".join(TASKS), self._values("task").get("name")
             near = did_you_mean(str(name), TASKS) or f", expected one of {names}"
-            unknown = f"unknown task {shown(name)}{near}"
-            what = f"missing, one of {names}" if name is None else unknown
+            what = (
+                f"missing, one of {names}" if name is None else f"unknown task {shown(name)}{near}"
+            )
             self.problems.add(("task", "name"), what)
         return None
 
     def section(self, cls: type[BaseModel], name: str) -> Any:
         """An instance of the section's class, or None with problems added."""
-        meaning = lambda key: self._meant(key, name)  # noqa: E731
-        return self._instance(cls, self._values(name), (name,), meaning)
+        return self._instance(cls, self._values(name), (name,), lambda key: self._meant(key, name))
 
     def _instance(
         self, cls: type[BaseModel], value: dict, section: tuple, meaning: Callable[[Any], str]
@@ -470,15 +470,10 @@ def _located(path: Path) -> Path:
 
 
 def _read(path: Path) -> bytes:
-    if path.is_dir():
-        inside = path / RECIPE
-        other = f"{inside} is the one of this run" if inside.is_file() else "ldt recipes lists some"
-        raise UserError(f"{path}: a folder; a recipe is a YAML file, {other}")
-    if path.is_file() and suffix(path.name) in _DATA:
-        raise UserError(
-            f"{path}: a file of data; a recipe is a YAML file that names it as data.train, "
-            "ldt init writes one"
-        )
+    if path.is_dir() or (path.is_file() and suffix(path.name) in _DATA):
+        kind = "a folder" if path.is_dir() else "a file of data"
+        run = f", {path / RECIPE} is the one of this run" if (path / RECIPE).is_file() else ""
+        raise UserError(f"{path}: {kind}; a recipe is a YAML file{run or ', ldt init writes one'}")
     try:
         with open(path, "rb") as file:
             return file.read(yaml.MAX_BYTES + 1)
@@ -490,39 +485,29 @@ def _read(path: Path) -> bytes:
 
 
 def _fit_evaluation(path: Path, root: dict[str, Any], overrides: Iterable[str]) -> None:
-    """Evaluate on a share of data.train where that is the user's and the shipped data.eval is not
-    there.
-
-    Args:
-        path: the recipe; one that is not shipped stays as it is.
-        root: its content with the overrides, which is changed.
-        overrides: ``key=value``.
-    """
+    """Evaluate on a share of data.train where that is the user's and the data.eval of a shipped
+    recipe is not there."""
     keys = {text.partition("=")[0].strip() for text in overrides}
-    data = root.get("data")
-    if "data.train" not in keys or keys & {"data.eval", "data.eval_fraction"}:
-        return
-    if not isinstance(data, dict) or path not in shipped().values():
+    data, mine = root.get("data"), "data.train" in keys and path in shipped().values()
+    if not mine or keys & {"data.eval", "data.eval_fraction"} or not isinstance(data, dict):
         return
     names = data.get("eval")
     names = [names] if isinstance(names, str) else names or []
     if names and not any(glob.glob(str(name), recursive=True) for name in names):
         data |= {"eval": None, "eval_fraction": SHARE}
-        log.info(
-            "data.eval: %s of the recipe is not there: data.eval_fraction=%s of data.train instead",
-            *(names[0], SHARE),
-        )
+        what = "of the recipe is not there: data.eval_fraction=%s of data.train instead"
+        log.info(f"data.eval: %s {what}", names[0], SHARE)
 
 
 def _with_paths(section: _Section, name: str, path: Path, search: bool = True) -> _Section:
     """The section, with its paths as the current directory has them or the recipe's folder."""
     changed: dict[str, Any] = {}
     for key in FILES[name]:
-        value = getattr(section, key, None)
-        if isinstance(value, list):
-            changed[key] = [_path(each, path.parent, search) for each in value]
-        elif isinstance(value, str):
-            changed[key] = _path(value, path.parent, search)
+        match getattr(section, key, None):
+            case list(names):
+                changed[key] = [_path(each, path.parent, search) for each in names]
+            case str(single):
+                changed[key] = _path(single, path.parent, search)
     return section.model_copy(update=changed)
 
 
@@ -532,9 +517,8 @@ def _path(name: str, folder: Path, search: bool) -> str:
         return name
     name = os.path.expanduser(name)
     beside = os.path.join(folder, name)
-    return beside if not _exists(name, search) and _exists(beside, search) else name
 
+    def there(path: str) -> bool:  # where patterns are to be searched, also what one finds
+        return os.path.exists(path) or (search and any(glob.iglob(path, recursive=True)))
 
-def _exists(name: str, search: bool) -> bool:
-    """True if a path names something, or where patterns are to be searched a pattern does."""
-    return os.path.exists(name) or (search and any(glob.iglob(name, recursive=True)))
+    return beside if not there(name) and there(beside) else name

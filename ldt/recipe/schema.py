@@ -9,12 +9,13 @@ from pydantic.json_schema import GenerateJsonSchema
 from ldt.benchmarks.formats import FORMATS
 from ldt.data.options import OPTIONS, DataSection
 from ldt.errors import UserError, did_you_mean
-from ldt.recipe.recipe import COMMANDS, NEEDS, SECTIONS, backends
+from ldt.recipe.recipe import COMMANDS, NEEDS, backends
 from ldt.recipe.sections import MODELS, meanings, summary, training_meanings, training_section
 from ldt.tasks import TASKS
 from ldt.tasks.base import AnyTask, config_class, config_fields, model_types
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_TRAINING = "Arguments of transformers.TrainingArguments, word for word, and ldt's."
 
 
 def schema(task: str | None = None) -> dict[str, Any]:
@@ -34,8 +35,9 @@ def schema(task: str | None = None) -> dict[str, Any]:
         near = did_you_mean(task, TASKS) or f"; there are {', '.join(TASKS)}"
         raise UserError(f"unknown task {task!r}{near}")
     names = list(TASKS) if task is None else [task]
-    definitions: dict[str, Any] = {"Training": _training()}
-    definitions |= definitions["Training"].pop("$defs", {})
+    section = _without_defaults(training_section(), training_meanings())
+    section |= {"description": _TRAINING, "type": ["object", "null"]}
+    definitions: dict[str, Any] = section.pop("$defs", {}) | {"Training": section}
     branches = [
         {
             "if": {"properties": {"task": {"properties": {"name": {"const": name}}}}},
@@ -45,17 +47,15 @@ def schema(task: str | None = None) -> dict[str, Any]:
     ]
     # Sections that the commands of all these tasks need keys of.
     needed = [{section for section, _ in NEEDS[COMMANDS[TASKS[name].reads.kind]]} for name in names]
-    name_of_task = {"enum": names, "description": "what is learned; the other keys go by it."}
-    sections: dict[str, Any] = {key: {} for key in SECTIONS}
-    sections["task"] = {"type": "object", "properties": {"name": name_of_task}}
-    sections["task"]["required"] = ["name"]
-    sections["training"] = {"$ref": "#/$defs/Training"}
+    of_task = {"enum": names, "description": "what is learned; the other keys go by it."}
+    task_keys = {"type": "object", "properties": {"name": of_task}, "required": ["name"]}
+    training = {"$ref": "#/$defs/Training"}
     return {
         "$schema": DRAFT,
         "title": "ldt recipe",
         "description": "One run: what is learned, by which model, of which data, and how.",
         "type": "object",
-        "properties": sections,
+        "properties": {"task": task_keys, "model": {}, "data": {}, "training": training},
         "required": ["task", *sorted(set.intersection(*needed))],
         "additionalProperties": False,
         "allOf": branches,
@@ -102,15 +102,6 @@ def _sections(task: type[AnyTask], definitions: dict[str, Any]) -> dict[str, Any
         if "required" not in sections[name]:
             sections[name]["type"] = ["object", "null"]
     return sections
-
-
-def _training() -> dict[str, Any]:
-    section = _without_defaults(training_section(), training_meanings())
-    section["description"] = (
-        "Arguments of transformers.TrainingArguments, word for word, and ldt's."
-    )
-    section["type"] = ["object", "null"]
-    return section
 
 
 def _configure(value: dict[str, Any], task: type[AnyTask]) -> None:

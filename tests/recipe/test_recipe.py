@@ -261,7 +261,7 @@ def test_a_file_that_is_not_there_is_a_usage_error_with_the_nearest_name(folder)
 
 
 def test_what_is_no_recipe_is_a_line_that_says_what_it_is(folder):
-    with pytest.raises(UserError, match=r"^\.: a folder; a recipe is a YAML file, ldt recipes"):
+    with pytest.raises(UserError, match=r"^\.: a folder; a recipe is a YAML file, ldt init"):
         load(".")
     Path("recipe.yaml").touch()
     with pytest.raises(UserError, match=r", recipe\.yaml is the one of this run$") as raised:
