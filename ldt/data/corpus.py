@@ -14,6 +14,7 @@ import numpy as np
 from ldt.data.options import CorpusSection
 from ldt.errors import DataError, UserError
 from ldt.io import records, streams
+from ldt.io.files import key_of, stamp
 from ldt.io.sources import matches
 
 TABLES = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")  # suffixes
@@ -36,11 +37,8 @@ class CorpusSource(NamedTuple):
     def key(self) -> str:
         """Tells whether the source is the one that it was: by path, size and time of change."""
         if self.name.startswith("hf:"):
-            identity = self.name
-        else:
-            there = os.stat(self.name)
-            identity = f"{os.path.abspath(self.name)}\0{there.st_size}\0{there.st_mtime_ns}"
-        return hashlib.sha256(identity.encode(errors="surrogateescape")).hexdigest()[:16]
+            return key_of({"name": self.name})
+        return key_of({"path": os.path.abspath(self.name), **stamp(Path(self.name))})
 
 
 def sources(names: str | list[str], format: str | None = None) -> list[CorpusSource]:
@@ -57,11 +55,9 @@ def sources(names: str | list[str], format: str | None = None) -> list[CorpusSou
             continue
         if os.path.isdir(name):
             files = [str(path) for path in sorted(Path(name).rglob("*")) if _is_text(path, format)]
-            wanted = f"*.{format}" if format else f"*.{', *.'.join((*TEXTS, *TABLES))}"
             if not files:
-                raise UserError(
-                    f"{name}: no text in this folder; looked for {wanted}, also compressed"
-                )
+                wanted = format or ", ".join((*TEXTS, *TABLES))
+                raise UserError(f"{name}: no text in this folder; looked for files of {wanted}")
         else:
             files = matches(name)  # reading says what is wrong with it
         listed += [CorpusSource(file, format or _format(file)) for file in files]
@@ -146,37 +142,29 @@ class Reader:
 
     def _plain(self) -> Iterator[str]:
         """Documents of plain text; one with a bad or too long part is left out as a whole."""
-        whole = self.data.documents == "file"
+        whole, most = self.data.documents == "file", self.data.max_document_bytes
         lines = records.lines(
             self.source.name,
             on_error=None if whole else self._reject,
-            max_line_bytes=self.data.max_document_bytes,
+            max_line_bytes=most,
             whole=whole,
         )
-        if self.data.documents == "line":
-            for line in lines:
-                if line.raw.strip():
-                    yield from self._decoded([line])
-            return
         block: list[streams.Line] = []
         size = 0
         for line in lines:
-            if not whole and not line.raw.strip():
-                yield from self._decoded(block)
+            if self.data.documents == "line" or (not whole and not line.raw.strip()):
+                yield from self._decoded([line] if line.raw.strip() else block)
                 block, size = [], 0
                 continue
             size += len(line.raw)
-            if size <= self.data.max_document_bytes:
+            if size <= most:
                 block.append(line)
-            elif whole:
-                raise DataError(
-                    f"{self.source.name}: a document of more than "
-                    f"{self.data.max_document_bytes:,} bytes (data.max_document_bytes); "
-                    "data.documents=line or blank_line parts a file"
-                )
-            elif block:
-                what = f"a document of more than {self.data.max_document_bytes:,} bytes"
-                self._reject(DataError(f"{self.source.name}:{block[0].number}: {what}"))
+            elif whole or block:
+                place = self.source.name if whole else f"{self.source.name}:{block[0].number}"
+                what = f"{place}: a document of more than {most:,} bytes (data.max_document_bytes)"
+                if whole:
+                    raise DataError(f"{what}; data.documents=line or blank_line parts a file")
+                self._reject(DataError(what))
                 block = []
         yield from self._decoded(block)
 

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -67,15 +67,14 @@ def join(
     unknown = set(global_attention) - {segment.role for segment in segments}
     if unknown:
         raise ValueError(f"no segment has the role {', '.join(sorted(map(repr, unknown)))}")
-    feature: Feature = {"input_ids": [], "global_attention_mask": []}
-    if token_types:
-        feature["token_type_ids"] = []
+    feature: Feature = {"input_ids": [], "global_attention_mask": [], "token_type_ids": []}
     for segment in segments:
         size = len(segment.ids)
         feature["input_ids"] += segment.ids
         feature["global_attention_mask"] += [int(segment.role in global_attention)] * size
-        if token_types:
-            feature["token_type_ids"] += [segment.token_type] * size
+        feature["token_type_ids"] += [segment.token_type] * size
+    if not token_types:
+        del feature["token_type_ids"]
     return feature
 
 
@@ -242,15 +241,14 @@ class Documents(Sequence[range]):
 
     def __init__(self, documents: np.ndarray):
         self.starts = np.flatnonzero(np.diff(documents, prepend=-1))
-        self.end = len(documents)
+        self._borders = np.append(self.starts, len(documents))
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def __getitem__(self, index: int) -> range:  # type: ignore[override]  # no slices
         number = range(len(self))[index]
-        end = int(self.starts[number + 1]) if number + 1 < len(self) else self.end
-        return range(int(self.starts[number]), end)
+        return range(*self._borders[number : number + 2].tolist())
 
 
 class Items(Sequence[list[Feature]]):
@@ -355,14 +353,11 @@ class Collator:
         import torch
 
         batch: dict[str, np.ndarray] = {}
-        if isinstance(features[0], list):
-            examples = cast(Sequence[list[Feature]], features)
+        rows: list[Any] = list(features)
+        if isinstance(rows[0], list):
             if "example_ids" in self.inputs:
-                sizes = [len(example) for example in examples]
-                batch["example_ids"] = np.repeat(np.arange(len(sizes)), sizes)
-            rows = [feature for example in examples for feature in example]
-        else:
-            rows = list(cast(Sequence[Feature], features))
+                batch["example_ids"] = np.repeat(np.arange(len(rows)), list(map(len, rows)))
+            rows = [feature for example in rows for feature in example]
         keys = self.required.union(*rows) - self.extras
         if unknown := sorted(keys - self.inputs):
             raise ValueError(f"the head takes no {', '.join(unknown)}")

@@ -94,23 +94,15 @@ def labelled(documents: Sequence[Annotated]) -> Iterator[Example]:
 
 def _spans(document: Annotated) -> dict[str, Any]:
     fields = document.example.fields
-    text, spans = fields["text"], sorted(document.spans)
-    columns: dict[str, Any] = {
-        "entities": [
-            {"start": start, "end": end, "label": label, "text": text[start:end]}
-            for start, end, label in spans
-        ]
-    }
-    if "question" in fields:
-        answers = [{"text": text[start:end], "answer_start": start} for start, end, _ in spans]
-        columns |= {"context": text, "answers": answers}
-    return columns
-
-
-def _fits(value: Any) -> bool:
-    """True for a JSON value that looks like an export of Label Studio."""
-    task = value[0] if isinstance(value, list) and value else None
-    return isinstance(task, dict) and {"annotations", "data"} <= set(task)
+    text = fields["text"]
+    entities = [
+        {"start": start, "end": end, "label": label, "text": text[start:end]}
+        for start, end, label in sorted(document.spans)
+    ]
+    if "question" not in fields:
+        return {"entities": entities}
+    answers = [{"text": each["text"], "answer_start": each["start"]} for each in entities]
+    return {"entities": entities, "context": text, "answers": answers}
 
 
 def read_label_studio(source: str, data) -> Iterator[Example]:
@@ -121,7 +113,8 @@ def read_label_studio(source: str, data) -> Iterator[Example]:
     cancelled ones do not. Tasks without any are left out, and counted in the log.
     """
     file = strict_json.read(source, data.encoding)
-    if not _fits(file.value):
+    first = file.value[0] if isinstance(file.value, list) and file.value else None
+    if not isinstance(first, dict) or not {"annotations", "data"} <= set(first):
         raise DataError(
             f"{file.name}: {shown(file.value)}, expected a list of tasks with data and "
             "annotations; Label Studio's export named JSON is that, JSON-MIN is not"
@@ -147,16 +140,13 @@ def read_label_studio(source: str, data) -> Iterator[Example]:
             f"{file.name}: {plural(len(file.value), 'task')} without an annotation; label some, "
             "and export them as JSON"
         )
-    if len(annotated) < len(file.value):
-        left_out = plural(len(file.value) - len(annotated), "task")
-        log.warning("%s: %s without an annotation, left out", file.name, left_out)
-    if crowded:
-        counts = "the ground truth counts, else the newest"
-        log.info("%s: %s with several annotations: %s", file.name, plural(crowded, "task"), counts)
-    if of_spans:
-        what = "they are about the span, and no classes of the document"
-        choices = plural(of_spans, "choice")
-        log.warning("%s: %s of single spans (perRegion), left out: %s", file.name, choices, what)
+    for count, noun, what in (
+        (len(file.value) - len(annotated), "task", "without an annotation, left out"),
+        (crowded, "task", "with several annotations: the ground truth counts, else the newest"),
+        (of_spans, "choice", "of single spans (perRegion), left out: no classes of the document"),
+    ):
+        if count:
+            log.warning("%s: %s %s", file.name, plural(count, noun), what)
     yield from labelled(annotated)
 
 
