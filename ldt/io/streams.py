@@ -2,7 +2,6 @@
 
 import bz2
 import contextlib
-import difflib
 import gzip
 import io
 import logging
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple, cast
 
-from ldt.errors import DataError, UserError
+from ldt.errors import DataError, UserError, did_you_mean
 from ldt.io.sources import is_remote, open_remote
 
 log = logging.getLogger("ldt")
@@ -46,22 +45,17 @@ _COMPRESSIONS: tuple[tuple[bytes, str, Callable[..., io.BufferedIOBase]], ...] =
     (b"\x28\xb5\x2f\xfd", "zstd", _zstd),
 )
 _TABLES = ((b"PAR1", "parquet"), (b"ARROW1", "arrow"), (b"\xff\xff\xff\xff", "arrow stream"))
-_CSV = "save it as CSV UTF-8 there, or run soffice --headless --convert-to csv FILE"
-_TEXT = 'soffice --headless --convert-to "txt:Text (encoded):UTF8" FILE makes text'
 BOM = b"\xef\xbb\xbf"  # of UTF-8
-_ZIP = b"PK\x03\x04"
-_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1"  # of Office before 2007
-_FOREIGN = (  # by the first bytes and, where those of several kinds are alike, the suffix
-    (b"%PDF-", (), "a PDF; pdftotext FILE makes text, ocrmypdf first where it is a scan"),
-    (b"{\\rtf", (), f"an RTF document; {_TEXT}"),
-    (_ZIP, (".xlsx", ".xlsm", ".xlsb", ".ods"), f"a spreadsheet; {_CSV}"),
-    (_OLE, (".xls",), f"a spreadsheet; {_CSV}"),
-    (_ZIP, (".docx", ".docm", ".odt"), f"a Word or OpenDocument text; {_TEXT}"),
-    (_OLE, (".doc",), f"a Word document; {_TEXT}"),
-    (_ZIP, (), "a zip archive or an Office file; unzip it, or save it as CSV UTF-8 or text"),
-    (_OLE, (), "an Office file; save it as CSV UTF-8 or text"),
+_OFFICE = (
+    "an archive or a file of Office; unzip it, or save it as CSV UTF-8 or text: soffice --headless "
+    "--convert-to csv (of a text: txt:Text) FILE"
 )
-
+_FOREIGN = {  # by the first bytes
+    b"%PDF-": "a PDF; pdftotext FILE makes text, ocrmypdf first where it is a scan",
+    b"{\\rtf": "an RTF document; soffice --headless --convert-to txt:Text FILE makes text",
+    b"PK\x03\x04": _OFFICE,
+    b"\xd0\xcf\x11\xe0\xa1\xb1": _OFFICE,  # of before 2007
+}
 
 # What reading a stream raises where its data end too early or are not what they should be.
 DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)
@@ -122,8 +116,8 @@ def opened(source: str) -> Iterator[Opened]:
     raw = _stdin() if source == "-" else _open(source)
     try:
         head = raw.read(6)
-        for magic, suffixes, what in _FOREIGN:
-            if head.startswith(magic) and (not suffixes or name.lower().endswith(suffixes)):
+        for magic, what in _FOREIGN.items():
+            if head.startswith(magic):
                 raise DataError(f"{name}: {what}")
         stream, compression = raw, None
         if raw.seekable():
@@ -245,10 +239,8 @@ def _open(path: str) -> io.BufferedIOBase:
         return io.BufferedReader(io.FileIO(path), 1 << 16)
     except FileNotFoundError:
         folder = os.path.dirname(path) or "."
-        near = []
-        if os.path.isdir(folder):
-            near = difflib.get_close_matches(os.path.basename(path), os.listdir(folder), n=1)
-        hint = f"; there is {os.path.join(os.path.dirname(path), near[0])!r}" if near else ""
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        hint = did_you_mean(os.path.basename(path), names)
         raise UserError(f"{path}: no such file{hint}") from None
     except IsADirectoryError:
         raise UserError(f"{path}: a folder, expected a file of documents") from None

@@ -2,7 +2,6 @@ import json
 from pathlib import Path
 
 import pytest
-from processes import ldt
 
 from ldt import cli
 from ldt.cli.recipes import summary
@@ -41,10 +40,6 @@ def test_a_summary_ends_with_the_first_sentence_or_its_first_half():
     )
     assert summary("# Two\n# lines; the rest\n# ldt finetune\n\n# more") == "Two lines"
     assert summary("task: {name: squad}\n") == ""
-
-
-def test_a_recipe_is_shown_as_it_is(recipes):
-    assert recipes("show", "wikihop") == (0, shipped()["wikihop"].read_text("utf-8"), "")
 
 
 def test_a_recipe_is_copied_and_never_over_a_file_unless_told(recipes):
@@ -153,9 +148,3 @@ def test_a_wrong_name_gets_a_hint(recipes):
     line = "error: no recipe is called 'wikihp', did you mean 'wikihop'?; ldt recipes lists them\n"
     assert recipes("show", "wikihp") == (2, "", line)
     assert recipes("copy", "wikihp") == (2, "", line)
-
-
-@pytest.mark.parametrize("arguments", [[], ["show"], ["copy"]])
-def test_each_command_has_help_with_an_example(arguments):
-    text = ldt("recipes", *arguments, "-h").stdout.decode()
-    assert f"Example: ldt {' '.join(['recipes', *arguments])} " in text

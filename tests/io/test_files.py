@@ -48,15 +48,6 @@ def test_a_folder_that_is_not_filled_leaves_what_was_there(tmp_path, monkeypatch
     assert list(tmp_path.rglob("*")) == [target] * there
 
 
-def test_files_are_on_the_disk_before_their_folder_is_renamed(tmp_path, monkeypatch):
-    synced = []
-    monkeypatch.setattr(files, "flush", lambda path: synced.append(path.name))
-    with files.new_folder(tmp_path / "store") as folder:
-        (folder / "a").touch()
-        inside = ["a", folder.name]
-    assert synced == [*inside, tmp_path.name]
-
-
 def test_a_text_file_is_written_whole_or_left_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "metrics.json"
     files.write_whole(path, "old")
@@ -172,15 +163,6 @@ def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path):
         assert raised.value.exit_code == EXIT_USAGE
 
 
-def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
-    def refuse(*args, **kwargs):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(type(tmp_path), "open", refuse)
-    with pytest.raises(UserError, match="cannot be written: Permission denied"):
-        files.Lock(tmp_path).__enter__()
-
-
 @pytest.mark.parametrize(("umask", "rights"), [(0o022, 0o644), (0o077, 0o600)])
 def test_a_new_folder_has_the_rights_that_the_umask_leaves(tmp_path, umask, rights):
     elsewhere = tmp_path / "elsewhere"
@@ -240,18 +222,3 @@ def test_what_a_process_that_lives_is_writing_stays(tmp_path):
     left.rename(tmp_path / f"o.json.tmp-{2**22 + 1}")
     files.remove_abandoned(tmp_path / "*.json")
     assert [path.name for path in tmp_path.iterdir()] == ["o.json"]
-
-
-def test_a_signal_while_the_link_to_the_latest_run_is_replaced_leaves_nothing(
-    tmp_path, monkeypatch
-):
-    from ldt.recipe import run
-
-    def interrupted(self, target):
-        raise KeyboardInterrupt
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run.Path, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run.Run(tmp_path / "run").point_latest()
-    assert list((tmp_path / "runs").iterdir()) == []

@@ -8,7 +8,7 @@ import pytest
 
 from ldt.inference.stream import Counts
 from ldt.io import progress
-from ldt.io.progress import Heartbeat, duration, progress_line, reported
+from ldt.io.progress import duration, progress_line, reported
 
 
 @pytest.fixture
@@ -33,24 +33,6 @@ def test_a_line_comes_every_half_minute(clock, caplog, items, first, seconds, li
     for _ in reported(items, "encoding train", first=first):
         clock[0] += seconds
     assert caplog.messages == [f"encoding train: {line}" for line in lines]
-
-
-def test_what_was_done_before_does_not_count_in_the_speed(clock, caplog):
-    heartbeat = Heartbeat("tokenizing", 100, first=80)
-    clock[0] += 30
-    heartbeat(90)
-    assert caplog.messages == ["tokenizing: 90 of 100 documents, ETA 0:30"]
-
-
-def test_another_line_puts_the_next_one_off(clock):
-    made = Heartbeat("training")
-    clock[0] += 29
-    made.heard()
-    clock[0] += 29
-    assert not made.due()
-    clock[0] += 1
-    assert made.due()
-    assert not made.due()
 
 
 @pytest.mark.parametrize(

@@ -55,12 +55,6 @@ def test_examples_are_read_as_they_were_written_in_any_order():
     assert list(Examples()) == []
 
 
-def test_what_is_read_is_new_each_time():
-    found = Examples([example(1, labels=["a"])])
-    found[0].fields["labels"].append("b")
-    assert found[0] == example(1, labels=["a"])
-
-
 def test_examples_are_in_a_file_without_a_name(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before, held = open_files(), in_memory()

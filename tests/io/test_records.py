@@ -385,20 +385,6 @@ def test_empty_text_is_text():
 # real files
 
 
-def test_cuad_is_read_and_its_spans_fit_its_text(shared_data):
-    found = list(read(shared_data / "cuad" / "cuad.dev.jsonl.gz"))
-    assert len(found) == 83
-    assert found[0].id == "cuad-0236"
-    assert {field(item, "clauses.Audit Rights") for item in found} == {True, False}
-    start, end = found[0].fields["spans"]["Document Name"][0]
-    assert text(found[0], "text")[start:end] == "PROMOTION AGREEMENT"
-
-
-def test_wikihop_arrays_are_read(shared_data):
-    assert len(list(read(shared_data / "wikihop" / "train.json"))) == 11
-    assert len(list(read(shared_data / "nq_wikihop_format" / "dev.json.gz"))) == 60
-
-
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.txt"])
 def test_a_byte_order_mark_begins_any_line_but_of_a_text(tmp_path, name):
     rows = {"a.csv": ["text", "x", "y"], "a.txt": ["x", "y"]}.get(

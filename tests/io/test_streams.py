@@ -64,24 +64,17 @@ def test_damaged_gzip_data_are_an_error(file):
         assert f"the {name} data are damaged" in error(file, pack(LINES) + b"rubbish")
 
 
-def test_a_packing_that_is_not_read_is_named(file):
-    assert "zip" in error(file, b"PK\x03\x04....")
-
-
 @pytest.mark.parametrize(
     ("name", "magic", "what"),
     [
-        ("a.xlsx", b"PK\x03\x04", "a spreadsheet; save it as CSV UTF-8"),
-        ("a.ODS", b"PK\x03\x04", "a spreadsheet; "),
-        ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a spreadsheet; "),
-        ("a.docx", b"PK\x03\x04", "a Word or OpenDocument text; soffice --headless --convert-to"),
-        ("a.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a Word document; soffice"),
+        (
+            "a.xlsx",
+            b"PK\x03\x04",
+            "an archive or a file of Office; unzip it",
+        ),
+        ("a.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an archive or a file of Office; "),
         ("a.rtf", b"{\\rtf1", "an RTF document; soffice"),
-        ("a.pdf", b"%PDF-1.7", "a PDF; pdftotext FILE makes text"),
         ("a.txt", b"%PDF-1.7", "a PDF; pdftotext FILE makes text"),
-        ("a.zip", b"PK\x03\x04", "a zip archive or an Office file; unzip it"),
-        ("a", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an Office file; save it as CSV UTF-8"),
-        ("a.html", b"<!DOCTYPE html>", "HTML or XML; pandoc -t plain FILE -o FILE.txt makes text"),
     ],
 )
 def test_files_of_office_and_print_have_a_line_of_their_own(tmp_path, name, magic, what):
@@ -134,7 +127,7 @@ def test_parquet_on_standard_input_is_refused(monkeypatch):
 def test_a_path_that_cannot_be_read_is_a_usage_error(tmp_path):
     (tmp_path / "train.jsonl").touch()
     for name, message in (
-        ("trian.jsonl", "no such file; there is '.*train.jsonl'"),
+        ("trian.jsonl", "no such file, did you mean 'train.jsonl'"),
         ("none/x.jsonl", "no such file$"),
         ("", "a folder, expected a file"),
         ("a\0b", "null byte"),

@@ -157,11 +157,3 @@ def test_shipped_recipes_are_found_in_the_package(tmp_path, monkeypatch):
     (tmp_path / "recipes" / "foreign.yaml").touch()
     monkeypatch.setattr("ldt.recipe.recipe._PACKAGE", tmp_path / "ldt")
     assert shipped() == {"only": tmp_path / "ldt" / "recipes" / "only.yaml"}
-
-
-def test_shipped_recipes_of_a_checkout_are_found_beside_the_package(tmp_path, monkeypatch):
-    (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes" / "own.yaml").touch()
-    monkeypatch.setattr("ldt.recipe.recipe._PACKAGE", tmp_path / "ldt")
-    assert shipped() == {"own": tmp_path / "recipes" / "own.yaml"}
