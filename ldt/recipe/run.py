@@ -124,7 +124,7 @@ class Run:
         if not folder.is_dir():
             raise ModelError(
                 f"{folder}: no such folder; ldt finetune RECIPE makes a run, hf download ID "
-                "--local-dir FOLDER fetches one of the hub, --model FOLDER names it"
+                "--local-dir FOLDER fetches one, --model FOLDER names it"
             )
         if model is None:
             log.info("model: %s -> %s", folder, os.path.relpath(os.path.realpath(folder)))
