@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from ldt.errors import DataError, listed, shown
+from ldt.io import records
 from ldt.io.records import Example
-from ldt.io.strict_json import texts
 
 # Fields of a document, and that of its summary beside it.
 PAIRS = {
@@ -47,26 +46,14 @@ def named(examples: Iterable[Example]) -> Iterator[Example]:
 def text(example: Example) -> str | list[str]:
     """The document of an example that `named` gave, or its documents."""
     value = example.fields.get("text")
-    if isinstance(value, list):
-        return texts(value, f"{example.where}: 'text'")
-    return _is_text(example, "text", value, tuple(PAIRS))
+    return (
+        records.texts(example, "text") if isinstance(value, list) else records.text(example, "text")
+    )
 
 
 def summary(example: Example) -> str:
     """The summary of an example that `named` gave."""
-    return _is_text(example, "summary", example.fields.get("summary"), TARGETS)
-
-
-def _is_text(example: Example, what: str, value: Any, names: tuple[str, ...]) -> str:
-    if value is None:
-        has = listed(name for name, value in example.fields.items() if value is not None)
-        would = f"{', '.join(names[:-1])} or {names[-1]}"
-        raise DataError(
-            f"{example.where}: no field with the {what}; it has {has}; expected {would}"
-        )
-    if not isinstance(value, str):
-        raise DataError(f"{example.where}: the {what} is {shown(value)}, expected text")
-    return value
+    return records.text(example, "summary")
 
 
 def _parted(document: Any) -> Any:

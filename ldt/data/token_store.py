@@ -86,8 +86,8 @@ def _key(tokenizer, data: CorpusSection, most: int | None) -> str:
 
 
 def _whole(at: Path, vocabulary: int) -> dict[str, Any] | None:
-    """What was left out of a source whose tokens are all there and as they were written; None of
-    another, whose files are removed where they are damaged."""
+    """Facts of a source whose tokens are all there and as they were written; None of another, whose
+    files are removed where they are damaged."""
     facts = at.with_name(_WHOLE)
     try:
         values = json.loads(facts.read_text("utf-8"))
