@@ -222,6 +222,7 @@ class Stretches(Sequence[Feature]):
         return _piece(self.ids, start, start + self.length, start + 1, index)
 
 
+@dataclass(eq=False)
 class Overlapping(Sequence[Feature]):
     """A text in overlapping sequences, so that every character is predicted from many before it.
 
@@ -236,8 +237,9 @@ class Overlapping(Sequence[Feature]):
     Source: Beltagy et al. 2020 (arXiv:2004.05150), section 4.2: sequences of 32,256, a step of 512.
     """
 
-    def __init__(self, ids: np.ndarray, length: int, step: int):
-        self.ids, self.length, self.step = ids, length, step
+    ids: np.ndarray
+    length: int
+    step: int
 
     def __len__(self) -> int:
         return 1 + -(-max(len(self.ids) - self.length, 0) // self.step)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ldt.data.near_duplicates import mixed
 from ldt.data.options import CorpusSection
 from ldt.errors import DataError, UserError
 from ldt.io import records, streams
@@ -206,10 +207,8 @@ def drawn(fingerprints: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     Returns:
         [documents] bool. Documents of the same content are on one side, whatever else there is.
     """
-    x = fingerprints.astype(np.uint64) ^ np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
-        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)  # the end of splitmix64
-    return x < np.uint64(int(fraction * 2**64))
+    seeded = fingerprints.astype(np.uint64) ^ np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
+    return mixed(seeded) < np.uint64(int(fraction * 2**64))
 
 
 def split(

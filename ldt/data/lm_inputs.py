@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
@@ -64,6 +65,7 @@ def masked(row: np.ndarray, masker: Masker, generator, see_all: bool, number: in
     }
 
 
+@dataclass(eq=False)
 class LmItems(Sequence[list[Feature]]):
     """Items of batches, each a list of rows. Masks depend on seed, epoch and number.
 
@@ -78,22 +80,18 @@ class LmItems(Sequence[list[Feature]]):
         fixed: the same masks in every epoch, and one row an item: for evaluation.
     """
 
-    def __init__(
-        self,
-        store: TokenStore,
-        documents: np.ndarray,
-        frame: Frame,
-        masker: Masker,
-        *,
-        max_length: int,
-        seed: int,
-        see_all: bool = False,
-        fixed: bool = False,
-    ):
-        self.store, self.documents, self.frame, self.masker = store, documents, frame, masker
-        self.room, self.max_length = max_length - 2, max_length
-        self.seed, self.see_all, self.fixed = seed, see_all, fixed
-        self.epoch = 0
+    store: TokenStore
+    documents: np.ndarray
+    frame: Frame
+    masker: Masker
+    _: KW_ONLY
+    max_length: int
+    seed: int
+    see_all: bool = False
+    fixed: bool = False
+
+    def __post_init__(self) -> None:
+        self.room, self.epoch = self.max_length - 2, 0
 
     @property
     def tokens(self) -> int:
@@ -130,8 +128,8 @@ class FullSentences(LmItems):
     section 4.2.
     """
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._ends = np.cumsum(self.store.lengths[self.documents] + 1)
 
     def __len__(self) -> int:
@@ -178,8 +176,8 @@ class WholeDocuments(LmItems):
     """Rows that hold one document, or a part of a longer one; an item has as many rows in a row as
     go into ``max_length`` tokens together. Rows do not see each other."""
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         rows = (
             ((place, start), min(self.room, length - start) + 2)
             for place, length in enumerate(self.store.lengths[self.documents].tolist())
@@ -203,6 +201,7 @@ class WholeDocuments(LmItems):
 PACKINGS: dict[str, type[LmItems]] = {"full_sentences": FullSentences, "document": WholeDocuments}
 
 
+@dataclass(eq=False)
 class Stream(IterableDataset):
     """Items made while they are read, again and again without end; nothing is on the disk.
 
@@ -211,7 +210,7 @@ class Stream(IterableDataset):
     one document.
 
     Args:
-        found: the sources.
+        sources: the files, in order.
         data: how they are read.
         tokenizer: of the model.
         masker: draws the masks.
@@ -221,23 +220,20 @@ class Stream(IterableDataset):
         see_all: whether the first token of a row has global attention.
     """
 
-    def __init__(
-        self,
-        found: Sequence[CorpusSource],
-        data: CorpusSection,
-        tokenizer,
-        masker: Masker,
-        *,
-        max_length: int,
-        seed: int,
-        part: int = 0,
-        parts: int = 1,
-        see_all: bool = False,
-    ):
+    sources: Sequence[CorpusSource]
+    data: CorpusSection
+    tokenizer: Any
+    masker: Masker
+    _: KW_ONLY
+    max_length: int
+    seed: int
+    part: int = 0
+    parts: int = 1
+    see_all: bool = False
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.found, self.data, self.tokenizer, self.masker = found, data, tokenizer, masker
-        self.frame, self.max_length, self.seed = Frame.of(tokenizer), max_length, seed
-        self.part, self.parts, self.see_all = part, parts, see_all
+        self.frame = Frame.of(self.tokenizer)
 
     def __iter__(self) -> Iterator[list[Feature]]:
         worker = get_worker_info()
@@ -262,7 +258,7 @@ class Stream(IterableDataset):
         warned = False
         while True:
             number = rejected = 0
-            for source in self.found:
+            for source in self.sources:
                 reader = Reader(source, self.data)
                 for text in reader:
                     if number % parts == part:

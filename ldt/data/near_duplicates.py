@@ -139,7 +139,7 @@ def _shingles(texts: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     offsets = np.cumsum(sizes) - sizes  # of each word in the letters of all words
     places = np.arange(sizes.sum()) - np.repeat(offsets, sizes)
     values = letters[inside].astype(np.uint64) * _FACTORS[places % len(_FACTORS)]
-    words = _mixed(np.add.reduceat(values, offsets)) if len(offsets) else values
+    words = mixed(np.add.reduceat(values, offsets)) if len(offsets) else values
     lengths = np.array([len(text) + 1 for text in texts])
     counts = np.diff(np.searchsorted(starts, np.cumsum(lengths)), prepend=0)
     has = counts >= LEAST_WORDS
@@ -151,7 +151,7 @@ def _shingles(texts: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         hashed += words[place : place + len(hashed)] * _FACTORS[place]
     whole = (document[: len(hashed)] == document[SHINGLE - 1 :]) & has[document[: len(hashed)]]
     each = counts[has] - SHINGLE + 1
-    return (_mixed(hashed)[whole] >> np.uint64(32)).astype(np.uint32), np.cumsum(each) - each, has
+    return (mixed(hashed)[whole] >> np.uint64(32)).astype(np.uint32), np.cumsum(each) - each, has
 
 
 def _least(shingles: np.ndarray, borders: np.ndarray) -> np.ndarray:
@@ -165,7 +165,7 @@ def _least(shingles: np.ndarray, borders: np.ndarray) -> np.ndarray:
     return least
 
 
-def _mixed(x: np.ndarray) -> np.ndarray:
+def mixed(x: np.ndarray) -> np.ndarray:
     """The end of splitmix64, [n] uint64."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
