@@ -6,7 +6,7 @@ itself, so training, evaluation and a split read alike; the functions below it l
 training set, and stop where labels can be meant in two ways.
 
 Blanks around a class are no part of it: ``cap `` is read as ``cap``. Otherwise classes stay as they
-are written; those that are nearly the same are told (`near`).
+are written; `ldt.data.profile` tells those that are nearly the same (`near`).
 """
 
 import ast
@@ -92,9 +92,9 @@ class Column:
         word = word or flag_word(value)
         fits = [pair for pair in self.pairs if word in pair[0] or word in pair[1]]
         if not fits:
-            before = f" as {next(iter(self.words))!r} at {self.first}" if self.words else ""
-            what = f"is {shown(value)}, expected yes or no in one pair of words{before}: {_OFFICE}"
-            raise DataError(f"{where}: label {path!r} {what}, …")
+            what = f"is {shown(value)}, expected yes or no in one pair of words: {_OFFICE}, …"
+            before = f"; {self.first} is {next(iter(self.words))!r}" if self.words else ""
+            raise DataError(f"{where}: label {path!r} {what}{before}")
         self.pairs, self.first = fits, self.first or where
         self.words.setdefault(str(value), str(word))
         return word in fits[0][0]
@@ -298,7 +298,7 @@ def _of_numbers(values: Values) -> str:
 
 
 def check_meaning(values: Values, reader: LabelReader) -> None:
-    """Stop where labels of a training set can be meant in two ways; tell of blanks around them.
+    """Stop where labels of a training set can be meant in two ways.
 
     Raises:
         AmbiguousLabels: texts that look like several classes, or numbers, in one; vectors of 0
@@ -319,16 +319,10 @@ def check_meaning(values: Values, reader: LabelReader) -> None:
             blanks = plural(column.blanks, "blank")
             why = "read as no; leave out documents where it is not known"
             log.warning("%s: %s beside yes and no in %r, %s", column.blank, blanks, path, why)
-    stray = [where for value, where in values if is_stray(value)]
-    if stray:
-        what = "with blanks around a class, which is read without them"
-        log.warning("%s: %s %s", stray[0], plural(len(stray), "label"), what)
 
 
 def count_classes(values: Values, golds: Sequence[Gold], reader: LabelReader) -> Counter[str]:
-    """The number of documents of each class; classes that differ by little are told in the log.
-
-    Fields and keys of objects that are never true count as 0.
+    """The number of documents of each class; 0 of fields and keys of objects that are never true.
 
     Args:
         values: the labels.
@@ -338,15 +332,8 @@ def count_classes(values: Values, golds: Sequence[Gold], reader: LabelReader) ->
     for value, _ in values:
         if isinstance(value, dict):
             counts.update(dict.fromkeys((str(name).strip() for name in value), 0))
-    places: dict[str, str] = {}
-    for gold, (_, where) in zip(golds, values, strict=True):
-        for name in [gold] if isinstance(gold, str) else gold if isinstance(gold, list) else ():
-            counts[name] += 1
-            places.setdefault(name, where)
-    for group in near(counts):
-        named = (f"{name!r} ({counts[name]:,}, first at {places.get(name)})" for name in group)
-        what = "classes that differ only in case, blanks or punctuation are learned as different"
-        log.warning("%s ones: %s", what, " beside ".join(named))
+    for gold in golds:
+        counts.update([gold] if isinstance(gold, str) else gold if isinstance(gold, list) else ())
     return counts
 
 

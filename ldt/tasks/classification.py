@@ -173,7 +173,6 @@ class Classification(Deciding, Weighted, ByLogits):
                         raise DataError(
                             f"{where}: label {name!r} is not in task.labels: {listed(names)}"
                         )
-            _warn_of_rare(counts, names)
         self.check_decisions(problem, names, data)
         return {
             **named_labels(names),
@@ -425,12 +424,6 @@ class Classification(Deciding, Weighted, ByLogits):
             flags[[names.index(name) for name in gold]] = True
             return flags
         return gold
-
-
-def _warn_of_rare(counts: Counter[str], names: list[str]) -> None:
-    rare = [f"{name!r} ({counts[name]})" for name in names if counts[name] < 2]
-    if rare:
-        log.warning("classes with one training document or none: %s", ", ".join(rare[:10]))
 
 
 def _constants(golds: Sequence[Any], config) -> dict[str, dict]:

@@ -126,9 +126,6 @@ class TokenClassification(Weighted, ByPlaces):
                 ", ".join(sorted(letters)),
             )
         types = self.labels or sorted(counts)
-        rare = [f"{name!r} ({counts[name]})" for name in types if counts[name] < 2]
-        if rare:
-            log.warning("types with one entity to train on or none: %s", ", ".join(rare[:10]))
         names = ["O", *(f"{kind}-{name}" for name in types for kind in "BI")]
         return named_labels(names)
 

@@ -46,7 +46,12 @@ _STOPS_BY = {"one_label", "unseen_label", "unlabelled"}
 _ENDS = {*_STOPS_BY, "stops", "ambiguous_labels", "unreadable", "unusable", "duplicate_id"}
 _COSTED = 2_000  # documents of a set that are encoded to tell the cost, at most
 _LONG = 30  # tokens of a document of a corpus from which on it is a copy if it stands twice
-_DETAILED = ("unevaluated_label", "small_evaluation")  # kinds that are told with their detail
+_DETAILED = (
+    "near_names",
+    "rare_label",
+    "unevaluated_label",
+    "small_evaluation",
+)  # kinds that are told with their detail
 _FEW = 5  # findings that a training tells before it begins
 
 
@@ -243,8 +248,7 @@ def _silence() -> Iterator[None]:
 def first_look(recipe: Recipe, examples: Mapping[str, Iterable[Example]]) -> list[str]:
     """The worst of what is wrong with labelled documents, a line each, found without delay.
 
-    Copies are found, by hash alone, and classes that are not evaluated; `check` looks at all else.
-    What else is wrong with classes is told where the task learns them.
+    Copies are found, by hash alone, and what is wrong with classes; `check` looks at all else.
     """
     task, data = recipe.task, recipe.data
     profiles = {name: Profile(name) for name in examples}
@@ -257,6 +261,7 @@ def first_look(recipe: Recipe, examples: Mapping[str, Iterable[Example]]) -> lis
         train.find_copies()
     else:
         compare_copies(train, evaluation)
+        find_class_faults(train, evaluation if len(evaluation) else None)
         if len(evaluation) and train.classes.counts:
             find_unevaluated(train, len(evaluation), evaluation.classes.counts)
     return brief(f for profile in profiles.values() for f in profile.findings())

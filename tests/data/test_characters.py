@@ -95,7 +95,7 @@ def test_text_that_cannot_be_used_is_told(tmp_path):
     name = str(tmp_path / "short")
     with pytest.raises(DataError, match="1 bytes to eval on, 2 are needed"):
         part_texts(section(train=name, eval_fraction=0.1), "bytes")
-    with pytest.raises(UserError, match="no such file; there is"):
+    with pytest.raises(UserError, match="no such file, did you mean 'short'"):
         part_texts(section(train=str(tmp_path / "shrt")), "bytes")
     (tmp_path / "cut.bz2").write_bytes(bz2.compress(b"a" * 99)[:-9])
     with pytest.raises(DataError, match=r"cut\.bz2: the bz2 data are damaged or cut off"):

@@ -1,5 +1,4 @@
 import json
-import logging
 import math
 import subprocess
 import sys
@@ -147,16 +146,6 @@ def test_keys_that_do_not_go_together_are_recipe_errors(fields, label, message):
         found[0].fields["label"] = "x"
     with pytest.raises(RecipeError, match=message):
         task.learn(found, DataSection(label=label))
-
-
-def test_classes_with_one_document_or_none_are_warned_of(caplog):
-    with caplog.at_level(logging.WARNING, "ldt"):
-        learnt("a", "a", "b", task=Classification(labels=["a", "b", "c"]))
-    (record,) = caplog.records
-    assert record.getMessage() == "classes with one training document or none: 'b' (1), 'c' (0)"
-    caplog.clear()
-    learnt("a", "a", "b", "b")
-    assert caplog.records == []
 
 
 def test_a_label_unseen_in_training_is_found_before_it_with_its_count():
