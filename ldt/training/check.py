@@ -46,12 +46,8 @@ _STOPS_BY = {"one_label", "unseen_label", "unlabelled"}
 _ENDS = {*_STOPS_BY, "stops", "ambiguous_labels", "unreadable", "unusable", "duplicate_id"}
 _COSTED = 2_000  # documents of a set that are encoded to tell the cost, at most
 _LONG = 30  # tokens of a document of a corpus from which on it is a copy if it stands twice
-_DETAILED = (
-    "near_names",
-    "rare_label",
-    "unevaluated_label",
-    "small_evaluation",
-)  # kinds that are told with their detail
+# Kinds that are told with their detail.
+_DETAILED = {"near_names", "rare_label", "unevaluated_label", "small_evaluation"}
 _FEW = 5  # findings that a training tells before it begins
 
 
