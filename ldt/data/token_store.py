@@ -110,7 +110,7 @@ def _checksums(at: Path, vocabulary: int) -> list[int]:
     Raises:
         ValueError: an id that is none of the vocabulary.
     """
-    sums = []
+    sums: list[int] = []
     for path in (row_file(at), list_file(at)):
         crc = 0
         with path.open("rb") as file:
