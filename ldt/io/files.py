@@ -153,19 +153,17 @@ def damage(folder: Path, *, hashes: bool = True) -> str | None:
         return f"{MANIFEST} is missing"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return f"{MANIFEST} cannot be read"
-    for name, size, _ in listed:
+    for name, size, sha256 in listed:
         path = folder / name
         if not path.is_file():  # a pipe in its place would be waited for
             return f"{name} is missing"
         if path.stat().st_size != size:
             return f"{name} has {path.stat().st_size:,} bytes, not {size:,}"
-    for name, _, sha256 in listed if hashes else ():
         try:
-            actual = digest(folder / name)
+            if hashes and digest(path) != sha256:
+                return f"{name} has changed since it was saved (sha256)"
         except OSError as error:
             return f"{name} cannot be read: {error.strerror}"
-        if actual != sha256:
-            return f"{name} has changed since it was saved (sha256)"
     return None
 
 
@@ -196,18 +194,12 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
-def is_write_error(error: Exception) -> bool:
-    """True if an exception of saving is about the disk; torch has no type of its own for it."""
-    if isinstance(error, OSError | SafetensorError):
-        return True
-    return any(text in str(error) for text in _TORCH_WRITE)
-
-
-def unwritten(error: Exception) -> str:
-    """The words of a message about an exception of saving."""
+def unwritten(error: Exception) -> str | None:
+    """The words of a message about an exception of saving; None of one that is not about the disk,
+    for which torch has no type of its own."""
     if any(text in str(error) for text in _TORCH_WRITE):
         return "the disk did not take all of a file"
-    return str(error) or repr(error)
+    return str(error) or repr(error) if isinstance(error, OSError | SafetensorError) else None
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -259,10 +251,8 @@ def _lives(number: int, since: float) -> bool:
         process = psutil.Process(number)
         ended = process.status() == psutil.STATUS_ZOMBIE
         return not ended and process.create_time() <= since + _LEEWAY
-    except psutil.AccessDenied:
-        return True
-    except (psutil.Error, ValueError, OverflowError):
-        return False
+    except (psutil.Error, ValueError, OverflowError) as error:
+        return isinstance(error, psutil.AccessDenied)
 
 
 def require_space(
@@ -373,11 +363,12 @@ class Lock:
         return owner if isinstance(owner, dict) else {}
 
     def _busy(self, owner: dict[str, Any]) -> str:
-        who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"
-        message = f"{self.folder}: {who} trains here since {owner.get('started', '?')}; "
-        if owner.get("host", socket.gethostname()) != socket.gethostname():
-            return message + f"if it is gone, delete {self._owner}"
-        return message + "wait for it, or choose another training.output_dir"
+        pid, host, started = (owner.get(key, "?") for key in ("pid", "host", "started"))
+        would_do = "wait for it, or choose another training.output_dir"
+        if host not in ("?", socket.gethostname()):
+            would_do = f"if it is gone, delete {self._owner}"
+        who = f"process {pid} on {host} trains here since {started}"
+        return f"{self.folder}: {who}; {would_do}"
 
 
 def holder(folder: Path) -> dict[str, Any] | None:
@@ -502,11 +493,10 @@ def check_new_folder(target: Path, source: Path, overwrite: bool) -> None:
     remove_abandoned(place)
     if Path(os.path.realpath(place)) in (here, *here.parents):
         raise UserError(f"{target} is or holds the source; name another target")
-    if place.exists() or place.is_symlink():
-        if not overwrite:
-            raise UserError(f"{target} exists already; --overwrite replaces it")
-        if not place.is_dir() or not (place / "config.json").is_file():
-            raise UserError(f"{target} is not a model, which --overwrite would replace")
+    if os.path.lexists(place) and not overwrite:
+        raise UserError(f"{target} exists already; --overwrite replaces it")
+    if os.path.lexists(place) and not (place / "config.json").is_file():
+        raise UserError(f"{target} is not a model, which --overwrite would replace")
     parent = existing(place.parent)
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise UserError(f"{target}: {parent} is not a folder that can be written to")

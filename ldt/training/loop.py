@@ -307,7 +307,7 @@ class _Training:
                 run.finish(folder, also, hashes=weights, finished=finished)
         except Exception as error:
             trainer.check_folder()
-            if not files.is_write_error(error):
+            if files.unwritten(error) is None:
                 raise
             raise ResourceError(
                 f"{run}: the trained model cannot be saved: {files.unwritten(error)}; "

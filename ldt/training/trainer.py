@@ -326,7 +326,7 @@ class Trainer(ItemTrainer):
                     checkpoints.require_space(run)
                 self._fill(folder)
             except Exception as error:
-                if not files.is_write_error(error):
+                if files.unwritten(error) is None:
                     raise
                 failure = error
             # One process seals the folder, when all have written their parts.
