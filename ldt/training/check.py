@@ -258,8 +258,6 @@ def first_look(recipe: Recipe, examples: Mapping[str, Iterable[Example]]) -> lis
     else:
         compare_copies(train, evaluation)
         find_class_faults(train, evaluation if len(evaluation) else None)
-        if len(evaluation) and train.classes.counts:
-            find_unevaluated(train, len(evaluation), evaluation.classes.counts)
     return brief(f for profile in profiles.values() for f in profile.findings())
 
 
