@@ -33,7 +33,6 @@ from ldt.inference.stream import (
     Answering,
     DocumentEncoder,
     DocumentPredictor,
-    LocalExecutor,
     Pipeline,
     Refuse,
 )
@@ -218,7 +217,7 @@ class Engine:
         executor: Any = self._workers
         if executor is None:
             exact = self.agreement.exact if self.agreement else None
-            executor = LocalExecutor(Answering(self.model, size, exact), lock)
+            executor = Answering(self.model, size, exact, lock)
         return Pipeline(self.model, executor, size, agreement=self.agreement, lock=lock, **options)
 
     def busy(self) -> bool:

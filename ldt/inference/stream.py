@@ -75,18 +75,42 @@ def untold(windows: int, tokens: int) -> None:
 class Answering:
     """Answers of groups of documents, one group after the other.
 
+    As the executor of a `Pipeline` it answers a group as it is given; like
+    `ldt.inference.executor.Workers` it gives groups back in the order in which they came.
+
     Args:
         batch_tokens: most tokens of a batch, padding included; a longer window is run alone.
         exact: another predictor, for the first documents of a run; it is let go of after
             the first group that is not compared to its end, as none behind it is compared.
+        lock: is held while the model runs for a pipeline.
+
+    Attributes:
+        tell: is called with windows and tokens that have been run for a pipeline; with less than
+            none where they have to be run again.
     """
 
     def __init__(
-        self, model: DocumentPredictor, batch_tokens: int, exact: DocumentPredictor | None = None
+        self,
+        model: DocumentPredictor,
+        batch_tokens: int,
+        exact: DocumentPredictor | None = None,
+        lock: AbstractContextManager[Any] = nullcontext(),  # noqa: B008  # which keeps nothing
     ):
-        self.model, self.exact = model, exact
+        self.model, self.exact, self.lock = model, exact, lock
+        self.tell: Tell = untold
         self.batch_tokens = batch_tokens
         self.fitting = batch_tokens  # of them, what the memory holds
+
+    def put(self, documents: Sequence[Document], compared: int) -> Iterable[Answered]:
+        """Answer a group."""
+        with self.lock:
+            return [self(documents, compared, self.tell)]
+
+    def rest(self) -> Iterable[Answered]:
+        """Nothing: whoever gave a group has its answers."""
+        return ()
+
+    ready = rest
 
     def __call__(
         self, documents: Sequence[Document], compared: int = 0, tell: Tell = untold
@@ -174,40 +198,6 @@ def batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:
         yield batch
 
 
-class LocalExecutor:
-    """Executor of groups in this process, which answers a group as it is given.
-
-    Like `ldt.inference.executor.Workers` it gives groups back in the order in which they came, each
-    once.
-
-    Args:
-        lock: is held while the model runs.
-
-    Attributes:
-        tell: is called with windows and tokens that have been run; with less than none where they
-            have to be run again.
-    """
-
-    def __init__(
-        self,
-        answering: Answering,
-        lock: AbstractContextManager[Any] = nullcontext(),  # noqa: B008  # which keeps nothing
-    ):
-        self.answering, self.lock = answering, lock
-        self.tell: Tell = untold
-
-    def put(self, documents: Sequence[Document], compared: int) -> Iterable[Answered]:
-        """Answer a group."""
-        with self.lock:
-            return [self.answering(documents, compared, self.tell)]
-
-    def ready(self) -> Iterable[Answered]:
-        """Nothing: whoever gave a group has its answers."""
-        return ()
-
-    rest = ready
-
-
 @dataclass
 class Counts:
     """Progress of a run.
@@ -267,7 +257,7 @@ class Pipeline:
 
     Args:
         model: makes inputs of documents.
-        executor: `LocalExecutor`, or `ldt.inference.executor.Workers`: answers groups of documents.
+        executor: `Answering`, or `ldt.inference.executor.Workers`: answers groups of documents.
         batch_tokens: most tokens of a batch, padding included; a longer window is run alone.
         refuse: is called with a record that cannot be used, and why; None raises.
         beside: makes what an answer has of its record; a DataError where the record lacks it.

@@ -1,6 +1,6 @@
 """Answers of a pipeline, written to a sink."""
 
-from ldt.inference.stream import Answering, LocalExecutor, Pipeline
+from ldt.inference.stream import Answering, Pipeline
 
 
 class Sink:
@@ -29,9 +29,7 @@ class Sink:
 def answer_all(records, model, sink, *, batch_tokens, executor=None, agreement=None, **options):
     """Write the answers of all records, group by group; the counts of the run."""
     if executor is None:
-        executor = LocalExecutor(
-            Answering(model, batch_tokens, agreement.exact if agreement else None)
-        )
+        executor = Answering(model, batch_tokens, agreement.exact if agreement else None)
     pipeline = Pipeline(model, executor, batch_tokens, agreement=agreement, **options)
     for group in pipeline.answer(records, sink if hasattr(sink, "has") else None):
         sink.write(group)

@@ -26,7 +26,7 @@ from ldt.inference.engine import ModelMaker, read_recipe
 from ldt.inference.executor import Seat, Workers
 from ldt.inference.options import PredictOptions
 from ldt.inference.predict import predict
-from ldt.inference.stream import Answering, LocalExecutor
+from ldt.inference.stream import Answering
 from ldt.io.records import Example
 
 TWO = [Seat("cpu", 1)] * 2
@@ -284,7 +284,7 @@ def test_a_model_that_was_sent_answers_as_the_one_here(
     group = [(example, inputs.encode(example)) for example in examples]
     compared = 5 if precision == "int8" else 0
     model, exact = run.predictor(precision)
-    (here,) = LocalExecutor(Answering(model, 256, exact)).put(group, compared)
+    (here,) = Answering(model, 256, exact).put(group, compared)
     sent, documents_sent = pickle.loads(pickle.dumps((run, group)))
     products = {kind: not taken for kind, taken in matmul.choices().items()}
     with ExitStack() as stack:
