@@ -248,8 +248,8 @@ class _Run:
             broken, refuse = self.rejects.write, self.rejects.refuse
         file = sink if isinstance(sink, AnswerFile) else None
         records = partial(prefetch, documents, busy=engine.busy) if waits else documents
-        with progress_line(shown=file is not None) as tell:
-            pipeline = engine.pipeline(refuse=refuse, beside=beside, progress=tell)
+        with progress_line(shown=file is not None) as progress:
+            pipeline = engine.pipeline(refuse=refuse, beside=beside, progress=progress)
             for group in pipeline.answer(records(on_error=broken), file):
                 sink.write(group)
         facts = {"records": documents.count} if self.shard else {}

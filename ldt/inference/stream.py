@@ -28,7 +28,6 @@ log = logging.getLogger("ldt")
 
 LOOKAHEAD_BATCHES = 4
 LOOKAHEAD_DOCUMENTS = 256
-TOLD = 1.0  # seconds, at least, between two calls of `Pipeline.progress`
 
 Feature = dict[str, Any]
 Document = tuple[Example, list[Feature]]  # with its inputs
@@ -261,7 +260,7 @@ class Pipeline:
         batch_tokens: most tokens of a batch, padding included; a longer window is run alone.
         refuse: is called with a record that cannot be used, and why; None raises.
         beside: makes what an answer has of its record; a DataError where the record lacks it.
-        progress: is called after a batch, unless it was called just before.
+        progress: (called after a batch, seconds between two calls at least).
         agreement: with another predictor, whose answers for the first documents are to be the same.
         lock: is held while inputs are made.
     """
@@ -271,7 +270,7 @@ class Pipeline:
     batch_tokens: int
     refuse: Refuse | None = None
     beside: Beside | None = None
-    progress: Callable[[Counts], None] = lambda counts: None
+    progress: tuple[Callable[[Counts], None], float] | None = None
     agreement: Agreement | None = None
     lock: AbstractContextManager[Any] = field(default_factory=nullcontext)
     counts: Counts = field(default_factory=Counts)
@@ -336,9 +335,10 @@ class Pipeline:
     def _tell(self, windows: int, tokens: int) -> None:
         self.counts.windows += windows
         self.counts.tokens += tokens
-        if (now := time.monotonic()) - self._told >= TOLD:
+        now = time.monotonic()
+        if self.progress and now - self._told >= self.progress[1]:
             self._told = now
-            self.progress(self.counts)
+            self.progress[0](self.counts)
 
     def _end(self) -> Iterator[list[Answer]]:
         """Wait for all answers, also those held back."""

@@ -84,8 +84,9 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def progress_line(shown: bool) -> Iterator[Callable[[Any], None]]:
-    """Yield a function to call after every batch with the work, whose ``rate()`` is its progress.
+def progress_line(shown: bool) -> Iterator[tuple[Callable[[Any], None], float]]:
+    """Yield a function to call with the work, whose ``rate()`` is its progress, and the seconds
+    from one call to the next.
 
     On a terminal a line counts and is gone at the end, with ``shown``, which is False where answers
     appear there. What is no terminal gets a line of the log every half minute.
@@ -93,14 +94,13 @@ def progress_line(shown: bool) -> Iterator[Callable[[Any], None]]:
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
-    heartbeat = Heartbeat("")
     if not sys.stderr.isatty():
-        yield lambda work: log.info("%s", work.rate()) if heartbeat.due() else None
+        yield lambda work: log.info("%s", work.rate()), EVERY
     elif not shown:
-        yield lambda work: None
+        yield lambda work: None, EVERY
     else:
         columns = SpinnerColumn(), TextColumn("{task.description}", markup=False)
         console = Console(stderr=True, highlight=False)
         with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bar:
             line = bar.add_task("", total=None)
-            yield lambda work: bar.update(line, description=work.rate())
+            yield lambda work: bar.update(line, description=work.rate()), 1.0
