@@ -6,14 +6,12 @@ import torch
 
 from ldt.attention import (
     BACKENDS,
-    POOLED,
     POOLINGS,
     Layout,
     reference,
     sliding_window_attention,
 )
-from ldt.attention.pooled import reference as pooled_reference
-from ldt.attention.pooled.cells import Cells
+from ldt.attention.cells import Cells
 
 # lengths, window, dim of a head, and what else the pattern has; padding inside of documents, unless
 # "holes" says no: then windows alone are checked; "share" of global tokens
@@ -59,9 +57,8 @@ def check(kind, case, dtype, device, names):
         A row for each operation and backend; ``ok`` says if all is well.
     """
     runs, about = _windows(case, device) if kind == "windows" else _cells(case, device)
-    definition, modules = (reference, BACKENDS) if kind == "windows" else (pooled_reference, POOLED)
-    chosen = {name: modules[name] for name in names if name in modules}
-    yield from checked(runs, definition, chosen, about, dtype)
+    chosen = {name: BACKENDS[name] for name in names if name in BACKENDS}
+    yield from checked(runs, reference, chosen, about, dtype)
 
 
 def _windows(case, device):

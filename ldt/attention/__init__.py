@@ -1,6 +1,5 @@
 """Attention over packed documents, by the backend of a name in `BACKENDS`."""
 
-import inspect
 import logging
 from functools import cache
 from importlib.util import find_spec
@@ -8,19 +7,18 @@ from types import ModuleType
 
 import torch
 
-from ldt.attention import blocked, loop, ops, padded, reference, triton
+from ldt.attention import blocked, ops, padded, reference, triton
+from ldt.attention.blocked import band_probabilities, global_probabilities
+from ldt.attention.cells import POOLINGS, Cells
 from ldt.attention.derivatives import refuse_transforms
 from ldt.attention.layout import Layout, per_head
 from ldt.attention.matmul import project
-from ldt.attention.pooled import POOLED, POOLINGS, pooled_attention
-from ldt.attention.probabilities import band_probabilities, global_probabilities
 from ldt.attention.triton import devices
 
 log = logging.getLogger("ldt")
 
 __all__ = [
     "BACKENDS",
-    "POOLED",
     "POOLINGS",
     "Layout",
     "band_probabilities",
@@ -35,27 +33,9 @@ __all__ = [
     "sliding_window_attention",
 ]
 
-# Each has sliding_window_attention, global_attention and projected_global_attention as reference.py
-# defines them; relative positions where the first has the argument ``relative``; ``full_attention``
-# where the last has a faster form for all rows. The second level's are in `POOLED`.
-BACKENDS: dict[str, ModuleType] = {
-    "reference": reference,
-    "loop": loop,
-    "blocked": blocked,
-    "triton": triton,
-}
-
-
-def _with(name):
-    """Names of the backends whose sliding windows take an argument."""
-    return tuple(
-        backend
-        for backend, module in BACKENDS.items()
-        if name in inspect.signature(module.sliding_window_attention).parameters
-    )
-
-
-RELATIVE, BIASED = _with("relative"), _with("bias")
+# Each has the functions that reference.py defines.
+BACKENDS: dict[str, ModuleType] = {"reference": reference, "blocked": blocked, "triton": triton}
+PLAIN = ("reference", "blocked")  # those with relative positions and biases
 
 
 def sliding_window_attention(
@@ -98,17 +78,19 @@ def sliding_window_attention(
     if layout.rows is not None:
         return padded.sliding_window_attention(q, k, v, layout, window)
     arguments = {"window": window, "dilation": dilations, "causal": causal, "dropout": dropout}
+    if relative is None and bias is None:
+        if compiling:
+            return ops.band(q, k, v, layout, window, dilations, causal, dropout, seed, backend)
+        attend = _function("sliding_window_attention", backend, q)
+        return attend(q, k, v, layout, **arguments, seed=seed)
+    attend = _function("sliding_window_attention", backend, q, plain=True)
     if relative is not None:
-        _check_relative(relative, q, window, causal)
-        # Left out of a compiled graph.
-        attend = torch.compiler.disable(_only(backend, RELATIVE, "relative positions"))
-        return attend(q, k, v, layout, **arguments, seed=seed, relative=relative)
-    if bias is not None:
-        attend = _only(backend, BIASED, "biases")
-        return attend(q, k, v, layout, **arguments, seed=seed, bias=bias)
-    if compiling:
-        return ops.band(q, k, v, layout, window, dilations, causal, dropout, seed, backend)
-    return _module(backend, q).sliding_window_attention(q, k, v, layout, **arguments, seed=seed)
+        attend = torch.compiler.disable(attend)  # left out of a compiled graph
+        offsets = (1 if causal else 2) * (window // 2) + 1
+        wanted = [[*q.shape], [q.shape[1], offsets, q.shape[2]]]
+        if wanted != (shapes := [[*x.shape] for x in relative]):
+            raise ValueError(f"relative positions need queries and a table {wanted}, got {shapes}")
+    return attend(q, k, v, layout, **arguments, seed=seed, relative=relative, bias=bias)
 
 
 def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0, backend="auto"):
@@ -120,11 +102,14 @@ def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0, backend="
     """
     if layout.rows is not None:
         return padded.global_attention(q, x, key, value, layout)
-    module, arguments = _module(backend, q), {"dropout": dropout, "seed": seed}
-    if not callable(key) and not callable(value):
-        return module.global_attention(q, x, key, value, layout, **arguments)
-    k, v = (project(part, x).unflatten(1, q.shape[1:]) for part in (key, value))
-    return module.projected_global_attention(q, k, v, layout, **arguments)
+    name = "global_attention"
+    if callable(key) or callable(value):
+        name = "projected_global_attention"
+        keys_and_values = [project(part, x).unflatten(1, q.shape[1:]) for part in (key, value)]
+    else:
+        keys_and_values = [x, key, value]
+    attend = _function(name, backend, q)
+    return attend(q, *keys_and_values, layout, dropout=dropout, seed=seed)
 
 
 def fill_global_rows(out, x, query, key, value, layout, *, dropout=0.0, seed=0, backend="auto"):
@@ -180,11 +165,8 @@ def fill_projected_rows(out, q, k, v, layout, *, dropout=0.0, seed=0, bias=None,
     index = layout.global_index
     if not len(index):
         return out.clone()
-    arguments = {"dropout": dropout, "seed": seed}
-    attend = _module(backend, q).projected_global_attention
-    if bias is not None:
-        attend = _only(backend, BIASED, "biases", "projected_global_attention")
-        arguments["bias"] = bias
+    arguments = {"dropout": dropout, "seed": seed} | ({} if bias is None else {"bias": bias})
+    attend = _function("projected_global_attention", backend, q, plain=bias is not None)
     return out.index_copy(0, index, attend(q.index_select(0, index), k, v, layout, **arguments))
 
 
@@ -205,9 +187,64 @@ def full_attention(q, k, v, layout, *, dropout=0.0, seed=0, backend="auto"):
     if torch.compiler.is_compiling() or layout.key_padding_mask is not None:
         none = q.new_zeros(q.shape)
         return fill_projected_rows(none, q, k, v, layout, **arguments, backend=backend)
-    module = _module(backend, q)
-    attend = getattr(module, "full_attention", module.projected_global_attention)
-    return attend(q, k, v, layout, **arguments)
+    return _function("full_attention", backend, q)(q, k, v, layout, **arguments)
+
+
+def pooled_attention(
+    q, k, v, weight, layout, *, pooling, size, stride, window, dropout=0.0, seed=0, backend="auto"
+):
+    """Attention of every token to pooled keys and values, in a window wider than the first level's.
+
+    Args:
+        q, k, v: [total, heads, dim], or functions that return them. q is asked for last, and can
+            have the memory of k and v.
+        weight: of the shape of the pooling's `initial`, None where that is None.
+        layout: of the packed tokens; no document shares a cell with another.
+        pooling: a name in `POOLINGS`.
+        size, stride: of the `Cells`, in tokens.
+        window: tokens in reach on both sides together, see `reference.cell_attention`.
+        dropout, seed, backend: as in `sliding_window_attention`.
+
+    Returns:
+        [total, heads, dim]; zeros at padding, at global tokens, and where no cell is in reach.
+
+    Raises:
+        ValueError: a number or name that has no meaning.
+    """
+    check_pooling(pooling, size, stride, window)
+    pattern = {"pooling": pooling, "size": size, "stride": stride, "window": window}
+    if layout.rows is not None:
+        return padded.pooled_attention(*map(_given, (q, k, v)), weight, layout, **pattern)
+    if torch.compiler.is_compiling():
+        # An operator takes tensors alone, so all three are in memory at once here.
+        options = *pattern.values(), dropout, seed, backend
+        return ops.pooled(*map(_given, (q, k, v)), weight, layout, *options)
+    # k and v are pooled, and let go, before q is made: not all three are in memory at once.
+    cells = Cells(layout, size, stride)
+    keys, values = _pool(backend, pooling, _given(k), _given(v), weight, cells)
+    q = _given(q)
+    attend = _function("cell_attention", backend, q)
+    return attend(q, keys, values, cells, window=window, dropout=dropout, seed=seed)
+
+
+def _given(x):
+    return x() if callable(x) else x
+
+
+def _pool(backend, pooling, k, v, weight, cells):
+    # A function of its own, so that k and v are freed when it returns.
+    return _function("pool", backend, k)(pooling, k, v, weight, cells)
+
+
+def check_pooling(pooling, size, stride, window):
+    """Raise a ValueError that names the key of the config, unless all of them have a meaning."""
+    if pooling not in POOLINGS:
+        raise ValueError(f"pooling must be {', '.join(POOLINGS)}, got {pooling!r}")
+    for name, value in (("pooling_size", size), ("pooling_stride", stride)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if window < 2 or window % 2:
+        raise ValueError(f"pooling_window must be even and at least 2, got {window}")
 
 
 def choose(device, dtype, dim=64):
@@ -240,37 +277,18 @@ def _say_once(why):
     log.warning("attention runs on the GPU without its kernels (blocked): %s", why)
 
 
-def _check_relative(relative, q, window, causal):
-    query, table = relative
-    offsets = window // 2 + 1 if causal else window + 1
-    heads, dim = q.shape[1:]
-    if query.shape != q.shape or table.shape != (heads, offsets, dim):
-        raise ValueError(
-            f"relative positions need queries {list(q.shape)} and a table {[heads, offsets, dim]}, "
-            f"got {list(query.shape)} and {list(table.shape)}"
-        )
-
-
-def _only(backend, names, what, function="sliding_window_attention"):
-    """A function of a backend of ``names``, those that have ``what``."""
-    if backend not in ("auto", *names):
-        raise ValueError(
-            f"attention backend {backend!r} has no {what}; auto, {', '.join(names)} have"
-        )
-    backend = "blocked" if backend == "auto" else backend
-    refuse_transforms(backend)
-    return getattr(BACKENDS[backend], function)
-
-
 @cache
 def _has_triton():
     return find_spec("triton") is not None
 
 
-def _module(backend, q):
+def _function(name, backend, q, plain=False):
+    """The function ``name`` of a backend, ``plain`` one of those in `PLAIN`, for tensors like q."""
     if backend == "auto":
-        backend = automatic(q)
-    if backend not in BACKENDS:
-        raise ValueError(f"attention backend must be auto, {', '.join(BACKENDS)}, got {backend!r}")
+        backend = "blocked" if plain else automatic(q)
+    names = PLAIN if plain else BACKENDS
+    if backend not in names:
+        of = " for relative positions and biases" if plain else ""
+        raise ValueError(f"attention backend must be auto, {', '.join(names)}{of}, got {backend!r}")
     refuse_transforms(backend)
-    return BACKENDS[backend]
+    return getattr(BACKENDS[backend], name)

@@ -1,4 +1,4 @@
-"""Computations of one block that both passes of attention in blocks share, on scratch memory."""
+"""Attention of blocks of queries to blocks of keys, forward and backward, on scratch memory."""
 
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -7,7 +7,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from ldt.attention import parallel
+from ldt.attention.derivatives import first_order, is_unread
 from ldt.attention.dropout import kept
+from ldt.attention.matmul import fast_matmul
 
 BLOCK = 96  # queries at a time: of fewer, products are slow; scores of more overflow a core's cache
 SHORT = 128  # of a short document, which has less keys: two threads share 512 tokens evenly
@@ -276,3 +278,109 @@ class Work:
             keys = torch.cat([self.key_codes[:, block.extra], keys], 1)
         out = self.mask[: probs.numel()].view(probs.shape)
         return kept(queries, keys, self.drop.probability, self.codes, out)
+
+
+class Blocked(torch.autograd.Function):
+    """Softmax attention of every block; zeros in rows of q that no block holds."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, blocks, reach, drop, query=None, table=None, bias=None):
+        ctx.save_for_backward(q, k, v, query, table, bias)
+        ctx.rest = blocks, reach, drop
+        if is_unread():
+            return q.new_empty(q.shape)
+        out = q.new_zeros(q.shape)
+        works = Works(q, k, v, *ctx.rest, query, table, bias, forward=True)
+
+        def attend(work, block):
+            rows = out[block.rows]
+            rows.copy_(work.attend(block))
+            if block.muted is not None:
+                rows.index_fill_(0, block.muted, 0)
+
+        with fast_matmul(q):
+            works.run(attend, blocks)
+        return out.div_(1 - drop.probability) if drop else out
+
+    @staticmethod
+    @first_order
+    def backward(ctx, grad):
+        q, k, v, query, table, bias = ctx.saved_tensors
+        blocks, _, drop = ctx.rest
+        works = Works(q, k, v, *ctx.rest, query, table, bias, forward=False)
+        dq, dk, dv = q.new_zeros(q.shape), _Sum(k), _Sum(v)
+        dquery = None if query is None else query.new_zeros(query.shape)
+        dtable = None if table is None else torch.zeros_like(wide(table))
+        dbias = None if bias is None else torch.zeros_like(bias)
+        in_order = parallel.InOrder()  # or the sums of keys would depend on who is done first
+
+        def pull(work, place, block):
+            queries, seen = work.queries(block), work.keys(block)
+            probs = work.probs(block, queries, seen)  # [heads, b, keys]
+            up = grad[block.rows]
+            if block.muted is not None:
+                up = up.index_fill(0, block.muted, 0)
+            up = wide(up.transpose(0, 1))  # [heads, b, dim]
+            if drop:
+                up = up / (1 - drop.probability)
+            part = torch.bmm(up, work.values(block).transpose(1, 2), out=work.second(probs))
+            dropped = probs
+            if drop:
+                mask = work.kept(block, probs)
+                part.mul_(mask)
+                dropped = mask.mul_(probs)
+            values = torch.bmm(dropped.transpose(1, 2), up)
+            torch._softmax_backward_data(part, probs, -1, probs.dtype, grad_input=part)
+            if dbias is not None:
+                width = block.biased
+                dbias[block.rows, :, :width] = part[:, :, :width].transpose(0, 1) * work.scale
+            keys = torch.bmm(part.transpose(1, 2), queries.mul_(work.scale))
+            rows = torch.bmm(part, seen, out=queries).mul_(work.scale)
+            dq[block.rows] = rows.transpose(0, 1)
+            offsets = None
+            if table is not None:
+                far = work.by_offset(part, block).mul_(work.scale)  # [heads, b, offsets]
+                dquery[block.rows] = torch.bmm(far, work.table).transpose(0, 1)
+                offsets = torch.bmm(far.transpose(1, 2), wide(query[block.rows].transpose(0, 1)))
+
+            def add():
+                dv.add(block, values)
+                dk.add(block, keys)
+                if offsets is not None:
+                    dtable.add_(offsets)
+
+            in_order(place, add)
+
+        with fast_matmul(q):
+            works.run(lambda work, each: pull(work, *each), enumerate(blocks))
+        if table is not None:
+            dtable = dtable.to(table.dtype)
+        return dq, dk.total(), dv.total(), None, None, None, dquery, dtable, dbias
+
+
+class _Sum:
+    """Sum of the blocks' gradients of their keys, in float32 at least; apart those of a document's
+    global keys, which every block adds to."""
+
+    def __init__(self, like):
+        self._dtype = like.dtype
+        self._keys = torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))
+        self._extra = {}  # id of a block's extra -> the tokens, and their sum
+
+    def add(self, block, part):
+        """``part`` [heads, keys, dim] of a block's keys."""
+        part, x = part.transpose(0, 1), 0
+        if block.extra is not None:
+            x = len(block.extra)
+            if id(block.extra) not in self._extra:
+                self._extra[id(block.extra)] = block.extra, part[:x].clone()
+            else:
+                self._extra[id(block.extra)][1].add_(part[:x])
+        self._keys[block.keys] += part[x:]
+
+    def total(self):
+        """[tokens, heads, dim]."""
+        if self._extra:
+            tokens, sums = map(torch.cat, zip(*self._extra.values(), strict=True))
+            self._keys.index_add_(0, tokens, sums)
+        return self._keys.to(self._dtype)

@@ -6,19 +6,19 @@ scratch memory that every block uses again. The backward pass computes the proba
 nothing but q, k and v is kept for it. Blocks of half precision are computed in float32.
 """
 
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ldt.attention import parallel
-from ldt.attention.block import Block, Reach, Works, queries_at_once, wide
-from ldt.attention.derivatives import first_order, is_unread
+from ldt.attention.block import BLOCK, SHORT, Block, Blocked, Reach, queries_at_once, wide
+from ldt.attention.cells import POOLINGS, Cells
+from ldt.attention.derivatives import first_order
 from ldt.attention.dropout import Dropout, dropout_mask
 from ldt.attention.layout import Layout, per_head
-from ldt.attention.matmul import choices, fast_matmul, linear
+from ldt.attention.matmul import choices, fast_matmul, linear, project
 
 ALIGN = 16  # global keys in front of a slab are padded to this many: unaligned rows are slow
 ROW_ELEMENTS = 1 << 22  # scores of one block of global rows, which meet the whole document
@@ -140,11 +140,8 @@ def projected_global_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0, 
     """`reference.projected_global_attention` in O(length) memory: the rows go in blocks."""
     blocks = []
     for start, stop, rows in _spans(layout):
-        hidden = (
-            None
-            if layout.key_padding_mask is None
-            else true_places(~layout.key_padding_mask[start:stop])
-        )
+        keep = layout.key_padding_mask
+        hidden = None if keep is None else true_places(~keep[start:stop])
         step = max(1, ROW_ELEMENTS // (q.shape[1] * (stop - start)))
         for row in range(rows.start, rows.stop, step):
             end = min(row + step, rows.stop)
@@ -168,32 +165,28 @@ def full_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0):
     if not plain or wide(q) is not q or choices()["bmm"]:
         return projected_global_attention(q, k, v, layout, dropout=dropout, seed=seed)
     documents = [
-        scaled_dot_product_attention(*(x[start:stop].transpose(0, 1)[None] for x in (q, k, v)))
+        F.scaled_dot_product_attention(*(x[start:stop].transpose(0, 1)[None] for x in (q, k, v)))
         for start, stop in pairwise(layout.cu_seqlens_host)
     ]
     return torch.cat(documents, 2)[0].transpose(0, 1)
 
 
 def _spans(layout):
-    """(start, stop, rows among the global tokens) of every document that has global tokens."""
-    borders, rows = layout.cu_seqlens_host, layout.cu_globals_host
-    for d in range(len(borders) - 1):
-        if rows[d] < rows[d + 1]:
-            yield borders[d], borders[d + 1], slice(rows[d], rows[d + 1])
+    """`Layout.documents` that have global tokens."""
+    return [each for each in layout.documents if each[2].start < each[2].stop]
 
 
 def _band_blocks(layout, reach, dilation):
     """The blocks of a sliding window of every document, one residue modulo ``dilation`` after
     the other."""
     silent = layout.masked_queries
-    borders, rows = layout.cu_seqlens_host, layout.cu_globals_host
-    for d in range(len(borders) - 1):
-        extra, real = None, rows[d + 1] - rows[d]
+    for begin, end, globals_ in layout.documents:
+        extra, real = None, globals_.stop - globals_.start
         if real:
-            extra = layout.global_index[rows[d] : rows[d + 1]]
+            extra = layout.global_index[globals_]
             extra = torch.cat([extra, extra[:1].expand(-real % ALIGN)])
-        for origin in range(borders[d], min(borders[d] + dilation, borders[d + 1])):
-            tokens = range(origin, borders[d + 1], dilation)
+        for origin in range(begin, min(begin + dilation, end)):
+            tokens = range(origin, end, dilation)
             size = queries_at_once(reach, len(tokens))
             for start in range(0, len(tokens), size):
                 stop = min(start + size, len(tokens))
@@ -220,107 +213,213 @@ def true_places(mask):
     return index if len(index) else None
 
 
-class Blocked(torch.autograd.Function):
-    """Softmax attention of every block; zeros in rows of q that no block holds."""
+def pool(pooling: str, k, v, weight, cells: Cells):
+    """`reference.pool` by strided views of the tokens, one for each place in a cell."""
+    is_real, maximum = cells.layout.key_padding_mask, POOLINGS[pooling].maximum
+    if is_real is not None:
+        fill = torch.finfo(k.dtype).min if maximum else 0
+        k, v = (x.masked_fill(~is_real[:, None, None], fill) for x in (k, v))
+    if maximum:
+        largest = _Max.apply(k, cells), _Max.apply(v, cells)
+        if is_real is None:
+            return largest
+        return tuple(x.masked_fill(~cells.valid[:, None, None], 0) for x in largest)
+    shares = POOLINGS[pooling].shares(k, v, weight, cells)
+    if len(shares) == 1:  # keys and values alike: one pass over the weights sums both
+        return _Weighted.apply(shares.squeeze(0), cells, k, v)
+    return *_Weighted.apply(shares[0], cells, k), *_Weighted.apply(shares[1], cells, v)
+
+
+def cell_attention(q, k, v, cells: Cells, *, window, dropout=0.0, seed=0):
+    """`reference.cell_attention`, a block of queries and the cells they reach at a time."""
+    layout = cells.layout
+    dtype = wide(q[:0]).dtype
+    key = ("cell blocks", cells.size, cells.stride, window, dtype)
+    blocks = layout.cached(key, lambda: list(_cell_blocks(cells, window, dtype)))
+    drop = None
+    if dropout:
+        rows = torch.arange(layout.total_tokens, device=q.device)
+        heads = torch.arange(q.shape[1], device=q.device)
+        drop = Dropout(layout, rows, cells.tokens(0)[0], heads, dropout, seed)
+    return Blocked.apply(q, k, v, blocks, None, drop)
+
+
+def _cell_blocks(cells, window, dtype):
+    """The `Block`s of all documents: tokens as queries, rows of the table of cells as keys."""
+    begin, end = cells.reach(window)
+    before = F.pad(cells.valid.cumsum(0), (1, 0))
+    silent = before[begin] == before[end]  # no cell in reach
+    if cells.layout.masked_queries is not None:
+        silent = silent | cells.layout.masked_queries
+    for row, first, last in cells.spans:
+        count = -(-(last - first) // cells.stride)
+        for start in range(first, last, BLOCK):
+            stop = min(start + BLOCK, last)
+            low = max(cells.lowest(start - first, window), 0)
+            high = min(cells.highest(stop - 1 - first, window) + 1, count)
+            muted = true_places(silent[start:stop])
+            if low >= high or (muted is not None and len(muted) == stop - start):
+                continue
+            keys = slice(row + low, row + high)
+            place = start - first - low * cells.stride  # of the first query, from the first cell on
+            shape = stop - start, high - low
+            edges = _edges(cells.size, cells.stride, window, place, shape, dtype, begin.device)
+            hidden = true_places(~cells.valid[keys])
+            yield Block(slice(start, stop), keys, hidden=hidden, muted=muted, edges=edges)
+
+
+@lru_cache(maxsize=64)
+def _edges(size, stride, window, place, shape, dtype, device):
+    """(first column, [queries, columns] to add to the scores) left and right of what all see."""
+    query, cell = (torch.arange(n, device=device) for n in shape)
+    outside = (2 * (cell * stride - place - query[:, None]) + size - 1).abs() > window
+    seen = (~outside.any(0)).nonzero().squeeze(1).tolist() or [shape[1]]
+    parts = slice(0, seen[0]), slice(seen[-1] + 1, shape[1])
+    bias = outside.to(dtype) * (torch.finfo(dtype).min / 4)
+    return tuple((part.start, bias[:, part]) for part in parts if part.start < part.stop)
+
+
+class _Weighted(torch.autograd.Function):
+    """Sums over the places of each cell of weight times token, of all ``tokens`` in one pass."""
 
     @staticmethod
-    def forward(ctx, q, k, v, blocks, reach, drop, query=None, table=None, bias=None):
-        ctx.save_for_backward(q, k, v, query, table, bias)
-        ctx.rest = blocks, reach, drop
-        if is_unread():
-            return q.new_empty(q.shape)
-        out = q.new_zeros(q.shape)
-        works = Works(q, k, v, *ctx.rest, query, table, bias, forward=True)
+    def forward(ctx, weight, cells, *tokens):
+        """[cells, heads, dim] of each of the [total, heads, dim]; the weight is [cells or 1, heads
+        or 1, dim or 1, size]. A place behind the document's end adds nothing."""
+        ctx.save_for_backward(weight, *tokens)
+        ctx.cells = cells
+        sums = [wide(x[:0]).new_zeros(cells.count, *x.shape[1:]) for x in tokens]
+        for offset, lane in enumerate(cells.lanes):
+            for rows, places in lane:
+                part = _part(weight, rows, offset)
+                for total, x in zip(sums, tokens, strict=True):
+                    total[rows].addcmul_(x[places], part)
+        return tuple(total.to(x.dtype) for total, x in zip(sums, tokens, strict=True))
 
-        def attend(work, block):
-            rows = out[block.rows]
-            rows.copy_(work.attend(block))
-            if block.muted is not None:
-                rows.index_fill_(0, block.muted, 0)
+    @staticmethod
+    @first_order
+    def backward(ctx, *grads):
+        weight, *tokens = ctx.saved_tensors
+        share_grad = torch.zeros_like(wide(weight)) if ctx.needs_input_grad[0] else None
+        token_grads = [torch.zeros_like(x) for x in tokens]
+        for offset, lane in enumerate(ctx.cells.lanes):
+            for rows, places in lane:
+                part = _part(weight, rows, offset)
+                for token_grad, x, grad in zip(token_grads, tokens, grads, strict=True):
+                    up = grad[rows]
+                    token_grad[places].addcmul_(up, part)
+                    if share_grad is not None:
+                        place = _part(share_grad, rows, offset)
+                        place += (wide(x[places]) * up).sum_to_size(part.shape)
+        if share_grad is not None:
+            share_grad = share_grad.to(weight.dtype)
+        return share_grad, None, *token_grads
 
-        with fast_matmul(q):
-            works.run(attend, blocks)
-        return out.div_(1 - drop.probability) if drop else out
+
+def _part(weight, rows, offset):
+    """A view of the weights of one place, in the cells of ``rows``."""
+    return (weight if len(weight) == 1 else weight[rows])[..., offset]
+
+
+class _Max(torch.autograd.Function):
+    """The largest value of each feature in each cell; its first place gets the gradient."""
+
+    @staticmethod
+    def forward(ctx, x, cells):
+        """[cells, heads, dim] of [total, heads, dim]; zeros in rows without a cell."""
+        largest = x.new_zeros(cells.count, *x.shape[1:])
+        place = torch.zeros_like(largest, dtype=torch.int16) if ctx.needs_input_grad[0] else None
+        for offset, lane in enumerate(cells.lanes):
+            for rows, places in lane:
+                best, new = largest[rows], x[places]
+                if not offset:
+                    best.copy_(new)
+                    continue
+                if place is not None:
+                    place[rows].masked_fill_(new > best, offset)
+                torch.maximum(best, new, out=best)
+        ctx.save_for_backward(place)
+        ctx.rest = x.shape, cells
+        return largest
 
     @staticmethod
     @first_order
     def backward(ctx, grad):
-        q, k, v, query, table, bias = ctx.saved_tensors
-        blocks, _, drop = ctx.rest
-        works = Works(q, k, v, *ctx.rest, query, table, bias, forward=False)
-        dq, dk, dv = q.new_zeros(q.shape), _Sum(k), _Sum(v)
-        dquery = None if query is None else query.new_zeros(query.shape)
-        dtable = None if table is None else torch.zeros_like(wide(table))
-        dbias = None if bias is None else torch.zeros_like(bias)
-        in_order = parallel.InOrder()  # or the sums of keys would depend on who is done first
-
-        def pull(work, place, block):
-            queries, seen = work.queries(block), work.keys(block)
-            probs = work.probs(block, queries, seen)  # [heads, b, keys]
-            up = grad[block.rows]
-            if block.muted is not None:
-                up = up.index_fill(0, block.muted, 0)
-            up = wide(up.transpose(0, 1))  # [heads, b, dim]
-            if drop:
-                up = up / (1 - drop.probability)
-            part = torch.bmm(up, work.values(block).transpose(1, 2), out=work.second(probs))
-            dropped = probs
-            if drop:
-                mask = work.kept(block, probs)
-                part.mul_(mask)
-                dropped = mask.mul_(probs)
-            values = torch.bmm(dropped.transpose(1, 2), up)
-            torch._softmax_backward_data(part, probs, -1, probs.dtype, grad_input=part)
-            if dbias is not None:
-                width = block.biased
-                dbias[block.rows, :, :width] = part[:, :, :width].transpose(0, 1) * work.scale
-            keys = torch.bmm(part.transpose(1, 2), queries.mul_(work.scale))
-            rows = torch.bmm(part, seen, out=queries).mul_(work.scale)
-            dq[block.rows] = rows.transpose(0, 1)
-            offsets = None
-            if table is not None:
-                far = work.by_offset(part, block).mul_(work.scale)  # [heads, b, offsets]
-                dquery[block.rows] = torch.bmm(far, work.table).transpose(0, 1)
-                offsets = torch.bmm(far.transpose(1, 2), wide(query[block.rows].transpose(0, 1)))
-
-            def add():
-                dv.add(block, values)
-                dk.add(block, keys)
-                if offsets is not None:
-                    dtable.add_(offsets)
-
-            in_order(place, add)
-
-        with fast_matmul(q):
-            works.run(lambda work, each: pull(work, *each), enumerate(blocks))
-        if table is not None:
-            dtable = dtable.to(table.dtype)
-        return dq, dk.total(), dv.total(), None, None, None, dquery, dtable, dbias
+        (place,) = ctx.saved_tensors
+        shape, cells = ctx.rest
+        dx = grad.new_zeros(shape)
+        for offset, lane in enumerate(cells.lanes):
+            for rows, places in lane:
+                dx[places] += grad[rows] * (place[rows] == offset)
+        return dx, None
 
 
-class _Sum:
-    """Sum of the blocks' gradients of their keys, in float32 at least; apart those of a document's
-    global keys, which every block adds to."""
+def band_probabilities(q, k, layout: Layout, *, window: int, dilation=1, causal=False):
+    """Probabilities of each token for the global tokens and for its window, before dropout, for
+    people to look at. Memory is that of the answer.
 
-    def __init__(self, like):
-        self._dtype = like.dtype
-        self._keys = torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))
-        self._extra = {}  # id of a block's extra -> the tokens, and their sum
+    Args:
+        q, k: [total, heads, dim], as for `reference.sliding_window_attention`.
+        layout: of the packed tokens.
+        window, dilation, causal: the pattern, as for `reference.sliding_window_attention`.
 
-    def add(self, block, part):
-        """``part`` [heads, keys, dim] of a block's keys."""
-        part, x = part.transpose(0, 1), 0
-        if block.extra is not None:
-            x = len(block.extra)
-            if id(block.extra) not in self._extra:
-                self._extra[id(block.extra)] = block.extra, part[:x].clone()
-            else:
-                self._extra[id(block.extra)][1].add_(part[:x])
-        self._keys[block.keys] += part[x:]
+    Returns:
+        [total, heads, x + window + 1], x being the largest number of global tokens of a document:
+        the global tokens in order of position, then the offsets -window/2 to window/2 times the
+        dilation. Zeros at padding and global rows, at fillers, at what is out of reach, and for
+        global keys inside the window, which count once, in front.
+    """
+    total, heads, dim = q.shape
+    radius = window // 2
+    front = max(b - a for a, b in pairwise(layout.cu_globals_host))
+    out = q.new_zeros(total, heads, front + window + 1)
+    steps = torch.arange(-radius, radius + 1, device=q.device)
+    dilations = per_head(dilation, heads)
+    offset = steps * torch.tensor(dilations, device=q.device)[:, None]  # [heads, window + 1]
+    ahead = causal & (steps > 0)
+    for begin, end, globals_ in layout.documents:
+        index = layout.global_index[globals_]
+        for start in range(begin, end, SHORT):
+            stop = min(start + SHORT, end)
+            token = torch.arange(start, stop, device=q.device)[:, None] + offset[:, None]
+            inside = (token >= begin) & (token < end) & ~ahead
+            token = token.clamp(begin, end - 1)  # [heads, b, window + 1]
+            # One product with the slab that all heads' windows reach, of which each takes its own.
+            reach = radius * max(dilations)
+            slab = slice(max(begin, start - reach), min(end, stop + reach))
+            queries = q[start:stop].transpose(0, 1) * dim**-0.5
+            near = queries @ k[slab].transpose(0, 1).transpose(1, 2)
+            near = near.gather(2, token - slab.start)
+            if layout.masked_queries is not None:
+                inside = inside & ~layout.masked_queries[token]
+            near = near.masked_fill(~inside, float("-inf"))
+            far = queries @ k[index].transpose(0, 1).transpose(1, 2)
+            probs = torch.cat([far, near], 2).softmax(2).transpose(0, 1)
+            if layout.masked_queries is not None:
+                probs = probs.masked_fill(layout.masked_queries[start:stop, None, None], 0)
+            out[start:stop, :, : len(index)] = probs[:, :, : len(index)]
+            out[start:stop, :, front:] = probs[:, :, len(index) :]
+    return out
 
-    def total(self):
-        """[tokens, heads, dim]."""
-        if self._extra:
-            tokens, sums = map(torch.cat, zip(*self._extra.values(), strict=True))
-            self._keys.index_add_(0, tokens, sums)
-        return self._keys.to(self._dtype)
+
+def global_probabilities(q, x, key, layout: Layout):
+    """Probabilities of each global token for every token of its document.
+
+    Args:
+        q: [globals, heads, dim], query_global of the global tokens.
+        x: [total, width], the layer's input.
+        key: key_global, a function or its (weight, bias), see `ldt.attention.matmul.project`.
+        layout: of the packed tokens.
+
+    Returns:
+        [globals, heads, length of the longest document]; zeros at padding and past its end.
+    """
+    k = project(key, x).view(-1, *q.shape[1:])
+    longest = max(b - a for a, b in pairwise(layout.cu_seqlens_host))
+    out = q.new_zeros(*q.shape[:2], longest)
+    for begin, end, mine in layout.documents:
+        scores = torch.einsum("ghd,nhd->ghn", q[mine] * q.shape[-1] ** -0.5, k[begin:end])
+        if layout.key_padding_mask is not None:
+            scores = scores.masked_fill(~layout.key_padding_mask[begin:end], float("-inf"))
+        out[mine, :, : end - begin] = scores.softmax(2)
+    return out

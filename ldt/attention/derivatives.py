@@ -28,17 +28,6 @@ def refuse_transforms(name):
         )
 
 
-def refuse_vmap(*inputs):
-    """Raise NotImplementedError where torch.vmap goes over ids or masks."""
-    if transformed() and any(
-        isinstance(x, torch.Tensor) and torch._C._functorch.is_batchedtensor(x) for x in inputs
-    ):
-        raise NotImplementedError(
-            "torch.vmap cannot go over ids and masks, by which a batch is packed; call the model "
-            "on the whole batch"
-        )
-
-
 def first_order(backward):
     """The ``backward`` of an autograd function, whose gradients cannot be differentiated again:
     that raises NotImplementedError.

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar
+from functools import cached_property, partial, wraps
+from itertools import pairwise
+from typing import Any, ClassVar, TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 
 def places(mask, count=None):
@@ -23,6 +26,19 @@ def placed(mask, count):
     place = torch.arange(len(mask), device=mask.device)
     slot = torch.where(mask, mask.cumsum(0) - 1, count)
     return place.new_full((count + 1,), len(mask)).scatter_(0, slot, place)[:-1]
+
+
+def _kept(make):
+    """``make()``, of tensors that a backward pass may keep though inference mode asks first."""
+    if not torch.is_inference_mode_enabled():
+        return make()
+    with torch.inference_mode(False), torch.no_grad():
+        return make()
+
+
+def _table(make: Callable[[Any], T]) -> "cached_property[T]":
+    """A property that is computed once for a layout, for inference and training alike."""
+    return cached_property(wraps(make)(lambda layout: _kept(partial(make, layout))))
 
 
 def per_head(dilation, heads):
@@ -68,14 +84,14 @@ class Layout:
         """``cu_seqlens`` on the host."""
         return self.cu_seqlens.tolist()
 
-    @cached_property
+    @_table
     def global_index(self) -> torch.Tensor:
         """[num_global] int64, packed indices of the global tokens, in order."""
         if self.is_global is None:
             return self.cu_seqlens.new_empty(0)
         return places(self.is_global, self.num_global)
 
-    @cached_property
+    @_table
     def cu_globals(self) -> torch.Tensor:
         """[documents + 1] int64: document d has global tokens ``cu_globals[d]:cu_globals[d + 1]``
         of ``global_index``."""
@@ -86,13 +102,19 @@ class Layout:
         """``cu_globals`` on the host."""
         return self.cu_globals.tolist()
 
-    @cached_property
+    @property
+    def documents(self) -> list[tuple[int, int, slice]]:
+        """(first token, end, slice of its tokens in ``global_index``) of each, on the host."""
+        borders = zip(pairwise(self.cu_seqlens_host), pairwise(self.cu_globals_host), strict=True)
+        return [(start, stop, slice(*globals_)) for (start, stop), globals_ in borders]
+
+    @_table
     def document_of(self) -> torch.Tensor:
         """[total_tokens] int64, the document of each token."""
         place = torch.arange(self.total_tokens, device=self.cu_seqlens.device)
         return torch.searchsorted(self.cu_seqlens, place, right=True) - 1
 
-    @cached_property
+    @_table
     def masked_queries(self) -> torch.Tensor | None:
         """[total_tokens] bool, tokens that the sliding window gives zeros: padding, and global
         tokens, which attend to the whole document instead. None: there are none."""
@@ -147,5 +169,5 @@ class Layout:
     def cached(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """The result of ``make()``, computed once for this batch: all layers share it."""
         if key not in self._cache:
-            self._cache[key] = make()
+            self._cache[key] = _kept(make)
         return self._cache[key]

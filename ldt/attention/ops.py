@@ -62,7 +62,7 @@ def fill_projected_rows(out, q, k, v, layout, dropout, seed, backend):
 
 
 def pooled(q, k, v, weight, layout, pooling, size, stride, window, dropout, seed, backend):
-    """`ldt.attention.pooled.pooled_attention` as one operator."""
+    """`ldt.attention.pooled_attention` as one operator."""
     weight = q.new_empty(0) if weight is None else weight
     pattern = pooling, size, stride, window, dropout, _tensor(seed), backend
     return torch.ops.ldt.pooled_forward(q, k, v, weight, *_where(layout), *pattern)[0]

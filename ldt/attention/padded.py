@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from ldt.attention import reference
 from ldt.attention.layout import Layout
 from ldt.attention.matmul import project
 
@@ -211,7 +212,7 @@ def _flat(x):
 
 
 class _Cells:
-    """The cells of padded rows, with the names of `ldt.attention.pooled.cells.Cells` that poolings
+    """The cells of padded rows, with the names of `ldt.attention.cells.Cells` that poolings
     read; each row has ``number`` of them, some without a token."""
 
     def __init__(self, keep, size, stride):
@@ -236,8 +237,6 @@ class _Cells:
 
 def pooled_attention(q, k, v, weight, layout, *, pooling, size, stride, window):
     """`ldt.attention.pooled_attention` of a `PaddedLayout`."""
-    from ldt.attention.pooled import reference  # which reads this file
-
     keep, far, length = layout.keep, layout.far, layout.rows[1]
     device, q = q.device, layout.heads(q)
     cells = _Cells(keep, size, stride)

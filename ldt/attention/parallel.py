@@ -81,19 +81,18 @@ def _openmp():
     return call
 
 
-def by_rows(work, *tensors, size=0):
+def by_rows(work, *tensors):
     """``work(*tensors)`` [rows, …], of parts of the rows one by one, put together.
 
     Args:
         work: function of tensors with n rows that gives a tensor with n rows of the first one's
             shape and dtype, in which a row depends on those of its own number alone.
         tensors: [rows, …].
-        size: rows of a part; 0: as many as `COLUMN` has, or all where there are only `WHOLE`.
     """
     rows = len(tensors[0])
-    if rows <= (size or WHOLE):
+    if rows <= WHOLE:
         return work(*tensors)
-    size = size or COLUMN // tensors[0].element_size()
+    size = COLUMN // tensors[0].element_size()
     whole = torch.empty_like(tensors[0])  # here: what a thread allocates, it alone uses again
 
     def part(start):

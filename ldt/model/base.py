@@ -4,25 +4,47 @@ call."""
 from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import Parameter, signature
+from itertools import pairwise
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import gelu
-from transformers.utils import can_return_tuple
+from transformers.utils import ModelOutput, can_return_tuple
 
 from ldt.attention import BACKENDS, Layout
-from ldt.attention.derivatives import refuse_vmap
 from ldt.attention.matmul import Linear
 from ldt.attention.ops import count_globals
 from ldt.model.config import LdtConfig
 from ldt.model.encoders import encoder_class, encoder_classes
 from ldt.model.heads.losses import cross_entropy
-from ldt.model.outputs import LdtHeadOutput, LdtModelOutput
 
 KINDS = ("words", "document", "tokens", "spans", "choice")
 INPUTS = ("input_ids", "attention_mask", "global_attention_mask", "token_type_ids")
+
+
+def takes_inputs(*names):
+    """Decorator of a ``forward(self, *, …, **inputs)`` whose inputs may come by position as well.
+
+    Its signature names them: transformers' Trainer drops what a signature does not name.
+    """
+    shared = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None) for name in names]
+
+    def decorator(forward):
+        me, *others = signature(forward).parameters.values()
+
+        @can_return_tuple
+        @wraps(forward)
+        def named(self, *args, **inputs):
+            if len(args) > len(names):
+                raise TypeError(f"forward takes {', '.join(names)} by position, got {len(args)}")
+            return forward(self, **dict(zip(names, args, strict=False)), **inputs)
+
+        named.__signature__ = signature(forward).replace(parameters=[me, *shared, *others])
+        return named
+
+    return decorator
 
 
 class LdtPreTrainedModel(PreTrainedModel):
@@ -108,9 +130,36 @@ class LdtPreTrainedModel(PreTrainedModel):
         return from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs)
 
 
+@dataclass
+class LdtModelOutput(ModelOutput):
+    """Output of the base model; n is the padded length, d the width.
+
+    Args:
+        last_hidden_state: [b, n, d], zeros at padding.
+        pooler_output: [b, d], from the first real token of each row; None without a pooler.
+        hidden_states: embeddings and each layer's output, layers + 1 of [b, n, d], zeros at
+            padding.
+        attentions: one of [b, heads, n, x + window + 1] a layer, x being the largest number of
+            global tokens in a row: what a token gives to the global tokens in order of position,
+            then to the offsets -window/2 to window/2. Global keys stand in front only; rows of
+            global tokens and of padding are zero. Before dropout.
+        global_attentions: one of [b, heads, n, x] a layer: what the x-th global token gives to
+            each token. None without global tokens. Other than in transformers, the length is n
+            without rounding, and the columns that a row does not use are zero. Before dropout.
+    """
+
+    last_hidden_state: torch.Tensor | None = None
+    pooler_output: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
+    global_attentions: tuple[torch.Tensor, ...] | None = None
+
+
 class PackedEncoder(LdtPreTrainedModel):
     """Base of the encoders alone, which pack a padded batch at their door; see
     `ldt.model.encoders`."""
+
+    has_attentions = False  # True where probabilities can be asked for
 
     @can_return_tuple
     def forward(
@@ -134,8 +183,9 @@ class PackedEncoder(LdtPreTrainedModel):
             input_ids: [b, n] int64; or ``inputs_embeds`` [b, n, d] in their place.
             attention_mask: [b, n], 0 at padding, 1 at real tokens, 2 at real tokens with global
                 attention. None: all tokens are real.
-            global_attention_mask: [b, n], 1 at tokens with global attention. None: none.
-            token_type_ids: [b, n] int64. None: zeros. A ModernBERT has no types, and ignores them.
+            global_attention_mask: [b, n], 1 at tokens with global attention. None: none; of an LED
+                the first real token of each row, unless there is a 2 in ``attention_mask``.
+            token_type_ids: [b, n] int64. None: zeros. Only a Longformer has types.
             position_ids: [b, n] or [1, n] int64. None: counted from the first real token of a row
                 on; of a Longformer as `LdtModel.position_ids_of` does.
             output_attentions, output_hidden_states, return_dict: None: as the config says.
@@ -153,21 +203,40 @@ class PackedEncoder(LdtPreTrainedModel):
         Raises:
             ValueError: an input that is empty, too long, or of the wrong shape or value.
         """
-        masks = attention_mask, global_attention_mask
-        refuse_vmap(input_ids, *masks, token_type_ids, position_ids)
-        words, packing = pack_words(self, input_ids, inputs_embeds, masks, packing)
-        options = []
-        for name, value in (
-            ("output_attentions", output_attentions),
-            ("output_hidden_states", output_hidden_states),
-        ):
-            options.append(getattr(self.config, name) if value is None else value)
+        self.refuse_attentions(output_attentions)
+        words = given_words(input_ids, inputs_embeds)
+        if packing is None:
+            if input_ids is not None:
+                self.warn_if_padding_and_no_attention_mask(input_ids, attention_mask)
+            if global_attention_mask is None:
+                global_attention_mask = self.default_globals(words, attention_mask)
+            masks = attention_mask, global_attention_mask
+            packing = pack(tuple(words.shape[:2]), *masks, words.device)
+        asked = [
+            getattr(self.config, name) if value is None else value
+            for name, value in (
+                ("output_attentions", output_attentions),
+                ("output_hidden_states", output_hidden_states),
+            )
+        ]
         ids = input_ids, token_type_ids, position_ids
-        x, packing, others = self._encode(words, packing, ids, read, *options)
+        x, packing, others = self._encode(words, packing, ids, read, *asked)
         if packed:
             return x, packing, others
         x, pooled = self._pooled(x, packing)
         return LdtModelOutput(packing.unpack(x), pooled, **others)
+
+    def refuse_attentions(self, asked):
+        """Raise a ValueError where attentions are asked for that are not there."""
+        asked = self.config.output_attentions if asked is None else asked
+        if asked and not self.has_attentions:
+            raise ValueError(
+                f"{type(self).__name__} has no output_attentions: probabilities are never stored"
+            )
+
+    def default_globals(self, words, attention_mask):
+        """The mask [b, n] of global tokens where none is given; None: there are none."""
+        return None
 
     def _encode(self, words, packing, ids, read, output_attentions, output_hidden_states):
         """(states, packing, dict of the other fields) of ids [b, n] or embeddings [b, n, d].
@@ -182,33 +251,27 @@ class PackedEncoder(LdtPreTrainedModel):
         return x, None
 
 
-def takes_inputs(forward):
-    """Decorator of a head's ``forward(self, *, …, **inputs)``; see `Head`.
+@dataclass
+class LdtHeadOutput(ModelOutput):
+    """Output of a head; None for the parts that it lacks, the dtype's least number at padding and
+    where a row has fewer. The last three are the encoder's.
 
-    The signature names the inputs that may come by position: transformers' Trainer drops what a
-    signature does not name.
+    Args:
+        loss: scalar, None without labels.
+        start_logits, end_logits: [b, n], of the tokens.
+        logits: the shape is in the head's docstring; of questions [b, num_labels], of the classes.
+        passage_logits, sentence_logits: [b, k], at the markers.
     """
 
-    @can_return_tuple
-    @wraps(forward)
-    def named(
-        self,
-        input_ids=None,
-        attention_mask=None,
-        global_attention_mask=None,
-        token_type_ids=None,
-        **inputs,
-    ):
-        if global_attention_mask is None and self.has_global_attention:
-            words = input_ids, inputs.get("inputs_embeds")
-            global_attention_mask = self.default_globals(*words, attention_mask)
-        values = input_ids, attention_mask, global_attention_mask, token_type_ids
-        return forward(self, **dict(zip(INPUTS, values, strict=True)), **inputs)
-
-    me, *others = signature(forward).parameters.values()
-    inputs = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None) for name in INPUTS]
-    named.__signature__ = signature(forward).replace(parameters=[me, *inputs, *others])
-    return named
+    loss: torch.Tensor | None = None
+    start_logits: torch.Tensor | None = None
+    end_logits: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    passage_logits: torch.Tensor | None = None
+    sentence_logits: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
+    global_attentions: tuple[torch.Tensor, ...] | None = None
 
 
 class Head(LdtPreTrainedModel):
@@ -270,19 +333,16 @@ class Head(LdtPreTrainedModel):
         """[b, n] bool, the global tokens where no mask is given; None: there are none."""
         return None
 
-    def encode(
-        self,
-        input_ids=None,
-        attention_mask=None,
-        global_attention_mask=None,
-        token_type_ids=None,
-        **others,
-    ):
+    def encode(self, **inputs):
         """(states, packing, rest) of the encoder for its inputs and ``read``, see
-        `ldt.model.encoders`."""
-        inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
+        `ldt.model.base.PackedEncoder.forward`."""
+        first = {name: inputs.pop(name, None) for name in INPUTS}
+        if first["global_attention_mask"] is None and self.has_global_attention:
+            words = first["input_ids"], inputs.get("inputs_embeds")
+            globals_ = self.default_globals(*words, first["attention_mask"])
+            first["global_attention_mask"] = globals_
         # By way of forward, so that hooks run: sharded training gathers weights in one.
-        return self.base_model(*inputs, packed=True, **others)
+        return self.base_model(*first.values(), packed=True, **inputs)
 
     def loss_items(self, *, labels, attention_mask=None, **inputs):
         """The number of items that the loss of a batch is a mean over.
@@ -311,7 +371,7 @@ class Head(LdtPreTrainedModel):
         if labels is not None:
             labels = labels.to(logits.device).masked_fill(~packing.real(), -100)
             loss = cross_entropy(logits, packing.pack(labels), count, weights, gamma)
-        return LdtHeadOutput(loss, packing.unpack(logits), **rest)
+        return LdtHeadOutput(loss, logits=packing.unpack(logits), **rest)
 
 
 class ClassificationHead(nn.Module):
@@ -411,6 +471,10 @@ class Packing:
             x = room.index_copy(0, self.index, x)
         return x.unflatten(0, self.shape)
 
+    def unpack_each(self, states):
+        """A tuple of `unpack` of each of the states, wherever it lies."""
+        return tuple(self.to(x.device).unpack(x) for x in states)
+
     def real(self):
         """[b, n] bool, True at real tokens."""
         keep = self.layout.key_padding_mask
@@ -448,16 +512,13 @@ class Packing:
 
         Zeros at padding and in the columns of rows that have fewer than x global tokens.
         """
-        b, n = self.shape
-        rows = self.layout.cu_globals_host
-        borders = self.layout.cu_seqlens_host
-        x = max(after - before for before, after in zip(rows, rows[1:], strict=False))
+        (b, n), layout = self.shape, self.layout
+        x = max(after - before for before, after in pairwise(layout.cu_globals_host))
         out = probs.new_zeros(b, probs.shape[1], n, x)
-        for row in range(b):
-            length = borders[row + 1] - borders[row]
-            start = 0 if self.index is None else int(self.index[borders[row]]) - row * n
-            mine = probs[rows[row] : rows[row + 1], :, :length]
-            out[row, :, start : start + length, : len(mine)] = mine.permute(1, 2, 0)
+        for row, (begin, end, globals_) in enumerate(layout.documents):
+            start = 0 if self.index is None else int(self.index[begin]) - row * n
+            mine = probs[globals_, :, : end - begin].permute(1, 2, 0)
+            out[row, :, start : start + end - begin, : mine.shape[2]] = mine
         return out
 
 
@@ -484,6 +545,11 @@ def check_positions(positions, length):
     if looked_at and (positions >= length).any():
         last = int(positions.max())
         raise ValueError(f"positions must be below the input's length {length}, got {last}")
+
+
+def at_positions(x, positions):
+    """[b, k, d] of x [b, n, d] at positions [b, k]; of the first one where one is negative."""
+    return x.gather(1, positions.clamp(min=0).unsqueeze(-1).expand(-1, -1, x.shape[-1]))
 
 
 def pack(shape, attention_mask=None, global_attention_mask=None, device=None):
@@ -569,6 +635,24 @@ def given_words(input_ids, inputs_embeds):
     return words
 
 
+def check_length(shape, longest, count, what):
+    """Check that a batch of ``shape`` (b, n) is no longer than a model reads.
+
+    Args:
+        longest: tokens of the longest input.
+        count: function that gives the tokens of the longest row, called where n is too large.
+        what: says so in the model.
+
+    Raises:
+        ValueError: it is longer.
+    """
+    if shape[1] > longest and (length := int(count())) > longest:
+        raise ValueError(
+            f"input has {length} tokens, the {what} holds {longest}; "
+            f"ldt convert SOURCE --max-length {length} makes a longer one"
+        )
+
+
 def check_ids(name, ids, rows, shape):
     """Check ids [b, n], or [1, n], of the ``rows`` of an embedding.
 
@@ -596,19 +680,3 @@ def _checked(name, mask, shape, where=None):
             value = mask[row, column].item()
             raise ValueError(f"{name} must hold 0, 1 or 2, got {value} in row {row}")
     return mask
-
-
-def pack_words(model, input_ids, inputs_embeds, masks, packing=None):
-    """Ids [b, n] or embeddings [b, n, d], whichever was given, and the `Packing` of the batch.
-
-    Args:
-        model: that got them, which warns of padding without a mask.
-        masks: attention_mask and global_attention_mask.
-        packing: of these masks, where it is known.
-    """
-    words = given_words(input_ids, inputs_embeds)
-    if packing is None:
-        if input_ids is not None:
-            model.warn_if_padding_and_no_attention_mask(input_ids, masks[0])
-        packing = pack(tuple(words.shape[:2]), *masks, words.device)
-    return words, packing

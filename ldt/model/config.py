@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from huggingface_hub.dataclasses import strict
 from transformers import LEDConfig, LongformerConfig, ModernBertConfig, PreTrainedConfig
 
-from ldt.attention import BACKENDS, RELATIVE, per_head, pooled
+from ldt.attention import BACKENDS, PLAIN, check_pooling, per_head
 from ldt.errors import ModelError
 from ldt.model.adapters import PROJECTIONS, offer_targets
 from ldt.model.config_file import (
@@ -16,6 +16,7 @@ from ldt.model.config_file import (
     check_common,
     check_values,
     refuse,
+    settable,
 )
 
 _AUTHORS_LED = "LongformerEncoderDecoderForConditionalGeneration"
@@ -132,10 +133,7 @@ class OwnConfig:
         """
         values, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
         check_common(values, f"{pretrained_model_name_or_path}: config.json")
-        # Properties that no file can set, such as use_return_dict.
-        fixed = {key for key in values if getattr(getattr(cls, key, 0), "fset", 0) is None}
-        values = {key: value for key, value in values.items() if key not in fixed}
-        return cls.plain(values), kwargs
+        return cls.plain(settable(cls, values)), kwargs
 
 
 @dataclass
@@ -180,7 +178,7 @@ class PooledConfig(OwnConfig):
         super().check()
         check_layers(self)
         layers = self.pooling_layers
-        pooled.check(self.pooling, self.pooling_size, self.pooling_stride, self.pooling_window)
+        check_pooling(self.pooling, self.pooling_size, self.pooling_stride, self.pooling_window)
         if len(set(layers)) < len(layers) or not set(layers) <= set(range(self.num_hidden_layers)):
             raise ValueError(
                 f"pooling_layers must be different numbers of layers, 0 to "
@@ -534,7 +532,7 @@ class LdtCausalConfig(OwnConfig, PreTrainedConfig):
     """
 
     model_type = "ldt_causal"
-    backends = RELATIVE
+    backends = PLAIN
 
     vocab_size: int = 256
     hidden_size: int = 512
@@ -580,38 +578,31 @@ def usable_length(config):
     return config.max_position_embeddings - config.pad_token_id - 1
 
 
-def layer_windows(config):
-    """The window of each layer; the config itself stays as it is.
+def _each_layer(config, name):
+    """A key's numbers of each layer; the config itself stays as it is.
 
     Raises:
         ValueError: their number is not that of the layers.
     """
-    windows = config.attention_window
-    if isinstance(windows, int):
-        windows = [windows] * config.num_hidden_layers
-    if len(windows) != config.num_hidden_layers:
+    value, layers = getattr(config, name), config.num_hidden_layers
+    entries = [value] * layers if isinstance(value, int) else list(value)
+    if len(entries) != layers:
         raise ValueError(
-            f"attention_window must be one number or one for each of the "
-            f"{config.num_hidden_layers} layers, got {len(windows)} numbers"
+            f"{name} must be one number or one entry for each of the {layers} layers, "
+            f"got {len(entries)}"
         )
-    return list(windows)
+    return entries
+
+
+def layer_windows(config):
+    """The window of each layer."""
+    return _each_layer(config, "attention_window")
 
 
 def layer_dilations(config):
-    """The dilations of each layer, a tuple of one number a head.
-
-    Raises:
-        ValueError: their number is not that of the layers or heads.
-    """
-    layers, heads = config.num_hidden_layers, config.num_attention_heads
-    entries = config.attention_dilation
-    entries = [entries] * layers if isinstance(entries, int) else entries
-    if len(entries) != layers:
-        raise ValueError(
-            f"attention_dilation must be one number or one entry for each of the {layers} layers, "
-            f"got {len(entries)} entries"
-        )
-    dilations = [per_head(e if isinstance(e, int) else tuple(e), heads) for e in entries]
+    """The dilations of each layer, a tuple of one number a head."""
+    heads = config.num_attention_heads
+    dilations = [per_head(entry, heads) for entry in _each_layer(config, "attention_dilation")]
     for layer in dilations:
         if len(layer) != heads:
             raise ValueError(

@@ -21,30 +21,20 @@ from transformers.activations import ACT2FN
 from ldt.errors import ModelError, first_line, shown
 
 MAX_BYTES = 64 << 20  # of a JSON file
-MOST_LABELS = 1_000_000
 # Keys that would have transformers look for code or for another arithmetic. ldt has its own.
-_ELSEWHERE = ("auto_map", "attn_implementation", "experts_implementation", "quantization_config")
+_ELSEWHERE = {"auto_map", "attn_implementation", "experts_implementation", "quantization_config"}
 _BESIDES = ("model_type", "num_labels", "output_attentions")  # known, and no fields
 _AUTHORS_MODES = ("sliding_chunks", "tvm")  # the same attention in two implementations
 _DTYPES = ("auto", "float16", "bfloat16", "float32", "float64")
-_SINUSOIDS = "its positions are sinusoids, its embeddings are scaled"
-_NO_LED = {  # model_type -> why no LED can be made of it
-    **dict.fromkeys(
-        ("mbart", "blenderbot"),
-        "its layers normalize first and last, its embeddings are scaled",
-    ),
-    **dict.fromkeys(("m2m_100", "pegasus"), f"{_SINUSOIDS}, its layers normalize first"),
-    "marian": _SINUSOIDS,
-    **dict.fromkeys(("t5", "mt5", "umt5", "longt5"), "its positions are relative"),
-}
-_NO_BODY = {  # model_type of a rotary encoder -> what it takes that no encoder here has
+_LAST = "rotation in layers that normalize last, with projections apart"
+_REFUSED = {  # model_type -> what it has that nothing here computes
+    **dict.fromkeys(("mbart", "blenderbot"), "layers that normalize first and last"),
+    **dict.fromkeys(("m2m_100", "pegasus", "marian"), "positions that are sinusoids"),
+    **dict.fromkeys(("t5", "mt5", "umt5", "longt5"), "relative positions"),
     "ultrabert": "RMSNorm with projections apart and a gate of three maps",
     "eurobert": "RMSNorm with grouped heads of keys and values",
     "neobert": "RMSNorm with SwiGLU",
-    **dict.fromkeys(
-        ("gte", "new", "nomic_bert"),  # the second is GTE in its authors' own files
-        "rotation in layers that normalize last, with projections apart,",
-    ),
+    **dict.fromkeys(("gte", "new", "nomic_bert"), _LAST),  # "new" is GTE in its authors' files
 }
 
 
@@ -100,17 +90,9 @@ def make_config(config_class, values, folder, **kwargs):
     Raises:
         ModelError: a value has no meaning.
     """
-    where = folder / "config.json"
-    names = {field.name for field in dataclasses.fields(config_class)}
-    known = {
-        key: value
-        for key, value in values.items()
-        if key in names
-        or key in _BESIDES
-        or not (key.startswith("_") or key in _ELSEWHERE or hasattr(config_class, key))
-    }
+    where, values = folder / "config.json", settable(config_class, values)
     try:
-        config, unused = config_class.from_dict(known, return_unused_kwargs=True, **kwargs)
+        config, unused = config_class.from_dict(values, return_unused_kwargs=True, **kwargs)
         check_values(config_class, vars(config))
         decoder = config_class.is_encoder_decoder
         if config.is_encoder_decoder != decoder:
@@ -123,6 +105,13 @@ def make_config(config_class, values, folder, **kwargs):
         raise ModelError(f"{where}: {reason}") from error
 
 
+def settable(config_class, values):
+    """Values of config.json but for those that would change how transformers works."""
+    names = {*_BESIDES, *(field.name for field in dataclasses.fields(config_class))}
+    others = {key for key in values if key.startswith("_") or hasattr(config_class, key)}
+    return {key: x for key, x in values.items() if key in names or key not in others | _ELSEWHERE}
+
+
 def refuse(kind, source):
     """Raise the ModelError of a model_type that no config here reads.
 
@@ -130,29 +119,16 @@ def refuse(kind, source):
         source: the folder it is from, for the message.
     """
     refuse_others(kind, source)
-    if kind:
-        raise ModelError(f"{source} is a {kind} model; ldt convert {source} makes it long")
-    raise ModelError(
-        f"{source}: config.json names no model_type, a Longformer's does; ldt convert "
-        f"{source} makes a BERT or RoBERTa long"
-    )
+    it, what = ("it", f"is a {kind} model") if kind else ("a BERT or RoBERTa", "has no model_type")
+    raise ModelError(f"{source}: {what}; ldt convert {source} makes {it} long")
 
 
 def refuse_others(kind, source):
-    """Raise a ModelError for a model_type that is known and neither computed nor converted.
-
-    Args:
-        source: the folder it is from, for the message.
-    """
-    if kind in _NO_LED:
+    """Raise a ModelError for a model_type that is known and neither computed nor converted."""
+    if kind in _REFUSED:
         raise ModelError(
-            f"{source}: a {kind} model cannot be converted: {_NO_LED[kind]}; of models with a "
-            "decoder bart and led can"
-        )
-    if kind in _NO_BODY:
-        raise ModelError(
-            f"{source}: a {kind} model cannot be used: {_NO_BODY[kind]} is not there; of rotary "
-            "encoders modernbert can"
+            f"{source}: a {kind} model cannot be used or converted: no model here has "
+            f"{_REFUSED[kind]}; of rotary encoders modernbert can, of those that write bart and led"
         )
 
 
@@ -187,34 +163,43 @@ def all_numbers(value):
 
 def check_common(values, where):
     """Raise ModelError for keys of every config that transformers takes without a look."""
-    kind = values.get("model_type")
-    if not isinstance(kind, str | None):
-        raise ModelError(
-            f"{where}: model_type must be a name such as longformer, got {shown(kind)}"
-        )
-    labels = values.get("num_labels", 0)
-    if not isinstance(labels, int) or not 0 <= labels <= MOST_LABELS:
-        raise ModelError(f"{where}: num_labels must be a number up to {MOST_LABELS:,}")
-    names = values.get("id2label")
-    names = {} if names is None else names
-    size = len(names) if isinstance(names, dict) else -1
-    if size < 0 or {str(number) for number in names} != set(map(str, range(size))):
-        raise ModelError(f"{where}: id2label must name the labels 0, 1, 2 ..., got {shown(names)}")
-    if not all(isinstance(name, str | int) for name in names.values()):
-        raise ModelError(f"{where}: id2label must have text as names")
-    architectures = values.get("architectures") or []
-    if not isinstance(architectures, list) or not all(isinstance(n, str) for n in architectures):
-        raise ModelError(f"{where}: architectures must be a list of names")
-    for key in ("dtype", "torch_dtype"):
-        name = values.get(key)
-        if name is not None and str(name).removeprefix("torch.") not in _DTYPES:
-            raise ModelError(f"{where}: {key} must be one of {', '.join(_DTYPES)}, got {name!r}")
+    known = {key: values[key] for key in _Common.model_fields if key in values}
+    try:
+        _Common.model_validate(known, strict=True)
+    except ValidationError as error:
+        raise ModelError(f"{where}: {_fault(error)}") from None
 
 
 def _even(number: int) -> int:
     if number % 2:
         raise ValueError("must be even")
     return number
+
+
+def _numbered(names: dict[Any, Any] | None) -> dict[Any, Any] | None:
+    if names and {str(number) for number in names} != set(map(str, range(len(names)))):
+        raise ValueError("must name the labels 0, 1, 2 ...")
+    return names
+
+
+def _known_dtype(name: Any) -> Any:
+    if name is not None and str(name).removeprefix("torch.") not in _DTYPES:
+        raise ValueError(f"must be one of {', '.join(_DTYPES)}")
+    return name
+
+
+_Dtype = Annotated[Any, AfterValidator(_known_dtype)]
+
+
+class _Common(BaseModel):
+    model_type: str | None = None
+    num_labels: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    id2label: Annotated[dict[str | int, str | int] | None, AfterValidator(_numbered)] = None
+    architectures: list[str] | None = None
+    dtype: _Dtype = None
+    torch_dtype: _Dtype = None
+
+    model_config = ConfigDict(protected_namespaces=())
 
 
 # What a number is at most is far from what any machine has the memory for; what is above it is no
@@ -295,16 +280,17 @@ def check_values(config_class: type, values: Mapping[str, Any]) -> None:
     try:
         model.model_validate(known, strict=True)
     except ValidationError as error:
-        # Of the branches of a union the one that came furthest.
-        worst = max(error.errors(include_url=False), key=lambda item: len(item["loc"]))
-        what = worst["msg"].removeprefix("Value error, ").removeprefix("Input should ")
-        if worst["type"] == "literal_error":
-            what = f"be {worst['ctx']['expected']}".replace("'", "").replace(" or ", ", ")
-        for theirs, ours in _WORDS.items():
-            what = what.replace(theirs, ours)
-        what = what if what.startswith("must ") else f"must {what}"
-        raise ValueError(f"{worst['loc'][0]} {what}, got {_cut(repr(worst['input']))}") from None
+        raise ValueError(_fault(error)) from None
 
 
-def _cut(text):
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def _fault(error):
+    """The first fault that pydantic finds in values, of a union in the branch that came furthest:
+    its key, what the value must be and what it is."""
+    worst = max(error.errors(include_url=False), key=lambda item: len(item["loc"]))
+    what = worst["msg"].removeprefix("Value error, ").removeprefix("Input should ")
+    if worst["type"] == "literal_error":
+        what = f"be {worst['ctx']['expected']}".replace("'", "").replace(" or ", ", ")
+    for theirs, ours in _WORDS.items():
+        what = what.replace(theirs, ours)
+    what = what if what.startswith("must ") else f"must {what}"
+    return f"{worst['loc'][0]} {what}, got {shown(worst['input'])}"

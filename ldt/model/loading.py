@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
-from ldt.errors import ModelError, first_line, listed, plural
+from ldt.errors import ModelError, first_line, listed
 from ldt.io.sources import hub_fault
 from ldt.model import adapters
 from ldt.model.config import LdtConfig, LdtSeq2SeqConfig, usable_length
@@ -45,11 +45,6 @@ HUB_OPTIONS = (  # of transformers' `cached_file`
     "token",
 )
 _ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
-_FILES = {  # what a file is that is named in place of a model
-    **dict.fromkeys((".yaml", ".yml"), "is a recipe"),
-    **dict.fromkeys((".csv", ".tsv", ".jsonl", ".parquet", ".txt"), "is a file of data"),
-    **dict.fromkeys((".safetensors", ".bin", ".pt"), "is a file of weights"),
-}
 _names = partial(listed, most=4, show=str)
 
 
@@ -224,11 +219,8 @@ def find_folder(path, **options):
     if folder.is_dir():
         return folder / options.get("subfolder", "")
     if os.path.lexists(folder):
-        what = "is a link to nothing"
-        if folder.exists():
-            what = _FILES.get(folder.suffix.lower(), "is a file")
         raise ModelError(
-            f"{path} {what}; a model is a folder with config.json, weights and tokenizer"
+            f"{path} is no folder; a model is a folder with config.json, weights and tokenizer"
         )
     name = str(path)
     if not is_hub_id(name) or ("/" in name and folder.parent.is_dir()):
@@ -278,7 +270,9 @@ def _load(cls, folder, config, args, kwargs, new, mapped, before=None):
         sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])})
     )
     if model.new_weights:
-        log.warning("%s: weights that start anew, drawn at random: %s", folder, _parts(model))
+        names = (name.removeprefix(f"{model.base_model_prefix}.") for name in model.new_weights)
+        parts = _names(dict.fromkeys(name.partition(".")[0] for name in names))
+        log.warning("%s: weights that start anew, drawn at random: %s", folder, parts)
     if config.tie_word_embeddings:
         for target, origin in (model._tied_weights_keys or {}).items():
             if model.get_parameter(target) is not model.get_parameter(origin):
@@ -355,18 +349,6 @@ def _check_keys(folder, model, state_dict, info):
             f"{folder}: encoder weights without a place in the model that config.json describes: "
             f"{_names(unexpected)}"
         )
-
-
-def _parts(model):
-    """The new weights by part of the model: ``classifier (2 tensors, 1,538 values)``."""
-    sizes = {}
-    for name in model.new_weights:
-        part = name.removeprefix(f"{model.base_model_prefix}.").partition(".")[0]
-        sizes.setdefault(part, []).append(model.get_parameter_or_buffer(name).numel())
-    return _names(
-        f"{part} ({plural(len(each), 'tensor')}, {plural(sum(each), 'value')})"
-        for part, each in sizes.items()
-    )
 
 
 def _kind(name):

@@ -8,7 +8,7 @@ from torch import nn
 
 from ldt.attention import padded
 from ldt.model.base import Packing
-from ldt.model.config import layer_dilations
+from ldt.model.config_file import all_numbers
 from ldt.model.encoders.longformer import LdtModel
 from ldt.model.encoders.modernbert import LdtModernBertModel
 from ldt.model.heads.classification import (
@@ -17,6 +17,7 @@ from ldt.model.heads.classification import (
 )
 from ldt.model.heads.questions import LdtForQuestionAnswering
 from ldt.model.heads.ranking import LdtForCandidateRanking, LdtForMultipleChoice
+from ldt.model.heads.rows import after_first
 
 ENCODERS = (LdtModel, LdtModernBertModel)
 HEADS = (
@@ -78,8 +79,7 @@ class PaddedModel(nn.Module):
             far = padded.one_a_row(first, keep)
         elif self.globals_ == "question":
             separator = keep & (input_ids == self.model.config.sep_token_id)
-            before = place < separator.int().argmax(1, keepdim=True)
-            far = padded.any_number(keep & before)
+            far = padded.any_number(keep & ~after_first(separator, 0))
         elif self.globals_ == "given":
             far = padded.any_number(keep & (global_attention_mask != 0))
         layout = padded.PaddedLayout.of(keep, far)
@@ -105,14 +105,7 @@ def refused(model: Any) -> str | None:
         return f"the encoder {type(model.base_model).__name__}"
     if not isinstance(model, HEADS):
         return f"the head {type(model).__name__}"
-    if getattr(config, "causal", False):
-        return "attention to the left alone"
-    if (
-        hasattr(config, "attention_dilation")
-        and layer_dilations(config)
-        != [(1,) * config.num_attention_heads] * config.num_hidden_layers
-    ):
+    if set(all_numbers(getattr(config, "attention_dilation", 1))) != {1}:
         return "dilated attention"
-    if getattr(config, "clip_global_distances", False):
-        return "clipped distances"
-    return None
+    others = "causal", "clip_global_distances"
+    return next((name for name in others if getattr(config, name, False)), None)

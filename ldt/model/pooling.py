@@ -33,7 +33,7 @@ class SecondLevel(nn.Module):
     windows of ldt do (64 and 256 tokens each side; if the paper counts one side, the same keys are
     in reach at 256 and 1024); a kernel of 5 and a stride of 4; that no output projection stands
     between the levels; a scale of 1 / sqrt(dim); where cells lie, and LDConv's generator
-    (`ldt.attention.pooled.poolings`). benchmarks/poolingformer.py trains other readings beside it.
+    (`ldt.attention.cells`). benchmarks/poolingformer.py trains other readings beside it.
     Ours besides: the pooling ``conv``, and the gate.
 
     Global tokens have seen the whole document, so z is zero in their rows, which stay those of

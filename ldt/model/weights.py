@@ -106,17 +106,12 @@ def rows_by_name(weights, before, config, where):
     if not mine or before == names:
         return
     if all(name.startswith(UNNAMED) for name in before) and not set(before) & set(names):
-        numbers = [name.removeprefix(UNNAMED) for name in before]
-        if set(numbers) != set(names):
+        before = [name.removeprefix(UNNAMED) for name in before]
+        if set(before) != set(names):
             if len(before) == len(names):
-                log.warning(
-                    "%s: its head has no names of labels, so its rows are taken in the order of "
-                    "task.labels: %s",
-                    where,
-                    listed([*zip(before, names, strict=True)], 5, " is ".join),
-                )
+                pairs = listed([*zip(before, names, strict=True)], 5, " is ".join)
+                log.warning("%s: its head names no labels; in their order row %s", where, pairs)
             return
-        before = numbers
     places = {name: place for place, name in enumerate(before)}
     known = [number for number, name in enumerate(names) if name in places]
     for key in mine:
@@ -126,14 +121,9 @@ def rows_by_name(weights, before, config, where):
             rows.normal_(0, config.initializer_range)
         rows[known] = old[[places[names[number]] for number in known]]
         weights[key] = rows
-    if len(known) < len(names):
-        new = listed([name for name in names if name not in places], 5)
-        goes_on = (
-            f"those of {listed([names[n] for n in known], 5)} go on" if known else "none goes on"
-        )
-        log.warning(
-            "%s: rows of its head that start anew, drawn at random: %s; %s", where, new, goes_on
-        )
+    if new := [name for name in names if name not in places]:
+        rows = listed(new, 5)
+        log.warning("%s: rows of its head that start anew, drawn at random: %s", where, rows)
 
 
 def _copies(file):

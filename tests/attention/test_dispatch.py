@@ -31,7 +31,7 @@ def test_auto_does_without_triton(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"backend": "tvm"}, "reference, loop, blocked, triton, got 'tvm'"),
+        ({"backend": "tvm"}, "reference, blocked, triton, got 'tvm'"),
         ({"window": 5}, "attention_window must be even and at least 2, got 5"),
         ({"window": 0}, "attention_window must be even and at least 2, got 0"),
         ({"dilation": (1, 2)}, r"one for each of the 1 heads, got \(1, 2\)"),
@@ -55,7 +55,7 @@ def test_relative_positions_run_where_they_are_or_are_refused_by_name():
     expected = run(relative=(q, table), backend="reference")
     for backend in ("auto", "blocked"):
         torch.testing.assert_close(run(relative=(q, table), backend=backend), expected)
-    with pytest.raises(ValueError, match="'loop' has no relative positions; auto, reference"):
-        run(relative=(q, table), backend="loop")
-    with pytest.raises(ValueError, match=r"a table \[2, 3, 4\], got .* and \[2, 5, 4\]"):
+    with pytest.raises(ValueError, match="auto, reference, blocked for relative .* got 'triton'"):
+        run(relative=(q, table), backend="triton")
+    with pytest.raises(ValueError, match=r"a table .*\[2, 3, 4\]\], got .* \[2, 5, 4\]\]"):
         run(relative=(q, table), causal=True)

@@ -67,7 +67,7 @@ def test_all_rows_are_those_of_the_definition(holes, dtype, onednn, monkeypatch)
 
 
 @pytest.mark.fast("reference")
-@pytest.mark.parametrize("backend", ["reference", "loop", "blocked"])
+@pytest.mark.parametrize("backend", ["reference", "blocked"])
 def test_rows_of_global_tokens_are_filled_with_the_layers_own_keys(backend):
     where = layout(holes=True, some=True)
     made, (q, k, v) = tensors()

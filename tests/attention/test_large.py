@@ -12,8 +12,6 @@ from patterns import as_close, band, rows, rows_as_close, same
 from properties import cases
 
 from ldt.attention import POOLINGS, Layout, blocked, reference
-from ldt.attention.pooled import blocked as pooled_blocked
-from ldt.attention.pooled import reference as pooled_reference
 
 TOKENS, GLOBALS = 2000, 200
 
@@ -43,9 +41,8 @@ def check(where, window, dilation, dropout, pooling, seed=0):
         return rows(run, where, generator, dropout=dropout, seed=seed)
 
     def level(backend, generator):
-        module = pooled_blocked if backend else pooled_reference
         how = {"window": window, "dropout": dropout, "seed": seed}
-        return pooled(module, where, generator, pooling, 5, 4, **how)
+        return pooled(blocked if backend else reference, where, generator, pooling, 5, 4, **how)
 
     for run in (windows, of_globals, level):
         ours, exact = (run(x, torch.Generator().manual_seed(seed)) for x in (True, False))

@@ -110,7 +110,6 @@ def test_rows_put_together_are_those_of_the_whole(rows, dtype, most, threads):
     assert torch.equal(parallel.by_rows(work, x, y), x * y)
     assert sum(sizes) == rows
     assert max(sizes) == (rows if rows <= 512 else most)
-    assert torch.equal(parallel.by_rows(work, x, y, size=7), x * y)
 
 
 def test_acts_are_done_in_the_order_of_the_pieces():

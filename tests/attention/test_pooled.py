@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from patterns import batches, dropouts, further, same
 from properties import cases
 
-from ldt.attention import POOLINGS, Layout
-from ldt.attention.pooled import POOLED, blocked, pooled_attention, reference
-from ldt.attention.pooled.cells import Cells
+from ldt.attention import POOLINGS, Layout, blocked, pooled_attention, reference
+from ldt.attention.cells import Cells
 
 HEADS, DIM = 2, 3
 SIZES = [(5, 4), (4, 4), (2, 3), (1, 1), (6, 2)]  # overlap, meet, leave gaps, tokens, much overlap
@@ -86,21 +85,6 @@ def test_pooling_and_attention_are_what_the_docstrings_say(pooling, size, stride
                 pairs = zip(weights, reached, strict=True)
                 expected = sum(w / sum(weights) * value for w, (_, value) in pairs)
             torch.testing.assert_close(out[i, h], expected)
-
-
-def test_what_stands_at_holes_reaches_nothing():
-    docs = layout()
-    x, other = torch.randn(2, docs.total_tokens, HEADS, DIM, dtype=torch.float64)
-    other[docs.key_padding_mask] = x[docs.key_padding_mask]
-    other[~docs.key_padding_mask] *= 1e6
-    for name in ("reference", "blocked"):
-        module = POOLED[name]
-        for pooling in POOLINGS:
-            weight = pool_weight(pooling, 5, HEADS, DIM, torch.Generator().manual_seed(0))
-            cells = Cells(docs, 5, 4)
-            ours, theirs = (module.pool(pooling, y, y, weight, cells) for y in (x, other))
-            for a, b in zip(ours, theirs, strict=True):
-                assert torch.equal(a, b), (name, pooling)
 
 
 @cases(60)
@@ -184,7 +168,7 @@ def test_memory_for_probabilities_does_not_grow_with_the_length():
     sizes = []
     for length in (1000, 4000):
         docs = Layout(torch.tensor([0, length]))
-        blocks = list(blocked._blocks(Cells(docs, 5, 4), 64, torch.float64))
+        blocks = list(blocked._cell_blocks(Cells(docs, 5, 4), 64, torch.float64))
         sizes.append(max(queries * cells for queries, cells in (b.shape for b in blocks)))
     assert sizes[0] == sizes[1] <= 128 * (128 + 64 + 8) / 4
 
@@ -200,20 +184,3 @@ def test_nothing_of_a_batch_outlives_it():
         assert alive() is None
     finally:
         gc.enable()
-
-
-def test_numbers_and_names_without_a_meaning_are_refused():
-    x, docs = torch.randn(4, 1, 4), Layout(torch.tensor([0, 4]))
-    right = {"pooling": "mean", "size": 5, "stride": 4, "window": 8}
-    for wrong, message in (
-        ({"pooling": "sum"}, "pooling must be ldconv, .*, max, conv, got 'sum'"),
-        ({"size": 0}, "pooling_size must be at least 1, got 0"),
-        ({"stride": 0}, "pooling_stride must be at least 1, got 0"),
-        ({"window": 7}, "pooling_window must be even and at least 2, got 7"),
-        (
-            {"backend": "loop"},
-            "backend 'loop' has no pooled level; auto, reference, blocked, triton have",
-        ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            pooled_attention(x, x, x, None, docs, **right | wrong)

@@ -178,7 +178,9 @@ def test_angles_are_of_rotary_positions_alone(tiny_longformer, tmp_path):
 def test_other_kinds_are_refused(source, tmp_path):
     convert(source, tmp_path / "long", max_length=256, window=8)
     edit(tmp_path / "long" / "config.json", model_type="eurobert")
-    with pytest.raises(ModelError, match="a eurobert model cannot be used: RMSNorm with grouped"):
+    with pytest.raises(
+        ModelError, match="a eurobert model cannot be used or .* RMSNorm with grouped"
+    ):
         convert(str(tmp_path / "long"), tmp_path / "twice", max_length=512)
 
 

@@ -4,7 +4,7 @@ import torch
 from patterns import rand
 
 from ldt.attention import POOLINGS
-from ldt.attention.pooled.cells import Cells
+from ldt.attention.cells import Cells
 
 
 def cells_by_hand(layout, size, stride):

@@ -11,7 +11,7 @@ import pretended
 import torch
 
 from ldt.attention import Layout
-from ldt.attention.pooled.cells import Cells
+from ldt.attention.cells import Cells
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if HAS_GPU else pretended.DEVICE

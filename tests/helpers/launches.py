@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from ldt.attention import Layout
-from ldt.attention.pooled.cells import Cells
+from ldt.attention.cells import Cells
 
 DIMS = (32, 64, 96, 128)
 WIDTHS = {"half": (768, 1024), "fp32": (768,)}  # of rows whose projections are folded

@@ -142,10 +142,18 @@ def test_a_compiled_step_attends_once_and_makes_of_the_layout_what_it_needs_once
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
-def test_an_exported_classifier_answers_at_other_lengths(pooling):
-    changes = {} if pooling == "cls" else SMALL  # two layers once
-    model = ldt_model("ForSequenceClassification", classifier_pooling=pooling, **changes).double()
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},  # two layers once
+        SMALL | {"classifier_pooling": "mean"},
+        SMALL | {"classifier_pooling": "max"},
+        {"pooling_layers": [1], "pooling_window": 16, "pooling_gate": True},
+    ],
+    ids=str,
+)
+def test_an_exported_classifier_answers_at_other_lengths(changes):
+    model = ldt_model("ForSequenceClassification", **changes).double()
     rows, length = (
         torch.export.Dim("rows", min=1, max=16),
         torch.export.Dim("length", min=2, max=64),

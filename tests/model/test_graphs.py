@@ -386,24 +386,16 @@ def test_adapters_that_are_merged_or_off_are_noticed():
     assert len(graphs.captures) == len(steps)
 
 
-def test_a_hook_is_not_captured():
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_a_hook_is_not_captured(everywhere):
     model, graphs = encoder(**ONE)
     inputs, calls = ragged((8,) * 4), []
     for each in (ragged((8, 8)), ragged((8, 8)), inputs):
         both(model, each)
-    value_of(model).register_forward_hook(lambda *_: calls.append(1))
-    with torch.no_grad():
-        model(**inputs)
-    assert len(calls) == 1
-    assert not graphs.captured
-
-
-def test_hooks_of_all_modules_are_noticed():
-    model, graphs = encoder(**ONE)
-    inputs, calls = ragged((8, 8)), []
-    for _ in range(2):
-        both(model, inputs)
-    hook = register_module_forward_hook(lambda *_: calls.append(1))
+    if everywhere:
+        hook = register_module_forward_hook(lambda *_: calls.append(1))
+    else:
+        hook = value_of(model).register_forward_hook(lambda *_: calls.append(1))
     with hook, torch.no_grad():
         model(**inputs)
     assert calls

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 import torch
 import transformers
@@ -27,7 +25,6 @@ from ldt.model import (
     LdtModel,
     load,
 )
-from ldt.model.loading import read_config
 
 
 def cls_of(head):
@@ -115,17 +112,6 @@ def test_a_model_saved_by_ldt_is_the_same_in_transformers_and_back(head, tmp_pat
     }
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_the_auto_classes_give_ldts_models(head, tmp_path):
-    model = ldt_model(head, attention_dilation=2)  # else it is one of transformers'
-    model.save_pretrained(tmp_path)
-    auto = getattr(transformers, "AutoModel" + head.replace("Model", ""))
-    again = auto.from_pretrained(tmp_path)
-    assert type(again) is cls_of(head)
-    assert again.new_weights == ()
-    assert type(auto.from_config(model.config)) is cls_of(head)
-
-
 OWN = {  # what a head has besides the encoder
     "Model": {"pooler"},
     "ForMaskedLM": {"lm_head"},
@@ -155,7 +141,7 @@ def test_every_head_loads_the_encoder_of_every_other(source, tmp_path, caplog):
 
 def test_a_new_head_is_announced_and_its_weights_are_listed(folder, caplog):
     model = load(folder, LdtForSequenceClassification, num_labels=5)
-    said = "weights that start anew, drawn at random: classifier (4 tensors, 357 values)"
+    said = "weights that start anew, drawn at random: classifier"
     assert said in caplog.text
     assert model.new_weights == (
         "classifier.dense.bias",
@@ -166,14 +152,6 @@ def test_a_new_head_is_announced_and_its_weights_are_listed(folder, caplog):
     assert model.classifier.out_proj.weight.shape == (5, 16)
     assert not model.classifier.out_proj.bias.any()
     assert model.classifier.dense.weight.std() > 0.1
-
-
-def test_a_masked_language_model_gives_the_base_model_a_new_pooler(tmp_path, caplog):
-    longformer("ForMaskedLM").save_pretrained(tmp_path)
-    model = load(tmp_path, LdtModel)
-    assert model.new_weights == ("pooler.dense.bias", "pooler.dense.weight")
-    assert "drawn at random: pooler (2 tensors, 272 values)" in caplog.text
-    assert load(tmp_path, LdtForMaskedLM).new_weights == ()
 
 
 def test_transformers_loading_report_stays_away(folder, capfd, caplog):
@@ -205,23 +183,6 @@ def test_weights_are_float32_unless_asked_otherwise(tmp_path):
     assert load(tmp_path, LdtModel).dtype == torch.float32
     assert load(tmp_path, LdtModel, dtype=torch.bfloat16).dtype == torch.bfloat16
     assert LdtModel.from_pretrained(tmp_path).dtype == torch.float16
-
-
-def test_a_loaded_model_does_not_live_in_its_file(folder):
-    model = load(folder, LdtModel)
-    before = model.encoder.layer[0].output.dense.weight.clone()
-    file = folder / "model.safetensors"
-    with file.open("r+b") as f:
-        f.seek(4096)
-        f.write(b"\0" * (file.stat().st_size - 4096))
-    assert torch.equal(model.encoder.layer[0].output.dense.weight, before)
-
-
-def test_numbers_of_a_config_that_do_not_go_together_are_told_before_anything_uses_them(folder):
-    file = folder / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"attention_window": [4, 4, 4]}))
-    with pytest.raises(ModelError, match="one for each of the 2 layers, got 3 numbers"):
-        read_config(folder)
 
 
 def test_config_changes_must_be_fields_of_the_config(folder):
@@ -268,12 +229,9 @@ def test_rows_of_a_head_go_by_the_names_of_the_labels(head, tmp_path, caplog):
         bias, torch.stack([torch.tensor(0.0), *layer.bias[:2].flip(0)])[[0, 1, 0, 2]]
     )
     assert weight[0].abs().sum() > 0
-    assert (
-        "rows of its head that start anew, drawn at random: 'mixed', 'poor'; those of 'neg', 'pos' "
-        "go on" in caplog.text
-    )
+    assert "rows of its head that start anew, drawn at random: 'mixed', 'poor'" in caplog.text
     assert not (rows("good", "poor", "so-so")[0] == layer.weight).any()
-    assert "'good', 'poor', 'so-so'; none goes on" in caplog.text
+    assert "drawn at random: 'good', 'poor', 'so-so'" in caplog.text
 
 
 def test_rows_without_names_are_numbers_or_taken_in_order(tmp_path, caplog):
@@ -289,10 +247,7 @@ def test_rows_without_names_are_numbers_or_taken_in_order(tmp_path, caplog):
     assert torch.equal(rows(as_text), layer.bias[[int(name) for name in as_text]])
     assert "its head" not in caplog.text
     assert torch.equal(rows("abcdefghijkl"), layer.bias)
-    assert (
-        "no names of labels, so its rows are taken in the order of task.labels: LABEL_0 is a, "
-        "LABEL_1 is b, LABEL_2 is c, LABEL_3 is d, LABEL_4 is e and 7 more" in caplog.text
-    )
+    assert "in their order row 0 is a, 1 is b, 2 is c, 3 is d, 4 is e and 7 more" in caplog.text
 
 
 def test_other_labels_make_a_new_head_and_the_rest_is_kept(tmp_path, caplog):

@@ -4,16 +4,13 @@ import pytest
 import torch
 import transformers
 from longformers import (
-    HEADS,
     batch,
-    checkpoint_layers,
-    gradients,
     ldt_config,
     ldt_model,
     reconfigured,
 )
 
-import ldt.attention.pooled
+import ldt.attention
 from ldt.attention import POOLINGS, Layout
 from ldt.errors import ModelError
 from ldt.model import LdtConfig, LdtModel, load
@@ -144,35 +141,12 @@ def test_without_pooling_layers_it_is_a_longformer_by_name_and_number():
     assert [name for name, _ in shared] == names
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("globals_", ["none", "some", "all"])
-def test_among_several_processes_every_parameter_gets_a_gradient(head, globals_, process_group):
-    made = model(head, pooling_gate=True).train()
-    inputs = batch(20, "mixed", globals_)
-    if head == "ForMultipleChoice":
-        inputs = {key: x.view(2, 2, 20) for key, x in inputs.items()}
-    made(**inputs).to_tuple()[0].pow(2).sum().backward()
-    for name, parameter in made.named_parameters():
-        assert parameter.grad is not None, name
-        if ".pooled." in name and globals_ == "none" and not name.endswith("key.bias"):
-            # a bias of all keys adds the same to every score
-            assert parameter.grad.any() or head in ("ForSequenceClassification",), name
-
-
 def test_the_gradient_opens_a_gate_of_zero():
     made = model(pooling_gate=True).train()
     gate = made.encoder.layer[1].attention.self.pooled.gate
     torch.nn.init.zeros_(gate)
     state(made, batch(33)).square().sum().backward()
     assert gate.grad.all()
-
-
-def test_reading_only_the_first_tokens_changes_nothing(monkeypatch):
-    made = model("ForSequenceClassification").double()
-    inputs = batch(21, "mixed", "default")
-    short = made(**inputs).logits
-    monkeypatch.setattr(made.config, "output_hidden_states", True)
-    assert (short - made(**inputs).logits).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
@@ -203,22 +177,6 @@ def test_a_second_level_that_is_missing_or_without_a_place_is_refused(tmp_path):
         load(tmp_path, LdtModel)
 
 
-def test_gradient_checkpointing_changes_no_gradient():
-    dropout = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
-    made = model(pooling_gate=True, **dropout).train()
-    found = []
-    for checkpointing in (False, True):
-        if checkpointing:
-            checkpoint_layers(made)
-        made.zero_grad()
-        torch.manual_seed(7)
-        state(made, batch(21, "mixed", "some")).pow(2).sum().backward()
-        found.append(gradients(made))
-    assert found[0].keys() == found[1].keys()
-    for name, gradient in found[0].items():
-        assert torch.equal(gradient, found[1][name]), name
-
-
 @pytest.mark.parametrize("training", ["checkpointed", "eager"])
 def test_both_levels_and_all_layers_drop_by_seeds_of_their_own(training, monkeypatch):
     made = model(attention_probs_dropout_prob=0.5, pooling_layers=[0, 1]).train()
@@ -226,7 +184,7 @@ def test_both_levels_and_all_layers_drop_by_seeds_of_their_own(training, monkeyp
     for module, name in (
         (blocked, "sliding_window_attention"),
         (blocked, "global_attention"),
-        (ldt.attention.pooled.blocked, "cell_attention"),
+        (blocked, "cell_attention"),
     ):
         real = getattr(module, name)
 
@@ -245,62 +203,6 @@ def test_both_levels_and_all_layers_drop_by_seeds_of_their_own(training, monkeyp
     windows, rows, cells = ([seed for _, seed in seeds[first::3]] for first in range(3))
     assert len({*windows, *cells}) == 4
     assert rows == windows  # of other queries: those rows are masked in the windows
-
-
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_half_precision_trains(pooling):
-    for dtype in (torch.bfloat16, torch.float16):
-        made = model(pooling=pooling, pooling_gate=True).to(dtype).train()
-        state(made, batch(21, "mixed", "some")).float().tanh().sum().backward()
-        assert all(gradient.isfinite().all() for gradient in gradients(made).values())
-    made = model(pooling=pooling, pooling_gate=True).train()
-    inputs = batch(21, "mixed", "some")
-    dense = twin(made, attention_backend="reference").train()
-    exact = state(made, inputs)
-    with torch.autocast("cpu", torch.bfloat16):
-        found, allowed = (state(each, inputs) for each in (made, dense))
-    found.float().sum().backward()
-    assert (found - exact).norm() <= 1.5 * (allowed - exact).norm()
-    assert all(gradient.isfinite().all() for gradient in gradients(made).values())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pooling", ["ldconv", "mean"])
-def test_compiled_it_gives_what_it_gives(pooling):
-    one = {"num_hidden_layers": 1, "attention_window": 8, "pooling_layers": [0]}
-    made = model(pooling=pooling, **one).double()
-    torch.compiler.reset()
-    fast = torch.compile(made, fullgraph=True, dynamic=True, backend="aot_eager")
-    for n, padding, globals_ in ((21, "mixed", "some"), (33, "left", "one")):
-        inputs = batch(n, padding, globals_)
-        found = []
-        for run in (fast, made):
-            made.zero_grad()
-            out = state(run, inputs)
-            out.square().sum().backward()
-            # In a compiled graph there is always a place for global tokens.
-            zeros = (torch.zeros_like(p) if p.grad is None else p.grad for p in made.parameters())
-            found.append([out, *zeros])
-        for ours, theirs in zip(*found, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
-
-
-def test_exported_it_answers_at_other_lengths():
-    made = model("ForSequenceClassification", pooling_gate=True).double()
-    rows, length = (
-        torch.export.Dim("rows", min=1, max=16),
-        torch.export.Dim("length", min=2, max=64),
-    )
-    inputs = batch(21, "right", "one")
-    program = torch.export.export(
-        made, (), inputs, dynamic_shapes={name: {0: rows, 1: length} for name in inputs}
-    )
-    for n, padding, globals_ in ((21, "mixed", "some"), (40, "left", "none")):
-        other = batch(n, padding, globals_)
-        with torch.no_grad():
-            torch.testing.assert_close(
-                program.module()(**other).logits, made(**other).logits, rtol=1e-12, atol=1e-12
-            )
 
 
 def test_the_papers_layers_are_a_quarter_in_the_upper_middle():

@@ -9,7 +9,6 @@ import pytest
 import torch
 from longformers import batch, ldt_config, ldt_model
 
-from ldt.attention import int8
 from ldt.model import precision
 from ldt.model.encoders.longformer import Linear
 from ldt.model.precision import Int8Linear, lower, lowered
@@ -21,7 +20,7 @@ def rounded(linear, x):
         (rows / (s := rows.abs().amax(-1, keepdim=True) / largest)).round().nan_to_num() * s
         for rows, largest in (
             (x.double(), 127),
-            (linear.weight.detach().double(), int8.largest()),
+            (linear.weight.detach().double(), precision.largest()),
         )
     ]
     return factors[0] @ factors[1].T + linear.bias.detach().double()
@@ -107,7 +106,7 @@ def test_int8_leaves_the_rest_in_what_the_cpu_is_fast_in(monkeypatch, native, re
     assert layer.attention.self.key_global.weight.dtype == rest
     assert layer.output.dense.weight.dtype == torch.int8
     scale = layer.output.dense.scale
-    assert torch.equal(scale, weight.abs().amax(1) / int8.largest())  # of the exact weights
+    assert torch.equal(scale, weight.abs().amax(1) / precision.largest())  # of the exact weights
     assert model(**batch(30, "mixed", "some")).logits.dtype == rest
 
 
@@ -146,26 +145,26 @@ def test_an_unknown_precision_is_refused():
 def test_products_with_packed_weights_are_the_sums_of_whole_numbers(shape):
     count, inputs, outputs = shape
     try:
-        int8._pack(torch.ones(8, 8, dtype=torch.int8))
+        precision._pack(torch.ones(8, 8, dtype=torch.int8))
     except (AttributeError, RuntimeError):
         pytest.skip("this torch has no oneDNN")
     generator = torch.Generator().manual_seed(0)
-    most = int8.largest()
-    if not int8._packing_pays():
+    most = precision.largest()
+    if not precision._packing_pays():
         most = 64  # of what is taken nowhere here, it is not known whether it can more
     rows = torch.randint(-127, 128, (count, inputs), generator=generator)
     weight = torch.randint(-most, most + 1, (inputs, outputs), generator=generator)
     given = rows.to(torch.int8), weight.to(torch.int8)
-    assert torch.equal(int8.product(*given, int8._pack(given[1])).long(), rows @ weight)
-    assert torch.equal(int8.product(*given).long(), rows @ weight)
+    assert torch.equal(precision.product(*given, precision._pack(given[1])).long(), rows @ weight)
+    assert torch.equal(precision.product(*given).long(), rows @ weight)
 
 
 def test_a_layer_is_copied_and_pickled_without_what_it_packed(monkeypatch):
     layer, x = Int8Linear(Linear(16, 8)), torch.randn(3, 16)
     with monkeypatch.context() as patch:
-        patch.setattr(int8, "packed", lambda weight: "a layout")
+        patch.setattr(precision, "packed", lambda weight: "a layout")
         patch.setattr(
-            int8, "product", lambda rows, weight, layout: torch._int_mm(rows, weight) * 1.0
+            precision, "product", lambda rows, weight, layout: torch._int_mm(rows, weight) * 1.0
         )
         wanted = layer(x)
         assert layer._layout == "a layout"

@@ -161,19 +161,6 @@ def test_with_hooks_all_ways_to_train_give_the_same(way):
             hook.remove()
 
 
-@pytest.mark.parametrize("low", [False, True], ids=["float32", "autocast"])
-@pytest.mark.parametrize(("length", "part"), [(70, 7), (1500, 512)])
-def test_parts_of_the_feed_forward_network_are_computed_again_as_they_were(length, part, low):
-    changes = {"max_position_embeddings": 1600, "attention_window": 8}
-    model = ldt_model("Model", chunk_size_feed_forward=part, **changes).train()
-    inputs = {name: x[:1] for name, x in batch(length).items()}
-    found = run(model, inputs, low)
-    assert_same(found, kept(model, inputs, low))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ldt.model.encoders.longformer.cast_once", lambda x, *_: lambda: x)
-        assert_same(found, kept(model, inputs, low))
-
-
 def test_what_is_changed_after_it_was_saved_is_not_used_for_gradients():
     model, inputs = ldt_model("Model").train(), batch(20)
     seen = []

@@ -15,7 +15,7 @@ from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, RecipeError
 from ldt.inference.predict import predict
 from ldt.model import LdtConfig, LdtForConditionalGeneration, LdtSeq2SeqConfig
-from ldt.model.encoders.led import LedEncoder
+from ldt.model.seq2seq.layers import LedEncoder
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import QasperGeneration

@@ -30,7 +30,7 @@ def sliding_window_attention(
 
 
 def cell_attention(q, k, v, cells, *, window, dropout=0.0, seed=0):
-    """`ldt.attention.pooled.reference.cell_attention` for CUDA tensors.
+    """`ldt.attention.reference.cell_attention` for CUDA tensors.
 
     All else is as of `sliding_window_attention`.
     """

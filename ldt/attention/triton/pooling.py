@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ldt.attention import blocked
 from ldt.attention.derivatives import first_order
-from ldt.attention.pooled import blocked
 from ldt.attention.triton.devices import OPTIONS, tile
 from ldt.attention.triton.pooling_kernels import collect, filters, scores, spread
 from ldt.attention.triton.tiles import cdiv, check, padded, rows
@@ -23,7 +23,7 @@ PARTS = 128  # sums, at most, that the gradient of a weight is split into
 
 
 def pool(pooling, k, v, weight, cells):
-    """`ldt.attention.pooled.reference.pool` for CUDA tensors, or any under TRITON_INTERPRET=1.
+    """`ldt.attention.reference.pool` for CUDA tensors, or any under TRITON_INTERPRET=1.
 
     Sums are kept in float32; the weight may be of another dtype than the tokens. For the backward
     pass ldconv keeps 4 bytes for each place of a cell and head, max 4 for each of its dims. Of

@@ -18,6 +18,7 @@ from ldt.errors import ModelError
 from ldt.model import adapters
 from ldt.model.base import LdtPreTrainedModel, check_ids, given_words, pack
 from ldt.model.config import LdtCausalConfig, layer_dilations, layer_windows, reaches
+from ldt.model.encoders.longformer import attention_options
 from ldt.model.heads.losses import cross_entropy
 from ldt.model.loading import find_folder, read_config
 
@@ -49,16 +50,15 @@ class LayerCache:
     """Keys and values [b, at most reach, heads, dim] of a layer, and its table of distances."""
 
     def __init__(self, reach):
-        self.reach = reach
-        self.keys = self.values = self.table = None
+        self.reach, self.last, self.table = reach, None, None
 
-    def append(self, k, v):
-        """The cached keys and values followed by ``k`` and ``v`` [b, n, heads, dim]; the last of
-        them stay in the cache."""
-        if self.keys is not None:
-            k, v = torch.cat([self.keys, k], 1), torch.cat([self.values, v], 1)
-        self.keys, self.values = k[:, -self.reach :].clone(), v[:, -self.reach :].clone()
-        return k, v
+    def append(self, *new):
+        """The cached keys and values followed by ``new`` ones [b, n, heads, dim]; the last of them
+        stay in the cache."""
+        if self.last is not None:
+            new = [torch.cat(pair, 1) for pair in zip(self.last, new, strict=True)]
+        self.last = [x[:, -self.reach :].clone() for x in new]
+        return new
 
 
 class KVCache:
@@ -204,23 +204,14 @@ class RelativeAttention(nn.Module):
             q, k, v = recurrence.with_memories(q), recurrence.gather(k), recurrence.gather(v)
             layout = recurrence.layout
         half = self._in_use(max(map(sub, layout.cu_seqlens_host[1:], layout.cu_seqlens_host)))
-        options = {"window": 2 * half, "dilation": self.dilation, "causal": True}
-        if self.training and self.dropout:
-            # From torch's generator, whose state gradient checkpointing restores.
-            options |= {"dropout": self.dropout, "seed": torch.randint(2**31, (), device=x.device)}
+        pattern = {"window": 2 * half, "dilation": self.dilation, "causal": True}
+        options = attention_options(self, x, self.dropout, self.backend)
         dtype = torch.promote_types(q.dtype, torch.float32)
         with torch.autocast(q.device.type, enabled=False):
             content, far = self._queries(q.to(dtype))
+            parts = content, k.to(dtype), v.to(dtype), layout
             relative = far, self.table(half, dtype)
-            out = sliding_window_attention(
-                content,
-                k.to(dtype),
-                v.to(dtype),
-                layout,
-                relative=relative,
-                backend=self.backend,
-                **options,
-            )
+            out = sliding_window_attention(*parts, relative=relative, **pattern, **options)
         if recurrence is not None:
             out = recurrence.without_memories(out)
         return self.output(out.flatten(1).to(x.dtype)), new
@@ -244,7 +235,11 @@ class RelativeAttention(nn.Module):
 
     def table(self, half, dtype):
         """[heads, half + 1, dim]: W r for each place of the window, the farthest first."""
-        weight = self._position_weight()
+        if is_plain(self.position):
+            weight = self.position.weight
+        else:  # with an adapter or a hook
+            width, like = self.content_bias.numel(), self.content_bias
+            weight = self.position(like.new_zeros(width, width).fill_diagonal_(1)).T
         places = torch.arange(half, -1, -1, device=weight.device)
         waves = {
             gap: sinusoids(gap * places, weight.shape[1]).to(dtype) for gap in set(self.dilation)
@@ -252,13 +247,6 @@ class RelativeAttention(nn.Module):
         rows = weight.to(dtype).unflatten(0, (self.heads, -1))  # [heads, dim, width]
         pairs = zip(self.dilation, rows, strict=True)
         return torch.stack([waves[gap] @ row.T for gap, row in pairs])
-
-    def _position_weight(self):
-        """[heads * dim, width], W, with what hangs on it."""
-        if is_plain(self.position):
-            return self.position.weight
-        bias = self.content_bias
-        return self.position(torch.eye(bias.numel(), dtype=bias.dtype, device=bias.device)).T
 
     def _queries(self, q):
         """Queries for keys, and queries for distances."""
@@ -317,6 +305,7 @@ class LdtForCausalLM(LdtPreTrainedModel):
 
     config: LdtCausalConfig  # type: ignore[assignment]
     base_model_prefix = "model"
+    _input_embed_layer = "embeddings"
     accepts_loss_kwargs = True  # the Trainer counts the labels of all batches of a step
     _no_split_modules = ["CausalLayer"]
     _tied_weights_keys = {"decoder.weight": "embeddings.weight"}
@@ -338,12 +327,6 @@ class LdtForCausalLM(LdtPreTrainedModel):
         if isinstance(module, RelativeAttention):
             for bias in (module.content_bias, module.position_bias):
                 initialization.normal_(bias, std=self.config.initializer_range)
-
-    def get_input_embeddings(self):
-        return self.embeddings
-
-    def set_input_embeddings(self, value):
-        self.embeddings = value
 
     def get_output_embeddings(self):
         return self.decoder

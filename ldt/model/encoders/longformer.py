@@ -20,7 +20,7 @@ from ldt.attention import (
 from ldt.attention.derivatives import transformed
 from ldt.attention.matmul import Linear, divisible, foldable, project_each
 from ldt.attention.ops import shared
-from ldt.model.base import PackedEncoder, check_ids
+from ldt.model.base import PackedEncoder, check_ids, check_length
 from ldt.model.config import LdtConfig, layer_dilations, layer_windows, usable_length
 from ldt.model.gates import products_dtype
 from ldt.model.graphs import Graphs
@@ -29,7 +29,7 @@ from ldt.model.recompute import cast_once, layer_norm, recomputed, recomputing
 
 UNUSED_PASSES = "unused_passes"  # attribute of a parameter: backward passes that gave it zeros
 GRAPHS = 16  # at most, of layers of one pattern
-CHUNK = 1024  # tokens of a part, see `_chunk`; from 256 on each takes the same time
+CHUNK = 1024  # tokens of a part of `in_chunks`; from 256 on each takes the same time
 
 
 class _Attach(torch.autograd.Function):
@@ -91,6 +91,14 @@ class Embeddings(nn.Module):
             words = self.word_embeddings(words)
         types = self.token_type_embeddings(token_type_ids)
         return self.dropout(self.LayerNorm(words + self.position_embeddings(position_ids) + types))
+
+
+def attention_options(module, x, dropout, backend):
+    """The ``dropout``, ``seed`` and ``backend`` of attention in a module, drawn from torch's
+    generator, whose state gradient checkpointing restores."""
+    dropout = dropout if module.training else 0.0
+    seed = torch.randint(2**31, (), device=x.device) if dropout else 0
+    return {"dropout": dropout, "seed": seed, "backend": backend}
 
 
 class SelfAttention(nn.Module):
@@ -165,10 +173,7 @@ class SelfAttention(nn.Module):
         return attach_unused_parameters(rows.flatten(1), *_left_out(key), *unused)
 
     def _options(self, x):
-        dropout = self.dropout if self.training else 0.0
-        # From torch's generator, whose state gradient checkpointing restores.
-        seed = torch.randint(2**31, (), device=x.device) if dropout else 0
-        return {"dropout": dropout, "seed": seed, "backend": self.backend}
+        return attention_options(self, x, self.dropout, self.backend)
 
     def _local(self):
         return self.query, self.key, self.value
@@ -262,7 +267,6 @@ class LdtLayer(GradientCheckpointingLayer):
         self.intermediate = Intermediate(config)
         self.output = Residual(config, config.intermediate_size)
         self.is_last = index + 1 == config.num_hidden_layers
-        self.chunk = config.chunk_size_feed_forward
 
     def forward(self, x, layout, output_attentions=False, globals_only=False):
         """[total, width] -> [total, width], and what `SelfAttention` gives besides.
@@ -270,7 +274,7 @@ class LdtLayer(GradientCheckpointingLayer):
         ``globals_only`` gives [globals, width], the rows of the global tokens alone.
         """
         products = None
-        if not self.chunk and (x.is_cuda or self.backend == "triton"):
+        if x.is_cuda or self.backend == "triton":
             products = products_dtype(self.backend, x)
         if products is not None:
             out = _fused().layer(self, x, layout, products, output_attentions, globals_only)
@@ -278,9 +282,9 @@ class LdtLayer(GradientCheckpointingLayer):
                 return out
         if not globals_only and divisible(self, x):
             out, *probs = self.attention.self(x, layout, output_attentions)
-            return parallel.by_rows(self._after_attention, out, x, size=self.chunk), *probs
+            return parallel.by_rows(self._after_attention, out, x), *probs
         x, *probs = self.attention(x, layout, output_attentions, globals_only)
-        return in_chunks(self._feed_forward, x, self.chunk), *probs
+        return in_chunks(self._feed_forward, x), *probs
 
     def products(self):
         """The modules whose linear layers `ldt.model.precision` may lower."""
@@ -301,22 +305,16 @@ def _fused():
     return fused
 
 
-def in_chunks(feed_forward, x, chunk=0):
-    """``feed_forward(x)`` of x [total, width], ``chunk`` tokens at a time, 0: as `_chunk` says."""
-    chunk = chunk or _chunk(x)
-    if not chunk or len(x) <= chunk:
-        return feed_forward(x)
-    return torch.cat([feed_forward(part) for part in x.split(chunk)])
-
-
-def _chunk(x):
-    """Tokens that go through a feed-forward network together, 0: all.
+def in_chunks(feed_forward, x):
+    """``feed_forward(x)`` of x [total, width], in parts where that saves memory.
 
     On a CPU a part is as fast as the whole, and where nothing is kept for a backward pass its wide
     activations are the largest thing in memory.
     """
     free = x.device.type == "cpu" and not torch.is_grad_enabled()
-    return CHUNK if free and not torch.compiler.is_compiling() else 0
+    if not free or torch.compiler.is_compiling() or len(x) <= CHUNK:
+        return feed_forward(x)
+    return torch.cat([feed_forward(part) for part in x.split(CHUNK)])
 
 
 class Encoder(nn.Module):
@@ -387,7 +385,8 @@ class LdtModel(PackedEncoder):
 
     config: LdtConfig
     base_model_prefix = "longformer"
-    has_global_attention = True
+    _input_embed_layer = "word_embeddings"
+    has_global_attention = has_attentions = True
     graphs: Graphs | None = None  # see `ldt.model.graphs.use_graphs`
     _no_split_modules = ["LdtLayer"]
 
@@ -398,12 +397,6 @@ class LdtModel(PackedEncoder):
         self.encoder = Encoder(config)
         self.pooler = Pooler(config) if add_pooling_layer else None
         self.post_init()
-
-    def get_input_embeddings(self):
-        return self.embeddings.word_embeddings
-
-    def set_input_embeddings(self, value):
-        self.embeddings.word_embeddings = value
 
     @property
     def position_table(self):
@@ -472,10 +465,8 @@ class LdtModel(PackedEncoder):
                 x = self._through(x, packing.layout, first, output_attentions, note)
         if first_only and not short:
             x = packing.to(x.device).first(x)
-        if hidden is not None:
-            hidden = tuple(packing.to(state.device).unpack(state) for state in hidden)
         return x, {
-            "hidden_states": hidden,
+            "hidden_states": None if hidden is None else packing.unpack_each(hidden),
             "attentions": tuple(probs) if output_attentions else None,
             "global_attentions": tuple(global_probs) if global_probs else None,
         }
@@ -541,14 +532,8 @@ class LdtModel(PackedEncoder):
         """Raise a ValueError where an embedding would raise an IndexError, or CUDA an assertion."""
         if torch.compiler.is_compiling():
             return
-        longest = self.max_length
-        if shape[1] > longest:
-            length = int(position_ids.max()) - self.config.pad_token_id
-            if length > longest:
-                raise ValueError(
-                    f"input has {length} tokens, the position table holds {longest}; "
-                    f"ldt convert SOURCE --max-length {length} makes a longer one"
-                )
+        pad = self.config.pad_token_id
+        check_length(shape, self.max_length, lambda: position_ids.max() - pad, "position table")
         for name, ids, rows in (
             ("input_ids", input_ids, self.config.vocab_size),
             ("position_ids", position_ids, self.config.max_position_embeddings),

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from ldt.model.base import Head, first_real, given_words, takes_inputs
+from ldt.model.base import INPUTS, Head, LdtHeadOutput, first_real, given_words, takes_inputs
 from ldt.model.heads.losses import (
     binary_cross_entropy,
     class_items,
@@ -12,7 +12,6 @@ from ldt.model.heads.losses import (
     exact,
     mean,
 )
-from ldt.model.outputs import LdtHeadOutput
 
 
 class LdtForSequenceClassification(Head):
@@ -36,7 +35,7 @@ class LdtForSequenceClassification(Head):
         self.add_answer("document", config.num_labels)
         self.post_init()
 
-    @takes_inputs
+    @takes_inputs(*INPUTS)
     def forward(self, *, labels=None, num_items_in_batch=None, **inputs):
         """`LdtHeadOutput` of the inputs of `Head`.
 
@@ -50,7 +49,7 @@ class LdtForSequenceClassification(Head):
         loss = None
         if labels is not None:
             loss = self._loss(logits, labels.to(logits.device), num_items_in_batch)
-        return LdtHeadOutput(loss, logits, **others)
+        return LdtHeadOutput(loss, logits=logits, **others)
 
     def default_globals(self, input_ids, inputs_embeds, attention_mask):
         return first_real(given_words(input_ids, inputs_embeds), attention_mask)
@@ -98,7 +97,7 @@ class LdtForTokenClassification(Head):
         self.add_answer("tokens", config.num_labels)
         self.post_init()
 
-    @takes_inputs
+    @takes_inputs(*INPUTS)
     def forward(self, *, labels=None, num_items_in_batch=None, **inputs):
         """`LdtHeadOutput` of the inputs of `Head`.
 
@@ -145,7 +144,7 @@ class LdtForMaskedLM(Head):
     def set_output_embeddings(self, new_embeddings):
         self.set_submodule(self._decoder, new_embeddings)
 
-    @takes_inputs
+    @takes_inputs(*INPUTS)
     def forward(self, *, labels=None, num_items_in_batch=None, at_labels=False, **inputs):
         """`LdtHeadOutput` of the inputs of `Head`.
 
@@ -163,4 +162,4 @@ class LdtForMaskedLM(Head):
         places = (labels != -100).nonzero().squeeze(1)
         logits = self.answer(x[places])
         loss = cross_entropy(logits, labels[places], num_items_in_batch)
-        return LdtHeadOutput(loss, logits, **others)
+        return LdtHeadOutput(loss, logits=logits, **others)

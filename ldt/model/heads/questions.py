@@ -10,16 +10,23 @@ from transformers.activations import gelu
 
 from ldt.attention.matmul import Linear
 from ldt.model.base import (
+    INPUTS,
     ClassificationHead,
     Head,
+    LdtHeadOutput,
+    at_positions,
     check_positions,
-    given_words,
     real_tokens,
     takes_inputs,
 )
 from ldt.model.heads.losses import counts, cross_entropy, exact, mean, weighted
-from ldt.model.heads.rows import before_first, micro_batched, rows_of_documents, same_document
-from ldt.model.outputs import LdtQuestionAnsweringOutput
+from ldt.model.heads.rows import (
+    before_first,
+    length_of,
+    micro_batched,
+    rows_of_documents,
+    same_document,
+)
 
 # Of each part of an answer: names of its outputs and labels, in the order of the losses.
 OUTPUTS = {
@@ -75,7 +82,7 @@ class QuestionHead(Head):
                 self._answer_names = ("qa_outputs",)
         self.post_init()
 
-    @takes_inputs
+    @takes_inputs(*INPUTS)
     def forward(
         self,
         *,
@@ -105,7 +112,7 @@ class QuestionHead(Head):
             num_items_in_batch, inputs: see `Head`.
 
         Returns:
-            `LdtQuestionAnsweringOutput`. The loss is None unless all labels of the parts are given.
+            `LdtHeadOutput`. The loss is None unless all labels of the parts are given.
 
         Raises:
             ValueError: besides those of `LdtModel`: no positions of a part, or one outside of the
@@ -117,8 +124,7 @@ class QuestionHead(Head):
         for part, positions in places.items():
             if positions is None:
                 raise ValueError(f"give {POSITIONS[part]}, the marker of each")
-            words = given_words(inputs["input_ids"], inputs.get("inputs_embeds"))
-            check_positions(positions, words.shape[1])
+            check_positions(positions, length_of(inputs))
         if same_document(example_ids):
             scores = micro_batched(lambda **row: self._scores(**row)[0], **places, **inputs)
             others = {}
@@ -136,7 +142,7 @@ class QuestionHead(Head):
         if all(gold is not None for part in self.parts for gold in golds[part]):
             losses = self._losses(outputs, golds, places, real, example_ids, num_items_in_batch)
             loss = weighted(losses, self.config.evidence_weights if len(losses) > 1 else {})
-        return LdtQuestionAnsweringOutput(loss, **outputs, **others)
+        return LdtHeadOutput(loss, **outputs, **others)
 
     def default_globals(self, input_ids, inputs_embeds, attention_mask):
         return before_first(self.config, input_ids, attention_mask)
@@ -145,16 +151,25 @@ class QuestionHead(Head):
         """[items] int64: documents that have a right start, and a right end; rows that have a
         class; labels of passages, or rows that have any where one is right; labels of sentences."""
         items = []
-        for part, names in LABELS.items():
-            labels = [inputs[name] for name in names] if part in self.parts else []
-            if part == "span" and labels:
-                items.append(span_items(labels, input_ids.shape, attention_mask, example_ids))
-            elif labels:
-                known = labels[0] != -100
-                if part in POSITIONS:
-                    known = known_evidence(labels[0], inputs[POSITIONS[part]])
-                items.append((known.any(1) if self._one_is_right(part) else known).sum()[None])
-        return torch.cat(items)
+        for part in self._learned():
+            labels = [inputs[name] for name in LABELS[part]]
+            if part == "span":
+                real = real_tokens(tuple(input_ids.shape), attention_mask, labels[0].device)
+                for positions in labels:
+                    right = _right_places(positions, real).any(1)
+                    if example_ids is not None:
+                        right = (rows_of_documents(example_ids) & right).any(1)
+                    items.append(right.sum())
+                continue
+            known = labels[0] != -100
+            if part in POSITIONS:
+                known = known_evidence(labels[0], inputs[POSITIONS[part]])
+            items.append((known.any(1) if self._one_is_right(part) else known).sum())
+        return torch.stack(items)
+
+    def _learned(self):
+        """The parts in the order of their losses."""
+        return [part for part in LABELS if part in self.parts]
 
     def _one_is_right(self, part):
         """True of passages of which one is right, or none."""
@@ -178,23 +193,16 @@ class QuestionHead(Head):
         return tuple(scores), others
 
     def _losses(self, outputs, golds, places, real, example_ids, num_items_in_batch):
-        """The losses of the parts by their names.
-
-        Args:
-            outputs: logits by the names of `OUTPUTS`.
-            golds: labels of each part, as `LABELS` names them.
-            places: positions of the markers of a part.
-            real: [b, n] bool, False at padding.
-            example_ids, num_items_in_batch: as `forward` has them.
-        """
-        parts = [part for part in LABELS if part in self.parts]
+        """The losses of the parts by their names; outputs by those of `OUTPUTS`."""
+        parts = self._learned()
         sizes = iter(counts(num_items_in_batch, sum(len(LABELS[part]) for part in parts)))
         losses = {}
         for part in parts:
             logits, labels = [outputs[name] for name in OUTPUTS[part]], golds[part]
             if part == "span":
-                numbers = next(sizes), next(sizes)
-                losses[part] = sides_loss(logits, labels, real, numbers, example_ids)
+                sides = zip(logits, labels, strict=True)
+                sides = [span_loss(*side, real, example_ids, next(sizes)) for side in sides]
+                losses[part] = sum(sides) / 2
             elif part == "class":
                 (logits,), (labels,) = logits, labels
                 losses[part] = cross_entropy(logits, labels.to(logits.device), next(sizes))
@@ -257,8 +265,7 @@ class EvidenceHead(nn.Module):
 
     def forward(self, x, positions):
         """[b, n, d] and [b, k] -> [b, k], the dtype's least number where a position is below 0."""
-        places = positions.clamp(min=0).unsqueeze(-1).expand(-1, -1, x.shape[-1])
-        logits = self.out_proj(gelu(self.dense(x.gather(1, places)))).squeeze(-1)
+        logits = self.out_proj(gelu(self.dense(at_positions(x, positions)))).squeeze(-1)
         return logits.masked_fill(positions < 0, torch.finfo(logits.dtype).min)
 
 
@@ -333,17 +340,6 @@ def balanced_loss(logits, labels, positions, count=None):
     return mean(rows.sum(), known.any(1).sum(), count)
 
 
-def sides_loss(sides, golds, real, numbers, example_ids=None):
-    """The mean of the `span_loss` of starts and of ends.
-
-    Args:
-        sides, golds, numbers: of starts and of ends, its logits, positions and count.
-        real, example_ids: as it has them.
-    """
-    parts = zip(sides, golds, numbers, strict=True)
-    return sum(span_loss(*side, real, example_ids, number) for *side, number in parts) / 2
-
-
 def span_loss(logits, positions, real, example_ids=None, count=None):
     """OR loss: how improbable all right positions of a document together are.
 
@@ -377,21 +373,6 @@ def span_loss(logits, positions, real, example_ids=None, count=None):
         right, total = (torch.where(mine, side, least).logsumexp(1) for side in (right, total))
         some = (mine & some).any(1)
     return mean((total - right).masked_fill(~some, 0).sum(), some.sum(), count)
-
-
-def span_items(sides, shape, attention_mask, example_ids=None):
-    """[sides] int64: the documents of which `span_loss` is the mean, for each of the positions.
-
-    Args:
-        sides: positions of starts and of ends, as `span_loss` has them.
-        shape: (b, n) of the batch.
-        attention_mask, example_ids: of the batch, or None.
-    """
-    real = real_tokens(tuple(shape), attention_mask, sides[0].device)
-    has_answer = torch.stack([_right_places(positions, real).any(1) for positions in sides])
-    if example_ids is not None:
-        has_answer = (rows_of_documents(example_ids) & has_answer[:, None]).any(2)
-    return has_answer.sum(1)
 
 
 def _right_places(positions, real):

@@ -4,17 +4,17 @@ import torch
 from transformers.utils import can_return_tuple
 
 from ldt.attention.matmul import Linear
-from ldt.model.base import Head, check_positions, takes_inputs
+from ldt.model.base import INPUTS, Head, LdtHeadOutput, at_positions, check_positions, takes_inputs
 from ldt.model.heads.losses import cross_entropy, exact
 from ldt.model.heads.rows import (
     after_first,
     before_first,
+    length_of,
     micro_batched,
     rows_of_documents,
     same_document,
     separators,
 )
-from ldt.model.outputs import LdtHeadOutput
 
 
 class RankingHead(Head):
@@ -26,12 +26,12 @@ class RankingHead(Head):
             labels = labels[_first_rows(rows_of_documents(example_ids))]
         return (labels != -100).sum()
 
-    def _rows(self, example_ids, *inputs, **kwargs):
+    def _rows(self, example_ids, **inputs):
         """`_logits`, one row at a time where a question has several."""
         if same_document(example_ids):
-            (logits,) = micro_batched(lambda *x, **y: self._logits(*x, **y)[:1], *inputs, **kwargs)
+            (logits,) = micro_batched(lambda **row: self._logits(**row)[:1], **inputs)
             return logits, {}
-        return self._logits(*inputs, **kwargs)
+        return self._logits(**inputs)
 
 
 class LdtForCandidateRanking(RankingHead):
@@ -42,7 +42,7 @@ class LdtForCandidateRanking(RankingHead):
     documents. A question whose documents do not fit one input has several rows, with the same
     candidates; its loss is that of the rows' mean (the paper), or of their sum (the authors' code),
     by ``config.window_merge``. Training computes one row at a time where a question has several
-    (`ldt.model.heads.rows.micro_batched`), so its memory does not grow with them.
+    (`ldt.model.base.micro_batched`), so its memory does not grow with them.
 
     ``global_attention_mask=None`` means global attention on every real token before the first
     separator of its row, which is the question and the candidates.
@@ -53,7 +53,7 @@ class LdtForCandidateRanking(RankingHead):
         self.classifier = Linear(config.hidden_size, 1, bias=False)
         self.post_init()
 
-    @takes_inputs
+    @takes_inputs(*INPUTS)
     def forward(
         self, *, positions=None, example_ids=None, labels=None, num_items_in_batch=None, **inputs
     ):
@@ -77,16 +77,16 @@ class LdtForCandidateRanking(RankingHead):
         """
         if positions is None:
             raise ValueError("give positions [b, candidates], the token of each candidate")
-        check_positions(positions, inputs["input_ids"].shape[1])
+        check_positions(positions, length_of(inputs))
         there = positions >= 0
-        logits, others = self._rows(example_ids, positions, **inputs)
+        logits, others = self._rows(example_ids, positions=positions, **inputs)
         logits = exact(logits)
         logits = logits.masked_fill(~there, torch.finfo(logits.dtype).min)
         loss = None
         if labels is not None:
             labels, merge = labels.to(logits.device), self.config.window_merge
             loss = _merged_loss(logits, there, example_ids, labels, merge, num_items_in_batch)
-        return LdtHeadOutput(loss, logits, **others)
+        return LdtHeadOutput(loss, logits=logits, **others)
 
     def default_globals(self, input_ids, inputs_embeds, attention_mask):
         return before_first(self.config, input_ids, attention_mask)
@@ -94,8 +94,8 @@ class LdtForCandidateRanking(RankingHead):
     def _logits(self, positions, **inputs):
         """Logits [b, candidates], and the dict of the encoder's other outputs."""
         x, packing, more = self.encode(**inputs)
-        logits = packing.unpack(self.classifier(x)).squeeze(-1)
-        return logits.gather(1, positions.clamp(min=0)), more
+        logits = at_positions(packing.unpack(self.classifier(x)), positions)
+        return logits.squeeze(-1), more
 
 
 class LdtForMultipleChoice(RankingHead):
@@ -105,7 +105,7 @@ class LdtForMultipleChoice(RankingHead):
     ``logits`` are [b, choices]. Inputs [rows, n] are packed, each row a choice with a chunk of the
     text, any number of choices a question and of chunks a choice; ``logits`` are [rows, 1]. The
     loss is that of a choice's mean over its rows. Training computes one packed row at a time
-    (`ldt.model.heads.rows.micro_batched`), so its memory does not grow with the choices.
+    (`ldt.model.base.micro_batched`), so its memory does not grow with the choices.
 
     ``global_attention_mask=None`` means global attention on every real token more than one after
     the first separator of each choice, for inputs such as ``<s> context </s></s> choice </s>``.
@@ -163,7 +163,7 @@ class LdtForMultipleChoice(RankingHead):
                 scored = exact(logits).expand(-1, len(number)), there, example_ids
                 labels = labels.to(logits.device)
                 loss = _merged_loss(*scored, labels, "mean", num_items_in_batch)
-            return LdtHeadOutput(loss, logits)
+            return LdtHeadOutput(loss, logits=logits)
         # The encoder knows rows of tokens only: a row is a choice.
         flat = {
             name: value.flatten(0, 1) if isinstance(value, torch.Tensor) else value
@@ -173,7 +173,7 @@ class LdtForMultipleChoice(RankingHead):
         logits = logits.view(-1, words.shape[1])
         if labels is not None:
             loss = cross_entropy(logits, labels.to(logits.device), num_items_in_batch)
-        return LdtHeadOutput(loss, logits, **others)
+        return LdtHeadOutput(loss, logits=logits, **others)
 
     def _logits(self, *, global_attention_mask, choices=1, **inputs):
         """Logits [rows, 1], and the dict of the encoder's other outputs."""
@@ -187,19 +187,8 @@ class LdtForMultipleChoice(RankingHead):
 
 
 def _merged_loss(logits, there, example_ids, labels, merge, count):
-    """Cross entropy of the rows' logits, merged by question.
-
-    Args:
-        logits: [rows, candidates], in float32 or better.
-        there: [rows, candidates] bool, which of them count.
-        example_ids: [rows] int64, the question of each row; None: each row its own.
-        labels: [rows] int64, alike in the rows of a question; -100: no part in the loss.
-        merge: "mean" or "sum" of the rows.
-        count: divides in place of the number of questions that have a label; None: that number.
-
-    Returns:
-        Scalar, the mean over the questions that have a label; 0 where none has.
-    """
+    """Cross entropy of logits [rows, candidates], of which those count that are ``there``, merged
+    by question, as their ``mean`` or ``sum``; see `cross_entropy`."""
     if example_ids is None:
         example_ids = torch.arange(len(logits))
     member = rows_of_documents(example_ids.to(logits.device))

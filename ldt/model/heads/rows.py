@@ -5,30 +5,29 @@ from functools import partial
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from ldt.model.base import real_tokens
+from ldt.model.base import given_words, real_tokens
 
 
-def micro_batched(run, *args, **kwargs):
+def length_of(inputs):
+    """Tokens of the longest row of a head's inputs, padding included."""
+    return given_words(inputs.get("input_ids"), inputs.get("inputs_embeds")).shape[1]
+
+
+def micro_batched(run, **inputs):
     """The results of ``run`` on each row alone, run again in the backward pass.
 
     Memory is that of the longest row, however many there are; training takes 4/3 of the time.
 
     Args:
         run: returns a tuple of tensors [rows, …], of which no row depends on another.
-        args, kwargs: its arguments. Of tensors [rows, …] it gets one row at a time.
-
-    Returns:
-        The tuple of tensors for all rows.
+        inputs: its arguments. Of tensors [rows, …] it gets one row at a time.
     """
     if torch.is_grad_enabled():
         run = partial(checkpoint, run, use_reentrant=False)
-    values = [*args, *kwargs.values()]
-    rows = next(len(value) for value in values if isinstance(value, torch.Tensor))
+    tensors = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor)}
     parts = []
-    for row in range(rows):
-        one = [x[row : row + 1] if isinstance(x, torch.Tensor) else x for x in values]
-        names = zip(kwargs, one[len(args) :], strict=True)
-        parts.append(run(*one[: len(args)], **dict(names)))
+    for row in range(len(next(iter(tensors.values())))):
+        parts.append(run(**inputs | {name: x[row : row + 1] for name, x in tensors.items()}))
     return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
 

@@ -1,7 +1,7 @@
 """The decoder of an LED: BART's layers, which read documents that are kept once."""
 
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby, pairwise
 
 import torch
 from torch import nn
@@ -92,29 +92,23 @@ class RowGroup:
 
     documents: int
     length: int
-    mask: torch.Tensor | None
+    mask: torch.Tensor | None = None
 
 
 def groups_of(packing: Packing) -> list[RowGroup]:
     """The groups of a packed batch, in order. A document of padding alone sees its one token."""
-    layout, (rows, length) = packing.layout, packing.shape
-    keep = layout.key_padding_mask
+    rows, length = packing.shape
+    lengths = [length] * rows
+    if packing.index is not None:
+        lengths = [end - start for start, end in pairwise(packing.layout.cu_seqlens_host)]
+    groups = [RowGroup(len(list(equal)), n) for n, equal in groupby(lengths)]
+    keep = packing.layout.key_padding_mask
     if keep is not None:
         keep = keep.index_fill(0, packing.first_index(), True)
-    if packing.index is None:
-        sizes = [(rows, length)]
-    else:
-        borders, sizes = layout.cu_seqlens_host, []
-        for start, end in zip(borders, borders[1:], strict=False):
-            if sizes and sizes[-1][1] == end - start:
-                sizes[-1] = (sizes[-1][0] + 1, end - start)
-            else:
-                sizes.append((1, end - start))
-    masks: Any = [None] * len(sizes)
-    if keep is not None:
-        parts = keep.split([count * n for count, n in sizes])
-        masks = [part.view(-1, 1, 1, n) for part, (_, n) in zip(parts, sizes, strict=True)]
-    return [RowGroup(*size, mask) for size, mask in zip(sizes, masks, strict=True)]
+        parts = keep.split([group.documents * group.length for group in groups])
+        for group, part in zip(groups, parts, strict=True):
+            group.mask = part.view(-1, 1, 1, group.length)
+    return groups
 
 
 class CrossAttention(Projections):

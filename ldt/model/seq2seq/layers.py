@@ -1,15 +1,17 @@
-"""Base of an encoder-decoder and its parts, and what the layers of both sides share."""
+"""Base of an encoder-decoder, and its encoder: Longformer's attention in BART's layers."""
 
+import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ldt.attention.matmul import Linear
-from ldt.model.base import LdtPreTrainedModel
+from ldt.attention.ops import shared
+from ldt.model.base import LdtPreTrainedModel, PackedEncoder, check_ids, check_length, first_real
 from ldt.model.config import LdtSeq2SeqConfig
-from ldt.model.encoders.longformer import activated, in_chunks
-from ldt.model.recompute import cast_once, layer_norm
+from ldt.model.encoders.longformer import SelfAttention, activated, in_chunks
+from ldt.model.recompute import cast_once, layer_norm, recomputing
 
 
 def fit_weights(weights, config):
@@ -102,3 +104,70 @@ class PostNormLayer(GradientCheckpointingLayer):
         active = activated(self.activation, wide, self.known)
         active = F.dropout(active, self.activation_dropout, self.training)
         return self.add(self.fc2(active), x, self.final_layer_norm)
+
+
+class LedAttention(nn.Module):
+    """Windows with global tokens, in some layers a second level, and the output projection."""
+
+    def __init__(self, config, index):
+        super().__init__()
+        self.longformer_self_attn = SelfAttention(config, index)
+        self.output = Linear(config.d_model, config.d_model)
+
+    def forward(self, x, layout):
+        return self.output(self.longformer_self_attn(x, layout)[0])
+
+
+class LedEncoderLayer(PostNormLayer):
+    """Attention and feed-forward network of packed tokens."""
+
+    def __init__(self, config, index):
+        super().__init__(config, config.encoder_ffn_dim)
+        self.self_attn = LedAttention(config, index)
+
+    def forward(self, x, layout):
+        """[total, width] -> the same."""
+        x = self.add(self.self_attn(x, layout), x, self.self_attn_layer_norm)
+        return self.feed_forward(x)
+
+
+class LedEncoder(LedPart, PackedEncoder):
+    """The encoder of `ldt.model.seq2seq.model.LdtSeq2SeqModel`, which says what differs from that
+    of transformers."""
+
+    def __init__(self, config):
+        layers = (LedEncoderLayer(config, index) for index in range(config.encoder_layers))
+        super().__init__(config, config.max_encoder_position_embeddings, layers)
+
+    def default_globals(self, words, attention_mask):
+        is_global = first_real(words, attention_mask)
+        if attention_mask is None or attention_mask.dtype == torch.bool:
+            return is_global
+        return is_global & ~(attention_mask == 2).any()
+
+    def _encode(self, words, packing, ids, read, output_attentions, output_hidden_states):
+        positions = packing.pack(self._positions(words, packing))
+        if not torch.compiler.is_compiling():
+            rows, shape = self.config.max_encoder_position_embeddings, tuple(words.shape[:2])
+            check_length(shape, rows, lambda: positions.max() + 1, "encoder's position table")
+            if words.dim() == 2:
+                check_ids("input_ids", words, self.config.vocab_size, shape)
+        x, layout = self.embed(packing.pack(words), positions), packing.layout
+        hidden = [x]
+        if torch.compiler.is_compiling():
+            layout = shared(layout)
+        with recomputing(self):
+            for layer in self.layers:
+                x = layer(x, layout)
+                hidden.append(x if output_hidden_states else None)
+        packing = packing.to(x.device)
+        return (
+            x,
+            packing,
+            {"hidden_states": packing.unpack_each(hidden) if output_hidden_states else None},
+        )
+
+    def _positions(self, words, packing):
+        """[b, n] int64, counted from the first real token of a row on."""
+        first = packing.real().int().argmax(1, keepdim=True)
+        return (torch.arange(words.shape[1], device=words.device) - first).clamp(min=0)

@@ -1,8 +1,7 @@
 """LED: an encoder for long documents, a decoder that writes, and both for texts with evidence."""
 
 from dataclasses import dataclass
-from functools import wraps
-from inspect import Signature, signature
+from inspect import signature
 
 import torch
 from torch import nn
@@ -13,12 +12,11 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2
 from transformers.utils import ModelOutput, can_return_tuple
 
 from ldt.attention.matmul import Linear
-from ldt.model.base import check_positions, pack
-from ldt.model.encoders.led import LedEncoder, refuse_attentions
+from ldt.model.base import at_positions, check_positions, pack, takes_inputs
 from ldt.model.heads.losses import counts, cross_entropy, weighted
 from ldt.model.heads.questions import balanced_loss, known_evidence
 from ldt.model.seq2seq.decoder import LedDecoder, SharedCache
-from ldt.model.seq2seq.layers import LdtSeq2SeqPreTrainedModel
+from ldt.model.seq2seq.layers import LdtSeq2SeqPreTrainedModel, LedEncoder
 
 
 class LdtSeq2SeqModel(LdtSeq2SeqPreTrainedModel):
@@ -78,8 +76,8 @@ class LdtSeq2SeqModel(LdtSeq2SeqPreTrainedModel):
         """Encode a padded batch of documents, and decode.
 
         Args:
-            input_ids, attention_mask, global_attention_mask, inputs_embeds, output_attentions,
-            packing: as in `LedEncoder.forward`.
+            input_ids, attention_mask, global_attention_mask, inputs_embeds, packing: as in
+                `ldt.model.base.PackedEncoder.forward`.
             decoder_input_ids: [rows, t] int64, one or several rows for each document in turn; or
                 ``decoder_inputs_embeds`` [rows, t, d] in their place.
             decoder_attention_mask: [rows, t], with a cache [rows, cached + t], 0 at padding. None:
@@ -88,6 +86,7 @@ class LdtSeq2SeqModel(LdtSeq2SeqPreTrainedModel):
                 same ``attention_mask``. The encoder then does not run.
             past_key_values: `SharedCache` of the tokens before these; is changed.
             use_cache: return a `SharedCache`. None: as the config says, but not in training.
+            output_attentions: must not be asked for.
             output_hidden_states: None: as the config says.
 
         Returns:
@@ -96,7 +95,7 @@ class LdtSeq2SeqModel(LdtSeq2SeqPreTrainedModel):
         Raises:
             ValueError: an input that is empty, too long, or of the wrong shape or value.
         """
-        refuse_attentions(self.config, output_attentions)
+        self.encoder.refuse_attentions(output_attentions)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         if encoder_outputs is not None and not isinstance(encoder_outputs, ModelOutput):
@@ -104,10 +103,15 @@ class LdtSeq2SeqModel(LdtSeq2SeqPreTrainedModel):
         cache = self._cache(past_key_values, use_cache)
         states = None  # where the cache knows the documents
         if cache is None or not cache.memory:
-            inputs = input_ids, attention_mask, global_attention_mask, inputs_embeds
-            states, packing, encoder_outputs = self._documents(
-                inputs, encoder_outputs, packing, output_hidden_states
-            )
+            inputs = {
+                "input_ids": input_ids,
+                "attention_mask": attention_mask,
+                "global_attention_mask": global_attention_mask,
+                "inputs_embeds": inputs_embeds,
+                "packing": packing,
+                "output_hidden_states": output_hidden_states,
+            }
+            states, packing, encoder_outputs = self._documents(inputs, encoder_outputs)
         x, decoder_hidden = self.decoder(
             states,
             None if states is None else packing,
@@ -136,37 +140,18 @@ class LdtSeq2SeqModel(LdtSeq2SeqPreTrainedModel):
             use_cache = self.config.use_cache and not self.training
         return SharedCache(DynamicCache()) if given is None and use_cache else given
 
-    def _documents(self, inputs, encoded, packing, output_hidden_states):
+    def _documents(self, inputs, encoded):
         """(states [total, d], packing, output) of the encoder, which ran before if there is one."""
         if encoded is not None:
-            given = encoded.last_hidden_state
-            packing = packing or pack(tuple(given.shape[:2]), inputs[1], device=given.device)
+            given, mask = encoded.last_hidden_state, inputs["attention_mask"]
+            packing = inputs["packing"] or pack(given.shape[:2], mask, device=given.device)
             return packing.pack(given), packing, encoded
-        options = {"output_hidden_states": output_hidden_states, "packing": packing}
         # By way of forward, so that hooks run: sharded training gathers weights in one.
-        states, packing, hidden = self.encoder(*inputs, **options, packed=True)
-        return states, packing, BaseModelOutput(packing.unpack(states), hidden)
+        states, packing, others = self.encoder(**inputs, packed=True)
+        return states, packing, BaseModelOutput(packing.unpack(states), **others)
 
 
-def takes_inputs_of(base):
-    """Decorator of a ``forward(self, *, …, **inputs)`` whose inputs are those of another model.
-
-    They may come by position, and the signature names them: transformers looks there.
-    """
-    me, *shared = signature(base.forward).parameters.values()
-
-    def decorator(forward):
-        @can_return_tuple
-        @wraps(forward)
-        def named(self, *args, **inputs):
-            names = (each.name for each in shared)
-            return forward(self, **dict(zip(names, args, strict=False)), **inputs)
-
-        further = list(signature(forward).parameters.values())[1:-1]
-        named.__signature__ = Signature([me, *shared, *further])
-        return named
-
-    return decorator
+INPUTS = tuple(signature(LdtSeq2SeqModel.forward).parameters)[1:]
 
 
 class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
@@ -199,12 +184,6 @@ class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
         if isinstance(module, LdtForConditionalGeneration):
             init.zeros_(module.final_logits_bias)
 
-    def get_output_embeddings(self):
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings):
-        self.lm_head = new_embeddings
-
     def resize_token_embeddings(self, *args, **kwargs):
         """Resize the embeddings as transformers does; new tokens have no bias."""
         embeddings = super().resize_token_embeddings(*args, **kwargs)
@@ -212,7 +191,7 @@ class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
         self.final_logits_bias = F.pad(old, (0, size - old.shape[1]))
         return embeddings
 
-    @takes_inputs_of(LdtSeq2SeqModel)
+    @takes_inputs(*INPUTS)
     def forward(self, *, labels=None, num_items_in_batch=None, **inputs):
         """Logits and loss of the inputs of `LdtSeq2SeqModel.forward`.
 
@@ -326,7 +305,7 @@ class LdtForEvidenceGeneration(LdtForConditionalGeneration):
         self.evidence_classifier = Linear(config.d_model, 2)
         self.post_init()
 
-    @takes_inputs_of(LdtSeq2SeqModel)
+    @takes_inputs(*INPUTS)
     def forward(
         self,
         *,
@@ -376,8 +355,8 @@ class LdtForEvidenceGeneration(LdtForConditionalGeneration):
             ValueError: a position outside of the input.
         """
         check_positions(positions, states.shape[1])
-        places = positions.clamp(min=0).unsqueeze(-1).expand(-1, -1, states.shape[-1])
-        other, evidence = self.evidence_classifier(states.gather(1, places)).unbind(-1)
+        states = at_positions(states, positions)
+        other, evidence = self.evidence_classifier(states).unbind(-1)
         logits = evidence - other
         return logits.masked_fill(positions < 0, torch.finfo(logits.dtype).min)
 

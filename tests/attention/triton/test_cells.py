@@ -14,9 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 pytest.importorskip("triton")
 
-from ldt.attention import Layout, pooled_attention
-from ldt.attention.pooled import reference
-from ldt.attention.pooled.cells import Cells
+from ldt.attention import Layout, pooled_attention, reference
+from ldt.attention.cells import Cells
 from ldt.attention.triton import attention as kernels
 from ldt.attention.triton import pooling, tiles
 from ldt.attention.triton.pattern import of_cells

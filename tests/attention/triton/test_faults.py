@@ -12,8 +12,7 @@ pytest.importorskip("triton")
 from family import mutant
 
 from ldt.attention import Layout, reference
-from ldt.attention.pooled import reference as of_cells
-from ldt.attention.pooled.cells import Cells
+from ldt.attention.cells import Cells
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +39,7 @@ def causal(attend, definition=reference.sliding_window_attention):
     return compared(attend, definition, name, band, pack([26, 14]), **how)
 
 
-def cells(attend, definition=of_cells.cell_attention):
+def cells(attend, definition=reference.cell_attention):
     """Cells of padding and of none, at edges of windows and documents, dropout."""
 
     def run(module, layout, generator, dtype, size=5, stride=4, **how):

@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 from triton.runtime import interpreter
 
 from ldt.attention import POOLINGS, Layout, sliding_window_attention
-from ldt.attention.pooled.cells import Cells
+from ldt.attention.cells import Cells
 from ldt.attention.triton import attention, pooling, rows, rows_plan, splits
 
 TOKENS, HEADS, DIM = 80, 6, 16

@@ -14,9 +14,8 @@ from properties import cases
 
 pytest.importorskip("triton")
 
-from ldt.attention import POOLINGS, Layout
-from ldt.attention.pooled import blocked, reference
-from ldt.attention.pooled.cells import Cells
+from ldt.attention import POOLINGS, Layout, blocked, reference
+from ldt.attention.cells import Cells
 from ldt.attention.triton import pooling as kernels
 from ldt.attention.triton import pooling_kernels
 

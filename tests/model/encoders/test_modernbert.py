@@ -187,21 +187,13 @@ def test_bfloat16_is_as_near_to_float32_as_transformers():
     assert error(mine) < 1.5 * error(theirs)
 
 
-def test_training_under_autocast_is_near_to_float32():
-    model = ours("ForMaskedLM")
-    given = with_labels("ForMaskedLM", inputs(25, "right"))
-    loss = model(**given).loss
-    with torch.autocast("cpu", torch.bfloat16):
-        low = model(**given).loss
-    low.backward()
-    assert abs(low - loss) < 0.1 * loss
-    assert all(p.grad.isfinite().all() for p in model.parameters())
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"input_ids": torch.full((1, 65), 5)}, "65 tokens, the model reads 64; ldt convert"),
+        (
+            {"input_ids": torch.full((1, 65), 5)},
+            "65 tokens, the model's longest input holds 64; ldt convert",
+        ),
         ({"input_ids": torch.tensor([[40]])}, "must be 0 to 39, got 40"),
         ({"input_ids": torch.tensor([[4]]), "output_attentions": True}, "no output_attentions"),
     ],

@@ -25,13 +25,13 @@ def test_rows_alone_give_what_all_rows_give_with_the_gradients():
 
     whole = gradients(run(x, mask, None))
     seen.clear()
-    alone = gradients(micro_batched(run, x, mask, None))
+    alone = gradients(micro_batched(run, x=x, mask=mask, nothing=None))
     assert seen == [1] * 10  # once forward, once in the backward pass
     for each, other in zip(alone, whole, strict=True):
         torch.testing.assert_close(each, other)
     seen.clear()
     with torch.no_grad():
-        assert micro_batched(run, x, mask, None)[1].shape == (5, 3)
+        assert micro_batched(run, x=x, mask=mask, nothing=None)[1].shape == (5, 3)
     assert seen == [1] * 5
 
 
@@ -43,7 +43,7 @@ def test_documents_share_where_two_rows_are_of_one():
 
 def test_dropout_is_the_same_when_a_row_is_computed_again():
     x = torch.ones(3, 1000, requires_grad=True)
-    (found,) = micro_batched(lambda x: (nn.functional.dropout(x, 0.5),), x)
+    (found,) = micro_batched(lambda x: (nn.functional.dropout(x, 0.5),), x=x)
     found.sum().backward()
     assert torch.equal(x.grad, found.detach())
 
@@ -72,7 +72,7 @@ def test_rows_keep_nothing_but_their_inputs_for_the_backward_pass():
         alive.clear()
         x = torch.ones(rows, 64, requires_grad=True)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            micro_batched(run, x)
+            micro_batched(run, x=x)
         assert max(alive) == 64  # the inputs alone
 
 

@@ -7,7 +7,7 @@ import torch
 from longformers import ldt_config, ldt_model
 
 from ldt import model as models
-from ldt.model.heads.questions import LABELS, POSITIONS, one_passage_loss
+from ldt.model.heads.questions import LABELS, POSITIONS
 
 REAL = [12, 9]  # tokens of the two rows
 GOLD = {
@@ -130,14 +130,6 @@ def test_a_loss_of_what_has_no_label_is_zero_and_so_is_its_gradient(part, how):
     assert loss.item() == 0
     loss.backward()
     assert all(not parameter.grad.any() for parameter in model.parameters())
-
-
-def test_where_one_passage_is_right_its_logit_is_how_much_likelier_it_is_than_none():
-    logits = torch.tensor([[2.0, -1.0]]).double().requires_grad_()
-    one_passage_loss(logits, torch.tensor([[1, 0]]), torch.tensor([[3, 8]])).backward()
-    total = math.exp(2) + math.exp(-1) + 1  # of none
-    want = [math.exp(2) / total - 1, math.exp(-1) / total]
-    assert logits.grad[0].tolist() == pytest.approx(want)
 
 
 @of_each_head

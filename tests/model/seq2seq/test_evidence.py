@@ -161,7 +161,7 @@ def test_a_new_classifier_is_drawn_and_announced(tmp_path, caplog):
     led().save_pretrained(tmp_path)
     model = load(tmp_path, LdtForEvidenceGeneration)
     assert model.new_weights == ("evidence_classifier.bias", "evidence_classifier.weight")
-    assert "drawn at random: evidence_classifier (2 tensors, 34 values)" in caplog.text
+    assert "drawn at random: evidence_classifier" in caplog.text
     assert model.evidence_classifier.weight.std() > 0
     assert not model.evidence_classifier.bias.any()
     with_levels = LdtSeq2SeqConfig.from_dict(led_config().to_dict() | {"pooling_layers": [1]})

@@ -175,12 +175,10 @@ def test_a_bart_is_not_loaded_but_converted(place):
 
 
 @pytest.mark.parametrize("read", [LdtSeq2SeqConfig, LdtForConditionalGeneration, LdtForMaskedLM])
-@pytest.mark.parametrize(
-    ("kind", "why"), [("mbart", "its layers normalize first and last"), ("t5", "its positions are")]
-)
+@pytest.mark.parametrize(("kind", "why"), [("mbart", "layers that"), ("t5", "relative positions")])
 def test_what_cannot_be_converted_is_not_sent_to_the_converter(kind, why, read, place):
     reconfigured(place, model_type=kind, architectures=None)
-    with pytest.raises(ModelError, match=f": a {kind} model cannot be converted: {why}"):
+    with pytest.raises(ModelError, match=f": a {kind} model cannot be used or converted: .* {why}"):
         read.from_pretrained(place)
 
 
@@ -241,13 +239,6 @@ def test_the_longest_input_is_the_encoders(place, tokenizer_folder):
     config.vocab_size = 300
     tokenizer = ldt.model.load_tokenizer(place, config)
     assert tokenizer.model_max_length == 64
-
-
-def test_half_precision_loads(place):
-    model = loaded(place, dtype=torch.bfloat16)
-    assert {x.dtype for x in model.state_dict().values()} == {torch.bfloat16}
-    found, expected = logits(model).float(), logits(loaded(place))
-    assert (found - expected).abs().max() < 0.1 * expected.abs().max()
 
 
 def test_shapes_are_checked_before_memory_is_taken(place):
