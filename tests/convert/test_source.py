@@ -180,7 +180,7 @@ def _no_tokenizer(folder):
         (_config(add_cross_attention=True), "add_cross_attention must be False"),
         (_config(position_embedding_type="relative_key"), "must be absolute .* got relative_key"),
         (_config(model_type="deberta-v2"), "a deberta-v2 model cannot be converted, only bert, "),
-        (_config(model_type=[1, 2]), "model_type must be a name such as longformer, got a list"),
+        (_config(model_type=[1, 2]), "model_type must be a valid string, got a list"),
         (lambda folder: (folder / "config.json").write_text("{"), "config.json: not JSON"),
         (lambda folder: (folder / "config.json").write_text("[1]"), "config.json: not a table"),
         (lambda folder: (folder / "tokenizer.json").write_text("{"), "tokenizer.json: not JSON"),
