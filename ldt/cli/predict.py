@@ -24,6 +24,10 @@ def predict(
             "options, such as data.text=body.",
         ),
     ] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="FILE", help="Another way to name FILE; may be repeated."),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -106,12 +110,19 @@ def predict(
     with options.flags(FLAGS):
         files, keys = keyed(file or (), KEYS)
         if merge is not None:
-            _check_unused("--merge", {"FILE": next(iter(files), None)})
+            _check_unused("--merge", {"FILE": next(iter(files or source or ()), None)})
             from ldt.inference.merge import merge as merged
 
             return merged(merge, overwrite=overwrite)
-        if not files:
-            raise errors.UserError("missing argument 'FILE'; see 'ldt predict --help'")
+        documents = files or source
+        if not documents:
+            raise errors.UserError(
+                "missing argument 'FILE' (or option '--input'); see 'ldt predict --help'"
+            )
+        if files and source:
+            raise errors.UserError(
+                f"FILE {files[0]!r} and --input {source[0]!r} both name the documents; give one"
+            )
         address = keys.pop("address", None)
         flags = {
             **{"on_error": on_error, "batch_tokens": batch_tokens, "n_best": n_best},
@@ -124,7 +135,7 @@ def predict(
 
             _check_unused("--engine ray", {"--shard": shard, "--layout": layout, "--keep": keep})
             return ray.predict(
-                files,
+                documents,
                 output,
                 address=address,
                 resume=resume,
@@ -136,7 +147,7 @@ def predict(
         from ldt.inference.predict import predict
 
         return predict(
-            files,
+            documents,
             model=model,
             output=output,
             layout=layout,

@@ -216,7 +216,7 @@ class CharacterTraining(Job[Inputs]):
         ]
 
     def next_command(self, run):
-        return f"ldt predict PROMPTS --model {run}"
+        return f"ldt predict --input PROMPTS --model {run}"
 
 
 def phases(recipe: Recipe) -> list[Recipe]:

@@ -214,7 +214,7 @@ class Finetuning(Job[Inputs]):
         )
 
     def next_command(self, run):
-        return f"ldt predict FILE --model {run}"
+        return f"ldt predict --input FILE --model {run}"
 
 
 def _load(

@@ -121,11 +121,12 @@ def test_the_shell_completes_commands():
     [
         (["conver"], "no such command 'conver'. Did you mean 'convert'?; see 'ldt --help'"),
         (["convert"], "missing argument 'SOURCE'; see 'ldt convert --help'"),
-        (["predict"], "missing argument 'FILE'; see 'ldt predict --help'"),
+        (["predict"], "missing argument 'FILE' (or option '--input'); see 'ldt predict --help'"),
+        (["predict", "a", "--input", "b"], "FILE 'a' and --input 'b' both name the documents"),
         (["convert", "a", "--windw", "8"], "--windw"),
         (["convert", "a", "--window", "x"], "invalid value for '--window': "),
         (["convert", "a", "--max-length", "0"], "invalid value for '--max-length': "),
-        (["predict", "a", "--on-error", "x"], "'x' is not one of 'stop', 'skip'"),
+        (["predict", "--input", "a", "--on-error", "x"], "'x' is not one of 'stop', 'skip'"),
         (["evaluate", "--gold", "a"], "missing option '--pred', or MODEL; see 'ldt evaluate "),
         (["finetune", "a", "--seed", "1"], "no such option: --seed, write training.seed=VALUE"),
         (["finetune", "a", "--data.text=x"], "write data.text=VALUE; see"),
@@ -283,9 +284,10 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
     keys += ["data.encoding=cp1252", "data.max_line_bytes=8", "data.fields.question=q"]
     keys += ["raw_scores=true", "label_sets=0.9", "int8_bound=1", "passages_by=occlusion"]
     keys += ["passages_of=[x, y]", "passages_unit=paragraph"]
-    for arguments in (["-"], ["a", *keys, *words]):
+    for arguments in (["--input", "-"], [*keys, "--input", "a", *words], ["a", *keys, *words]):
         assert cli_code("predict", *arguments) == 7
-    (first, defaults), (second, options) = seen
+    (first, defaults), (second, options), by_position = seen
+    assert by_position == (second, options)
     assert (first, second) == ((["-"],), (["a"],))
     assert defaults.pop("options") == PredictOptions.of({})
     assert options.pop("options") == PredictOptions.of(

@@ -349,7 +349,7 @@ def test_prompts_that_cannot_be_used_are_told(sampler, line, words):
 def test_predict_continues_a_file_of_prompts(recipe, capsysbinary):
     train(recipe("task.phases=[{steps: 1}]", "task.sampling={length: 9, seed: 4}"))
     Path("p.jsonl").write_text('{"text": "the "}\n{"text": "p", "length": 3, "id": "x"}\n', "utf-8")
-    command = ["predict", "p.jsonl", "--model", "runs/r"]
+    command = ["predict", "--input", "p.jsonl", "--model", "runs/r"]
     said = []
     capsysbinary.readouterr()
     for more in ([], ["--workers", "2", "--device", "cpu"]):

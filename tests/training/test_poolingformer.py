@@ -67,7 +67,7 @@ def test_the_recipes_model_says_what_it_is_and_predicts_with_its_second_level(po
     save_file(found | {POOLED + "gate": found[POOLED + "gate"] * 0}, "closed/model.safetensors")
     scores = []
     for model in ("run", "closed"):
-        options = ["dev.jsonl", "--model", model, "--output", f"{model}.jsonl"]
+        options = ["--input", "dev.jsonl", "--model", model, "--output", f"{model}.jsonl"]
         result = CliRunner().invoke(app, ["predict", *options])
         assert result.exit_code == 0, result.output
         answers = Path(f"{model}.jsonl").read_text("utf-8").splitlines()
