@@ -167,12 +167,13 @@ class Attend:
             needed: True for each of the weights and biases whose gradient is wanted.
         """
         weight, qkv, lse, seed, *kept = kept
-        dqkv, (total, width) = torch.empty_like(qkv), x.shape
-        dout, out = (x.view(total, *self.shape[2:]) for x in (dout, out))
-        tensors = dqkv[:, 0], dqkv[:, 1:].transpose(0, 1), dout, *qkv.unbind(1), out
+        dqkv, (total, width), (q, k, v) = torch.empty_like(qkv), x.shape, qkv.unbind(1)
         if self.backward_windows is None:
+            gradients = dqkv[:, 0], dqkv[:, 1:].transpose(0, 1)
+            tensors = *gradients, dout.view(q.shape), q, k, v, out.view(q.shape)
             self.backward_windows = Backward(*tensors, self.pattern, self.dropout)
-        self.backward_windows(*tensors, lse, seed)
+        # The shapes are known by now: these tensors only say where they lie in memory.
+        self.backward_windows(dqkv, dqkv[:, 1], dout, q, k, v, out, lse, seed)
         dqkv = dqkv.view(total, 3 * width)
         of_weights, of_biases, of_global = [None] * 3, [None] * 3, [None] * 6
         if self.work is not None:

@@ -191,13 +191,12 @@ class RowsWork:
             kind = {"dtype": torch.float32}
             made_q = x.new_empty((self.count, self.heads, self.dim), **kind)
             context = x.new_empty((self.count * self.heads, x.shape[1]), **kind)
-            lse, share = (x.new_empty((len(context),), **kind) for _ in range(2))
-            sums = made_q, context, lse, share
+            lse = x.new_empty((len(context),), **kind)
+            sums = made_q, context, lse, None if seed is None else torch.empty_like(lse)
             self.sums = None if keep else sums
         made_q, context, lse, share = sums
         if self.placed:
             q, made = made_q, (x, *weights[:2])
-        share = None if seed is None else share
         high, low, part, stats = self.room or self._room(x)
         self.fold(q, *made, weights.key, high, low, *[None] * 8)
         self.attend(high, low, x, part, stats, seed)
