@@ -152,7 +152,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         with signals.handled():
             code = _run(arguments)
     except BaseException as error:
-        code, prefix, text = explain(error, sys.argv[1:] if arguments is None else arguments)
+        code, prefix, text = explain(error)
         if text and not signals.number:
             with suppress(OSError, SystemExit):  # whoever read standard error has left
                 say(text, prefix, "bold red")

@@ -21,16 +21,10 @@ def say(text: str, prefix: str = "", style: str = "", console: Console = stderr)
 
 
 class LogLines(logging.Handler):
-    """Log records as lines of `stderr`: warnings behind ``warning:``, the rest bare.
-
-    A record with ``extra={"rich": renderable}`` is drawn as that where `stderr` is a terminal.
-    """
+    """Log records as lines of `stderr`: warnings behind ``warning:``, the others bare."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        drawn = getattr(record, "rich", None)
-        if drawn is not None and stderr.is_terminal:
-            stderr.print(drawn)
-        elif record.levelno < logging.WARNING:
+        if record.levelno < logging.WARNING:
             say(record.getMessage())
         else:
             say(record.getMessage(), "warning: ", "bold yellow")

@@ -8,17 +8,12 @@ import os
 import platform
 import re
 import shutil
-import subprocess
-import threading
-import time
-import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
-from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -53,11 +48,9 @@ SWITCHES = (
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 DRIVER = Path("/proc/driver/nvidia/version")
-PATIENCE = 2.0  # seconds for the hub to answer
 TOKENS, SIDE = 2048, 1024  # of the measured document, and of the measured matrices
 MEASURED = 0.7  # seconds for each speed figure
 LITTLE_MEMORY, LITTLE_DISK = 4 << 30, 5 << 30  # bytes
-WRONG_ASSEMBLER = "12.8.93"  # of float32 by wgmma, see `ldt.attention.triton.devices`
 
 
 class MachineFinding(NamedTuple):
@@ -100,7 +93,7 @@ class MachineReport:
 
 
 def examine() -> MachineReport:
-    """Look at the machine, ask the hub for an answer, measure; some 5 seconds without the imports.
+    """Look at the machine and measure; some 3 seconds without the imports.
 
     A part that fails says why, and the others go on.
     """
@@ -174,7 +167,7 @@ def memory() -> dict[str, Any]:
 
 
 def gpu() -> dict[str, Any]:
-    """GPUs that torch sees, the driver, and the assembler of the kernels."""
+    """GPUs that torch sees, and the driver."""
     import torch
 
     facts: dict[str, Any] = {"torch built for": f"CUDA {torch.version.cuda}"}
@@ -183,29 +176,12 @@ def gpu() -> dict[str, Any]:
     with suppress(OSError):
         version = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", DRIVER.read_text())
         facts["driver"] = version and version[1]
-    if assembled := assembler():
-        facts["assembler"] = assembled
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     for number in range(count):
         properties = torch.cuda.get_device_properties(number)
         capability = f"sm_{properties.major}{properties.minor}"
         facts[f"gpu {number}"] = f"{properties.name}, {Size(properties.total_memory)}, {capability}"
     return facts | ({} if count else {"gpu": None})
-
-
-def assembler() -> str | None:
-    """``ptxas 12.9.86 of triton 3.9.0``; None where triton or its assembler is not there."""
-    package = find_spec("triton")
-    if package is None or not package.origin:
-        return None
-    of_triton = Path(package.origin).parent / "backends/nvidia/bin/ptxas"
-    command = [os.environ.get("TRITON_PTXAS_PATH") or of_triton, "--version"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    version = re.search(r"\bV(\d+(?:\.\d+)+)", done.stdout)
-    return f"ptxas {version[1]} of triton {metadata.version('triton')}" if version else None
 
 
 def attention() -> dict[str, Any]:
@@ -228,7 +204,7 @@ def attention() -> dict[str, Any]:
 
 
 def hub() -> dict[str, Any]:
-    """The hub's cache and switches, and whether it answers; no token and no user's name."""
+    """The hub's cache and switches, without a token and a user's name."""
     from huggingface_hub import constants, get_token
 
     cache = Path(constants.HF_HUB_CACHE)
@@ -239,32 +215,7 @@ def hub() -> dict[str, Any]:
         "token": "set" if get_token() else "none",
         "proxy": "set" if urllib.request.getproxies() else "none",
         "offline": offline,
-        "reachable": "not asked" if offline else reachable(constants.ENDPOINT),
     }
-
-
-def reachable(address: str) -> str:
-    """``yes, in 0.2 s``, or ``no`` and why, of a server that is asked for at most `PATIENCE`."""
-    result = [f"no: nothing in {PATIENCE:g} s"]
-
-    def ask():
-        begin = time.perf_counter()
-        try:
-            request = urllib.request.Request(address, method="HEAD")
-            urllib.request.urlopen(request, timeout=PATIENCE).close()
-        except urllib.error.HTTPError as error:
-            error.close()  # an answer, too
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            result.append(f"no: {getattr(reason, 'strerror', None) or reason}")
-            return
-        result.append(f"yes, in {time.perf_counter() - begin:.1f} s")
-
-    # In a thread, as the look-up of a name has no timeout of its own.
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(PATIENCE + 0.5)
-    return result[-1]
 
 
 def speed() -> dict[str, Any]:
@@ -318,110 +269,84 @@ def _without_home(text: str) -> str:
 def slow(parts: dict[str, dict[str, Any]]) -> Iterator[MachineFinding]:
     """Findings by part; a part that failed is one."""
     for name, facts in parts.items():
+        findings: Iterable[tuple[bool, str, str]] = ()
         if "failed" in facts:
-            yield MachineFinding(
-                f"{name} could not be looked at ({facts['failed']})",
-                "installing the packages of pyproject.toml anew may help",
-            )
+            what = f"{name} could not be looked at ({facts['failed']})"
+            findings = [(True, what, "installing the packages of pyproject.toml anew may help")]
         elif name in _OF:
-            yield from _OF[name](facts)
+            findings = _OF[name](facts)
+        yield from (MachineFinding(what, remedy) for is_so, what, remedy in findings if is_so)
 
 
-def _of_processor(facts: dict[str, Any]) -> Iterator[MachineFinding]:
-    has = facts["instructions"]
-    if facts["architecture"].lower() in ("x86_64", "amd64") and "AVX-512" not in has:
-        instructions = "AVX2 alone" if "AVX2" in has else "not even AVX2"
-        yield MachineFinding(
-            f"the processor has {instructions}, no AVX-512: products run at half the width or less",
-            "another machine, or a smaller model",
-        )
-    if not facts["bf16 instructions"]:
-        yield MachineFinding(
-            "the processor has no bf16 instructions: bf16 is slower than fp32 here",
-            "training.bf16=auto takes fp32; ldt predict --precision int8 is faster",
-        )
+def _of_processor(facts: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
+    yield (
+        facts["architecture"].lower() in ("x86_64", "amd64")
+        and "AVX-512" not in facts["instructions"],
+        "the processor has no AVX-512: products run at half the width or less",
+        "another machine, or a smaller model",
+    )
+    yield (
+        not facts["bf16 instructions"],
+        "the processor has no bf16 instructions: bf16 is slower than fp32 here",
+        "training.bf16=auto takes fp32; ldt predict --precision int8 is faster",
+    )
 
 
-def _of_threads(facts: dict[str, Any]) -> Iterator[MachineFinding]:
+def _of_threads(facts: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
     usable, quota, taken = facts["usable"], facts["quota"], facts["torch"]
     granted = usable if quota is None else min(usable, quota)
     why = f"a quota of {quota:g}" if quota is not None and quota < usable else f"{usable} usable"
-    if taken > ceil(granted):
-        yield MachineFinding(
-            f"{taken} threads share {granted:g} of {facts['processors']} processors ({why})",
-            f"OMP_NUM_THREADS={ceil(granted)}",
-        )
-    elif taken < int(granted) and "OMP_NUM_THREADS" in facts:
-        yield MachineFinding(
-            f"{plural(taken, 'thread')} on {granted:g} processors that may be used",
-            f"OMP_NUM_THREADS={int(granted)}",
-        )
-    elif granted < 1:
-        yield MachineFinding(f"{why}, less than a processor", "a larger one")
-    if facts["busy"] > facts["processors"] / 2:
-        fits = max(1, int(granted - facts["busy"]))
-        fewer = f"LDT_THREADS={fits}, as threads wait for one another, or " if fits < taken else ""
-        yield MachineFinding(
-            f"other programs are a load of {facts['busy']:g} on {facts['processors']} processors, "
-            "so the figures of speed are too low",
-            f"{fewer}end them, or wait",
-        )
+    few = taken < int(granted) and "OMP_NUM_THREADS" in facts
+    yield (
+        few or taken > ceil(granted),
+        f"{plural(taken, 'thread')} on {granted:g} of {facts['processors']} processors ({why})",
+        f"OMP_NUM_THREADS={ceil(granted)}",
+    )
+    yield (
+        facts["busy"] > facts["processors"] / 2,
+        f"other programs are a load of {facts['busy']:g} on {facts['processors']} processors, "
+        "so the figures of speed are too low",
+        "LDT_THREADS=1, as threads wait for one another, or end them",
+    )
 
 
-def _of_memory(facts: dict[str, Any]) -> Iterator[MachineFinding]:
+def _of_memory(facts: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
     granted, allowed = facts["control group"], facts["ulimit -v"]
-    if facts["available"] < LITTLE_MEMORY:
-        yield MachineFinding(
-            f"{facts['available']} of memory available", "free some before training"
-        )
-    if granted is not None and granted < facts["total"]:
-        limit = f"the control group allows {granted} of {facts['total']} of memory"
-        yield MachineFinding(limit, "a container with a larger limit")
-    if allowed is not None:
-        yield MachineFinding(f"ulimit -v allows {allowed} of memory", "ulimit -v unlimited")
-    if facts.get("huge pages") == "never":
-        yield MachineFinding(
-            "huge pages are off, which slows large tensors down",
-            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root",
-        )
-    if facts["free disk here"] < LITTLE_DISK:
-        yield MachineFinding(
-            f"{facts['free disk here']} of free disk here, and checkpoints take gigabytes",
-            "free some, or another training.output_dir",
-        )
+    yield (
+        facts["available"] < LITTLE_MEMORY,
+        f"{facts['available']} of memory available",
+        "free some before training",
+    )
+    yield (
+        granted is not None and granted < facts["total"],
+        f"the control group allows {granted} of {facts['total']} of memory",
+        "a container with a larger limit",
+    )
+    yield allowed is not None, f"ulimit -v allows {allowed} of memory", "ulimit -v unlimited"
+    yield (
+        facts.get("huge pages") == "never",
+        "huge pages are off, which slows large tensors down",
+        "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root",
+    )
+    yield (
+        facts["free disk here"] < LITTLE_DISK,
+        f"{facts['free disk here']} of free disk here, and checkpoints take gigabytes",
+        "free some, or another training.output_dir",
+    )
 
 
-def _of_gpu(facts: dict[str, Any]) -> Iterator[MachineFinding]:
-    if facts.get("driver") and "gpu" in facts:
-        built = facts["torch built for"]
-        yield MachineFinding(
-            f"a driver {facts['driver']} of NVIDIA, but torch, built for {built}, sees no GPU",
-            "a build of torch for the driver's CUDA (pytorch.org), or CUDA_VISIBLE_DEVICES unset",
-        )
-    assembler, gpus = facts.get("assembler", ""), [str(facts[name]) for name in facts]
-    if f" {WRONG_ASSEMBLER} " in assembler and any(gpu.endswith("sm_90") for gpu in gpus):
-        yield MachineFinding(
-            f"{assembler} makes wrong code of float32 products by warpgroup units (wgmma) on sm_90;"
-            " the kernels of ldt make none",
-            "triton 3.8 for kernels of your own, or a ptxas from 12.9.86 on as TRITON_PTXAS_PATH",
-        )
+def _of_gpu(facts: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
+    yield (
+        bool(facts.get("driver")) and "gpu" in facts,
+        f"a driver {facts.get('driver')} of NVIDIA, but torch, built for "
+        f"{facts['torch built for']}, sees no GPU",
+        "a build of torch for the driver's CUDA (pytorch.org), or CUDA_VISIBLE_DEVICES unset",
+    )
 
 
-def _of_attention(facts: dict[str, Any]) -> Iterator[MachineFinding]:
-    if any("triton is not installed" in str(value) for value in facts.values()):
-        yield MachineFinding("no fused kernels without triton", "pip install 'ldt-toolkit[cuda]'")
-
-
-def _of_hub(facts: dict[str, Any]) -> Iterator[MachineFinding]:
-    if facts["offline"]:
-        names = ", ".join(facts["offline"])
-        yield MachineFinding(f"{names}: hub ids are found in the cache alone", f"unset {names}")
-    elif facts["reachable"].startswith("no"):
-        why = facts["reachable"].removeprefix("no: ")
-        yield MachineFinding(
-            f"the hub does not answer ({why}): hub ids are found in the cache alone",
-            "HTTPS_PROXY or HF_ENDPOINT, if there is a way out; HF_HUB_OFFLINE=1, if there is none",
-        )
+def _of_attention(facts: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
+    missing = any("triton is not installed" in str(value) for value in facts.values())
+    yield missing, "no fused kernels without triton", "pip install 'ldt-toolkit[cuda]'"
 
 
 _OF = {
@@ -430,7 +355,6 @@ _OF = {
     "memory": _of_memory,
     "gpu": _of_gpu,
     "attention": _of_attention,
-    "hub": _of_hub,
 }
 
 

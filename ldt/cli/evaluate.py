@@ -329,8 +329,6 @@ def _choose(
     decided = decide_anew(folder, recipe, **changes)
     show_metrics(decided.metrics, decided.table, decided.baselines)
     say(f"decision: {decided.decides or 'none of its own'}", console=stdout)
-    for line in decided.warnings:
-        log.warning("%s", line)
     say(
         f"{folder}: kept in config.json; --undo-thresholds takes it back; "
         f"ldt predict FILE --model {folder}"

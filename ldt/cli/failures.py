@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import typer
 
@@ -38,14 +38,8 @@ _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE,
 _REFUSED |= {errno.EAGAIN, errno.EIO, errno.ESTALE, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
-def explain(
-    error: BaseException, arguments: Sequence[str] = ()
-) -> tuple[str | int | None, str, str]:
-    """(exit code for `sys.exit`, prefix of each line, lines to print or nothing).
-
-    Args:
-        arguments: of the command line.
-    """
+def explain(error: BaseException) -> tuple[str | int | None, str, str]:
+    """(exit code for `sys.exit`, prefix of each line, lines to print or nothing)."""
     if isinstance(error, SystemExit | typer.Abort):  # typer and rich wrap some of what they catch
         inner = error.__cause__ or error.__context__
         if not isinstance(inner, BrokenPipeError | EOFError):
@@ -61,7 +55,7 @@ def explain(
         line = _told(error)
         return line.exit_code, "error: ", str(line)
     if hasattr(error, "format_message"):  # a usage error of typer
-        return errors.EXIT_USAGE, "error: ", _usage(error, arguments)
+        return errors.EXIT_USAGE, "error: ", _usage(error)
     if isinstance(error, RuntimeError) and any(name in str(error) for name in _BETWEEN_PROCESSES):
         return errors.EXIT_RESOURCES, "error: ", OTHER_PROCESS
     for each in _chain(error):
@@ -126,9 +120,8 @@ def _refused(error: BaseException) -> errors.UserError | None:
     return None
 
 
-def _usage(error, arguments):
+def _usage(error):
     """``no such option: --max-leng ...; see 'ldt convert --help'``."""
-    from ldt.cli.options import instead
     from ldt.recipe.recipe import COMMANDS
     from ldt.recipe.sections import unknown_option
 
@@ -139,9 +132,6 @@ def _usage(error, arguments):
     name = re.sub(r"No such \w+:? '?([^' ]+).*", r"\1", text)
     if text.startswith("No such option") and command.split()[-1] in (*COMMANDS.values(), "check"):
         text += unknown_option(name)
-    keys = getattr(context.command.callback, "keys", ()) if context else ()
-    if text.startswith("No such option") and (key := instead(name, keys, arguments)):
-        text = text.partition(" (")[0] + key
     return f"{text[:1].lower()}{text[1:]}; see '{command} --help'"
 
 

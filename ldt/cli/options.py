@@ -3,9 +3,7 @@
 import inspect
 import os
 import re
-import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -138,23 +136,3 @@ class Command(TyperCommand):
         if keys := getattr(self.callback, "keys", None):
             with formatter.section("Keys"):
                 formatter.write_dl([(f"{name}=VALUE", text) for name, text in keys.items()])
-
-
-def instead(option: str, keys: Collection[str], arguments: Sequence[str]) -> str:
-    """The end of a message about an unknown option: the key that does its job, with its value.
-
-    Args:
-        keys: that the command takes.
-        arguments: of the command line.
-    """
-    name = option.lstrip("-").replace("-", "_")
-    key = next((key for key in keys if key in (name, f"data.{name}")), None)
-    if key is None:
-        return ""
-    value = "VALUE"
-    for word, following in zip_longest(arguments, arguments[1:], fillvalue=""):
-        if word.startswith(f"{option}="):
-            value = word.partition("=")[2]
-        elif word == option:
-            value = following if following and not following.startswith("-") else "true"
-    return f", write {key}={shlex.quote(value)}"

@@ -328,7 +328,7 @@ def _show_runs(runs: "list[Summary]", places: list[str]) -> None:
     console = stdout
     if not stdout.is_terminal:  # a program reads lines
         console = Console(width=ENDLESS, highlight=False, emoji=False)
-    console.print(table([_cells(run) for run in runs], console.width))
+    console.print(table([_cells(run) for run in runs]))
     for run in runs:
         if run.note:
             say(f"{run.name}: {run.note}")

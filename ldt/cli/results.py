@@ -63,15 +63,11 @@ def show_metrics(
         stdout.print(table([{k: row[k] for k in columns if k in row} for row in with_target]))
 
 
-def table(rows: list[dict[str, Any]], width: int | None = None) -> "Table":
-    """The rows as a table, as wide as the console or, where heads would be cut, a line a value.
+def table(rows: list[dict[str, Any]]) -> "Table":
+    """The rows as a table.
 
     Rows may have different keys; what one lacks, None and NaN are empty cells.
-
-    Args:
-        width: width that there is; None for that of the console.
     """
-    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
@@ -80,24 +76,11 @@ def table(rows: list[dict[str, Any]], width: int | None = None) -> "Table":
     def cell(name: str, value: Any) -> Text:
         if not is_defined(value):
             return Text()
-        text = metric_text(name, value) if isinstance(value, float) else plain(str(value))
-        return Text(text, overflow="fold")
+        return Text(metric_text(name, value) if isinstance(value, float) else plain(str(value)))
 
-    names = columns(rows)
-    endless = stdout.options.update(width=10_000)
-    for heads in (names, [name.replace("_", "\n") for name in names]):
-        grid = Table(box=None)
-        for head, name in zip(heads, names, strict=True):
-            is_text = any(isinstance(row.get(name), str) for row in rows)
-            grid.add_column(Text(plain(head)), no_wrap=not is_text, overflow="fold")
-        for row in rows:
-            grid.add_row(*(cell(name, row.get(name)) for name in names))
-        if Measurement.get(stdout, endless, grid).minimum <= (width or stdout.width):
-            return grid
-    grid = Table(box=None, show_header=False)
-    for number, row in enumerate(rows):
-        if number:
-            grid.add_row()
-        for name, value in row.items():
-            grid.add_row(Text(plain(name), overflow="fold"), cell(name, value))
+    names, grid = columns(rows), Table(box=None)
+    for name in names:
+        grid.add_column(Text(plain(name)), overflow="fold")
+    for row in rows:
+        grid.add_row(*(cell(name, row.get(name)) for name in names))
     return grid

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from ldt.convert import rotary
 from ldt.convert.kinds import SEQ2SEQ, source_config
 from ldt.convert.seq2seq import Seq2SeqSource
-from ldt.convert.source import POSITION_TABLES, EncoderSource, long_config, long_weights, prove
+from ldt.convert.source import EncoderSource, long_config, long_weights, prove
 from ldt.errors import ModelError, UserError
 from ldt.inference.agreement import TOLERANCE, OutputCheck
 from ldt.inference.perplexity import MaskedText, Score, score, scorer, texts
@@ -23,8 +23,6 @@ from ldt.model.config import upper_middle_layers
 from ldt.model.config_file import read_values
 from ldt.model.loading import TOKENIZERS, find_folder, quiet
 from ldt.model.weights import WEIGHTS
-
-ARCHITECTURES = ("longformer", "poolingformer")
 
 _NOT_TOKENIZER = (  # of tokenizer_config.json: where it came from, and how somebody once called it
     "is_local",
@@ -132,7 +130,7 @@ def convert(
             ModernBERT.
         target: folder to write; by default ``<last part of source>-<max_length>`` here, for a
             Poolingformer ``<last part of source>-poolingformer-<max_length>``.
-        architecture: a name in `ARCHITECTURES`.
+        architecture: ``longformer`` or ``poolingformer``.
         max_length: longest input of the result, in tokens, special tokens included; None: 4,096,
             and 16,384 where the source is a BART or LED; of a ModernBERT its own.
         window: tokens in reach on both sides together, in every layer; None: 512, of a BART 1,024,
@@ -155,16 +153,19 @@ def convert(
 
     Source: Beltagy et al. 2020 (arXiv:2004.05150), section 5.
     """
-    _check_options(architecture, window, positions, max_length)
+    if window is not None and (window < 2 or window % 2):
+        raise UserError(f"--window must be even and at least 2, got {window}")
     folder = _source_folder(source)
     kind = read_values(folder).get("model_type")
     where = folder, target, architecture, overwrite
     if kind in rotary.KINDS:
         if architecture != "longformer" or positions != "tile":
-            raise UserError(_not_of_rotary(kind.removeprefix("ldt_"), architecture, positions))
+            raise UserError(
+                f"--architecture {architecture} --positions {positions}: a ModernBERT stays one "
+                "and has no table of positions; leave both out"
+            )
         origin = rotary.read(folder, kind, source, max_length, window, rope_theta, rope_scaling)
         plan = _rotary_plan(origin, _target(source, *where, usable_length(origin.config)))
-        _check_head(origin, source, check)
     elif rope_theta is not None or rope_scaling is not None:
         raise UserError(
             f"--rope-theta and --rope-scaling are for rotary positions ({', '.join(rotary.KINDS)})"
@@ -175,9 +176,15 @@ def convert(
         max_length = family.longest if max_length is None else max_length
         path = _target(source, *where, max_length)
         origin = family.read(folder, kind, config)
-        _check_source(origin, source, max_length, check)
+        if max_length < origin.length:
+            raise UserError(
+                f"--max-length {max_length} would cut the {origin.length} positions of {source}; "
+                f"{origin.length} is the least"
+            )
         windows, pooling = _attention(origin, architecture, window, second_level)
         plan = _long_plan(origin, path, max_length, windows, pooling, positions)
+    if check and (kind in SEQ2SEQ or not origin.head):
+        raise UserError(f"--check needs a masked-LM head; {source} has none")
     return _written(plan, source, check)
 
 
@@ -193,33 +200,29 @@ def _rotary_plan(origin, target) -> _Plan:
 
 
 def _long_plan(origin, target, max_length, windows, pooling, positions) -> _Plan:
-    """The plan of a model with a table of positions.
-
-    Args:
-        windows, pooling: of `long_config`.
-    """
+    """The plan of a model with a table of positions."""
     tokenizer = load_tokenizer(origin.folder, origin.config, adopt_padding=origin.kind == "bert")
     config = long_config(origin, tokenizer, max_length, windows, pooling)
     weights = long_weights(origin, config, positions)
     parameters = sum(tensor.numel() for tensor in weights.values())
     sizes = ", ".join(map(str, sorted(set(config.attention_window))))
     before = ", ".join(map(str, sorted(set(origin.windows))))
-    table = _positions_in_words(positions, origin.length, usable_length(config))
-    copied = len(origin.base) + len(origin.head) - 1
-    second = _second_level(config)
     facts = {
         "model": f"{origin.kind}, {config.num_hidden_layers} layers of width "
         f"{config.hidden_size}, {parameters:,} parameters",
-        "positions": f"{origin.length} -> {usable_length(config)} ({table})",
+        "positions": f"{origin.length} -> {usable_length(config)} ({positions})",
         "window": f"{sizes} tokens, both sides together" + f" (source: {before})" * bool(before),
-        "global attention": ("the source's" if before else "copies of the local") + " projections",
         **({"masked-LM head": origin.head_note} if origin.head_note else {}),
         **origin.facts,
-        "weights": f"{copied} tensors copied, the position table made long, "
-        f"{len(weights) - copied - 1} created",
-        **({"second level": second} if second else {}),
-        **({"not converted": ", ".join(origin.left_out)} if origin.left_out else {}),
     }
+    if config.pooling_layers:
+        layers = ", ".join(map(str, config.pooling_layers))
+        facts["second level"] = (
+            f"layers {layers} (from 0 on): {config.pooling_window} tokens in cells of "
+            f"{config.pooling_size}, one every {config.pooling_stride} ({config.pooling})"
+        )
+    if origin.left_out:
+        facts["not converted"] = ", ".join(origin.left_out)
 
     def checks(model):
         return prove(origin, model, max_length, min(windows), positions == "tile")
@@ -228,11 +231,7 @@ def _long_plan(origin, target, max_length, windows, pooling, positions) -> _Plan
 
 
 def _written(plan: _Plan, source, check) -> ConversionReport:
-    """Write a converted model, and keep it if its proof holds.
-
-    Args:
-        check: text to score both models on, if there is any.
-    """
+    """Write a converted model, and keep it if its proof holds."""
     with writing(plan.target), new_folder(Path(os.path.abspath(plan.target))) as folder:
         _write(folder, plan.config, plan.weights, plan.tokenizer, plan.origin.generation)
         checks = plan.prove(plan.origin.load(folder))
@@ -247,11 +246,7 @@ def _written(plan: _Plan, source, check) -> ConversionReport:
 
 
 def _source_folder(name):
-    """The folder of a source; a hub id is looked up when there is no folder of that name.
-
-    Raises:
-        ModelError: there is no such model, or a file of it is missing.
-    """
+    """The folder of a source; a hub id is looked up when there is no folder of that name."""
     try:
         folder = find_folder(name)
     except ModelError as error:  # its advice is to convert something, as is being done
@@ -266,25 +261,6 @@ def _source_folder(name):
     return folder
 
 
-def _not_of_rotary(kind, architecture, positions):
-    """The refusal of options that are of tables of positions."""
-    if architecture != "longformer":
-        return f"--architecture {architecture}: a {kind} stays one; leave it out"
-    return f"--positions {positions}: a {kind} has no table of positions; leave it out"
-
-
-def _check_options(architecture, window, positions, max_length):
-    if architecture not in ARCHITECTURES:
-        raise UserError(f"--architecture must be {' or '.join(ARCHITECTURES)}, got {architecture}")
-    if window is not None and (window < 2 or window % 2):
-        raise UserError(f"--window must be even and at least 2, got {window}")
-    if positions not in POSITION_TABLES:
-        names = ", ".join(POSITION_TABLES)
-        raise UserError(f"--positions must be one of {names}, got {positions}")
-    if max_length is not None and max_length < 1:
-        raise UserError(f"--max-length must be at least 1, got {max_length}")
-
-
 def _target(source, folder, target, architecture, overwrite, max_length):
     """The folder to write, roberta-base-4096 if none is given; refused before weights are read,
     which takes time."""
@@ -294,26 +270,6 @@ def _target(source, folder, target, architecture, overwrite, max_length):
     path = Path(target or f"{name}{kind}-{max_length}").expanduser()
     check_new_folder(path, folder, overwrite)
     return path
-
-
-def _check_head(origin, source, check):
-    """Refuse to score a source without a masked-LM head."""
-    if check and not origin.head:
-        raise UserError(f"--check needs a masked-LM head; {source} has none")
-
-
-def _check_source(origin, source, max_length, check):
-    """Refuse a source that cannot become so long or be checked."""
-    if check and origin.kind in SEQ2SEQ:
-        raise UserError(
-            f"--check scores masked LMs; {source} is a {origin.kind}, which has a decoder"
-        )
-    if max_length < origin.length:
-        raise UserError(
-            f"--max-length {max_length} would cut the {origin.length} positions of {source}; "
-            f"{origin.length} is the least"
-        )
-    _check_head(origin, source, check)
 
 
 def _attention(origin, architecture, window, second_level):
@@ -326,28 +282,6 @@ def _attention(origin, architecture, window, second_level):
     if window is None and origin.windows:
         return origin.windows, {}
     return windows, {}
-
-
-def _positions_in_words(positions, length, max_length):
-    """The way the rows of a table of positions were used."""
-    if positions == "interpolate":
-        return "interpolated"
-    if positions == "random":
-        return f"the first {length} copied, the rest random"
-    copies, remainder = divmod(max_length, length)
-    tiled = "copied once" if copies == 1 else f"copied {copies} times"
-    return f"{tiled}, and the first {remainder} once more" if remainder else tiled
-
-
-def _second_level(config):
-    """The second level in words."""
-    if not config.pooling_layers:
-        return ""
-    layers = ", ".join(map(str, config.pooling_layers))
-    return (
-        f"layers {layers} (from 0 on): {config.pooling_window} tokens in cells of "
-        f"{config.pooling_size}, one every {config.pooling_stride} ({config.pooling})"
-    )
 
 
 def _scores(source, folder, tokenizer, check, max_length):

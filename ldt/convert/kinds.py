@@ -90,11 +90,7 @@ _BY_NAMES = ("bert", "roberta", "xlm-roberta", "camembert")  # told without a mo
 
 
 def _kind_by_names(keys, folder):
-    """The kind of a model whose config.json does not say it, by the names of its class or weights.
-
-    Raises:
-        ModelError: they do not tell.
-    """
+    """The kind of a model whose config.json does not say it, by names of its class or weights."""
     where = folder / "config.json"
     kinds = {
         kind: name

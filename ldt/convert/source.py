@@ -59,27 +59,14 @@ class Source(ABC):
         folder: where its files are.
         kind: its model_type; `longformer` or `led` for the authors' files.
         config: transformers' config of the kind, with as many words as the tokenizer has.
-        model: transformers' own model in float32 and evaluation mode: with its head when that is
-            kept, else the base model, with a pooler when the file has one.
-        base: {name: float32 tensor} of embeddings and layers, and of the pooler if `model` has
-            one, under the names of the long model and without prefix.
-        head: {name: tensor} of the head under the names of the long model; empty when it is not
-            kept.
+        model: transformers' own model, with its head when that is kept, else the base model.
+        base: {name: float32 tensor} of `model` without its head, as the long model names them.
+        head: {name: tensor} of the head, likewise; empty when it is not kept.
         head_note: "kept", or why the head is not.
         first: row of the position table that the first token of a text gets.
         left_out: parts of the file that the converted model has no place for.
         windows: of the layers, as the file has them; empty where attention is full.
         generation: settings of `generate` that are kept with the model.
-
-    Class attributes:
-        target_config: class of the converted model's config.
-        fields: of the config, those that stay as they are.
-        prefix: of the base model's names in the converted file.
-        positions: name of the encoder's position table in both models.
-        attention: beginning of the names of a layer's self-attention in the converted model, ``{}``
-            for the number of the layer.
-        longest: length of the converted model if none is asked for, in tokens.
-        default_windows: {architecture: window of the converted model if none is asked for}.
     """
 
     folder: Path
@@ -94,26 +81,15 @@ class Source(ABC):
     windows: list[int] = field(default_factory=list)
     generation: GenerationConfig | None = None
 
-    target_config: ClassVar[Any]
-    fields: ClassVar[tuple[str, ...]]
-    prefix: ClassVar[str]
-    positions: ClassVar[str]
-    attention: ClassVar[str]
-    longest: ClassVar[int]
-    default_windows: ClassVar[dict[str, int]]
-
-    @classmethod
-    @abstractmethod
-    def read(cls, folder, kind, config):
-        """The source in a folder.
-
-        Args:
-            kind, config: of `ldt.convert.kinds.source_config`.
-
-        Raises:
-            ModelError: weights are missing, damaged, not finite, of the wrong shape or without a
-                place.
-        """
+    target_config: ClassVar[Any]  # class of the converted model's config
+    fields: ClassVar[tuple[str, ...]]  # of the config, those that stay as they are
+    prefix: ClassVar[str]  # of the base model's names in the converted file
+    positions: ClassVar[str]  # name of the encoder's position table in both models
+    attention: ClassVar[str]  # begins the names of a layer's self-attention, by its number
+    longest: ClassVar[int]  # tokens of the converted model if no length is asked for
+    default_windows: ClassVar[dict[str, int]]  # by architecture, if none is asked for
+    leading: ClassVar[Any]  # rows of the converted table before that of the first token
+    target_class: ClassVar[Any]  # class of ldt that the converted model is saved as
 
     @property
     def length(self):
@@ -130,16 +106,6 @@ class Source(ABC):
         """Further lines of the report, by what they are about."""
         return {}
 
-    @property
-    @abstractmethod
-    def leading(self):
-        """Rows of the converted model's position table before that of the first token."""
-
-    @property
-    @abstractmethod
-    def target_class(self):
-        """The class of ldt that the converted model is saved as."""
-
     def load(self, folder):
         """The converted model as it was written, in float32 and evaluation mode."""
         return self.target_class.from_pretrained(folder, dtype=torch.float32).eval()
@@ -150,28 +116,14 @@ class Source(ABC):
 
     @abstractmethod
     def inputs(self, shape, generator):
-        """Random inputs of the proof, besides ids and mask of the encoder.
-
-        Args:
-            shape: (rows, tokens) of the encoder's input.
-        """
+        """Random inputs of the proof, besides ids and mask [rows, tokens] of the encoder."""
 
     @abstractmethod
     def outputs(self, model, inputs, real):
-        """Tensors in which source and converted model have to agree.
-
-        Args:
-            model: the source's, or the converted one.
-            real: [rows, tokens] bool, False at padding.
-        """
+        """Tensors in which source and converted model have to agree; ``real``: no padding."""
 
     def further_checks(self, model, length):
-        """`OutputCheck` of what only this family has.
-
-        Args:
-            model: the converted one.
-            length: of inputs that its windows cover, in tokens.
-        """
+        """`OutputCheck` of what only this family has, on inputs that the windows cover."""
         return []
 
 
@@ -188,7 +140,7 @@ class EncoderSource(Source):
 
     @classmethod
     def read(cls, folder, kind, config):
-        """Read the source; see `Source.read`."""
+        """Read the source; ModelError where its weights cannot be used."""
         windows = []
         if KINDS[kind] == "Longformer":
             windows, config = seeing_all(folder, config, usable_length(config))

@@ -1,10 +1,9 @@
 """A fine-tuned model to one file that other programs run, with proof that it computes the same."""
 
 import os
-import time
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from ldt.errors import ModelError, UserError
 from ldt.export import folder as beside
@@ -17,7 +16,6 @@ from ldt.io.files import check_new_folder, new_folder, require_space, writing
 from ldt.io.sources import Names
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.model.padded import HEADS, refused
-from ldt.recipe.recipe import Recipe
 from ldt.recipe.run import Run
 
 
@@ -32,7 +30,6 @@ class ExportReport:
         format: of the file.
         opset: version of ONNX's operators; None in another format.
         size: of the file, in bytes.
-        seconds: that the export took, proof included.
         checks: the proof.
         comparison: of the answers in int8 with those in fp32; None of a file in fp32.
     """
@@ -44,7 +41,6 @@ class ExportReport:
     format: Exported
     opset: int | None
     size: int
-    seconds: float
     checks: list[OutputCheck]
     comparison: Int8Comparison | None = None
 
@@ -100,16 +96,21 @@ def export(
         PrecisionError: int8 changes too many answers.
         ResourceError: the disk is too small.
     """
-    began = time.monotonic()
     written = _check_options(format, precision, opset)
     opset = opset or graph.OPSET
     folder = Run.find(run).folder
     recipe = read_recipe(folder)
     target = Path(target).expanduser()
     check_new_folder(target, folder, overwrite)
-    _check_task(folder, recipe)
+    head = recipe.task.head()
+    if not issubclass(head, HEADS):
+        known = ", ".join(kind.__name__ for kind in HEADS)
+        raise ModelError(
+            f"{folder}: {recipe.task.name} is not exported, its head is {head.__name__}; these "
+            f"are: {known}"
+        )
     documents = documents_of(recipe, check) if precision == "int8" else None
-    model = load(folder, recipe.task.head(), mapped=True)
+    model = load(folder, head, mapped=True)
     if why := refused(model):
         raise ModelError(f"{folder}: not exported: {why} has no form in {format}")
     interface = graph.GraphInterface.of(recipe.task, model.config)
@@ -117,7 +118,13 @@ def export(
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     require_space(place, round(1.1 * size), "the file")
     with writing(target), new_folder(place) as partial:
-        checks = _written(partial, recipe, model, interface, written, opset)
+        file, longest = (
+            partial / written.file,
+            recipe.data.max_length or usable_length(model.config),
+        )
+        graph.write(model, interface, longest, file, written.name, opset)
+        # What was written is run, so that the proof covers saving and reading too.
+        checks = graph.prove(model, interface, session(written, file), longest)
         _check_proof(folder, target, checks)
         tokenizer = load_tokenizer(folder, model.config)
         beside.write(partial, folder, recipe, model.config, tokenizer, interface, written, checks)
@@ -134,47 +141,18 @@ def export(
         format=written,
         opset=opset if format == "onnx" else None,
         size=size,
-        seconds=time.monotonic() - began,
         checks=checks,
         comparison=comparison,
     )
 
 
-def _written(
-    folder: Path,
-    recipe: Recipe,
-    model: Any,
-    interface: graph.GraphInterface,
-    format: Exported,
-    opset: int,
-) -> list[OutputCheck]:
-    """Write the graph of a model; the proof runs what was written, so that it covers saving and
-    reading too."""
-    longest = recipe.data.max_length or usable_length(model.config)
-    # By which the graph is traced; no case of the proof has that many rows and tokens.
-    sample = graph.batch(model.config, interface, 3, min(40, longest), "right")
-    sample = {name: sample[name] for name in interface.inputs}
-    file = folder / format.file
-    graph.write(graph.graph(model, interface), interface, sample, file, format.name, opset)
-    return graph.prove(model, interface, session(format, file), longest)
-
-
 def _check_options(format: str, precision: str, opset: int | None) -> Exported:
     """The format that is asked for, which can be written."""
-    if format not in FORMATS:
-        raise UserError(f"--format must be one of {', '.join(FORMATS)}, got {format}")
     exported = FORMATS[format]
-    if precision not in ("fp32", "int8"):
-        raise UserError(f"--precision must be fp32 or int8, got {precision}")
     if precision not in exported.precisions:
         raise UserError(f"--precision {precision} is for --format onnx; {format} has fp32 alone")
-    if opset is not None and format != "onnx":
-        raise UserError(f"--opset is for --format onnx; {format} has operators of its own")
-    if opset is not None and opset not in graph.OPSETS:
-        first, last = graph.OPSETS[0], graph.OPSETS[-1]
-        raise UserError(f"--opset must be {first} to {last}, got {opset}")
-    from importlib.util import find_spec
-
+    if opset is not None and (format != "onnx" or opset not in graph.OPSETS):
+        raise UserError(f"--opset {opset}: --format onnx has 18 to 23, others have none")
     missing = [name for name in (*exported.writes, exported.package) if find_spec(name) is None]
     if missing:
         raise UserError(
@@ -182,17 +160,6 @@ def _check_options(format: str, precision: str, opset: int | None) -> Exported:
             "exports"
         )
     return exported
-
-
-def _check_task(folder: Path, recipe: Recipe) -> None:
-    """Refuse a task whose head has no form in plain operators, before its weights are read."""
-    head = recipe.task.head()
-    if not issubclass(head, HEADS):
-        known = ", ".join(kind.__name__ for kind in HEADS)
-        raise ModelError(
-            f"{folder}: {recipe.task.name} is not exported, its head is {head.__name__}; these "
-            f"are: {known}"
-        )
 
 
 def _check_proof(folder: Path, target: Path, checks: list[OutputCheck]) -> None:

@@ -67,23 +67,19 @@ class GraphInterface:
         return cls(globals_, tuple(inputs), task.answers.outputs)
 
 
-def graph(model: Any, interface: GraphInterface) -> PaddedModel:
-    """The module whose operators are exported."""
-    return PaddedModel(model, interface.globals_).eval().requires_grad_(False)
-
-
 def write(
-    module: PaddedModel,
+    model: Any,
     interface: GraphInterface,
-    sample: dict[str, Any],
+    longest: int,
     file: Path,
     format: str = "onnx",
     opset: int = OPSET,
 ) -> None:
-    """Write a module as one graph, weights included.
+    """Write a model as one graph, weights included.
 
     Args:
-        sample: inputs, with another size for batch and length.
+        model: of ldt.
+        longest: tokens of the longest input.
         file: to write; in OpenVINO's format the weights are in a second one beside it.
         format: one of `WRITERS`.
         opset: version of ONNX's operators.
@@ -92,10 +88,13 @@ def write(
         ModelError: the weights are larger than the format takes.
         OSError: the disk did not take it.
     """
+    # By which the graph is traced; no case of the proof has that many rows and tokens.
+    sample = batch(model.config, interface, 3, min(40, longest), "right")
+    sample = {name: sample[name] for name in interface.inputs}
     free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     with torch.no_grad(), _quiet():
         program = torch.export.export(
-            module,
+            PaddedModel(model, interface.globals_).eval().requires_grad_(False),
             (),
             sample,
             dynamic_shapes=dict.fromkeys(sample, free),

@@ -37,7 +37,6 @@ LOG = "metrics.jsonl"  # a JSON line for each log of the training
 CARD = "README.md"
 CONFIG = "config.json"
 REPLACED = "decisions.json"  # files that changes of the decisions replaced
-PATTERN = "pattern.svg"  # a picture in the card
 TENSORBOARD = "tensorboard"  # folder of its files, with training.report_to
 LATEST = Path("runs/latest")
 MOST_DIFFERENCES = 20

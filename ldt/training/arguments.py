@@ -11,12 +11,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
-from transformers import SchedulerType, TrainingArguments, get_scheduler
 from transformers import Trainer as Plain
-from transformers.training_args import OptimizerNames, ParallelMode
+from transformers import TrainingArguments, get_scheduler
+from transformers.training_args import ParallelMode
 
 from ldt.attention.matmul import has_bfloat16
-from ldt.attention.triton.devices import precision as kernels
 from ldt.data.labels import SINGLE
 from ldt.data.options import CorpusSection
 from ldt.errors import RecipeError, UserError, first_line
@@ -84,7 +83,11 @@ TOGETHER: dict[str, tuple[str, Any]] = {
         ("report_to", "trackio"),
     ),
     **dict.fromkeys(
-        ("dataloader_in_order", "dataloader_multiprocessing_context"),
+        (
+            "dataloader_in_order",
+            "dataloader_multiprocessing_context",
+            "dataloader_persistent_workers",
+        ),
         ("dataloader_num_workers", None),
     ),
 }
@@ -141,7 +144,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
         if values.setdefault("save_strategy", "epoch") == "best":
             why = "best needs data.eval or data.eval_fraction"
             raise _refusal(recipe, "save_strategy", why)
-    _check_together(recipe, values, DEFAULTS)
+    _check_together(recipe, values)
     return values
 
 
@@ -158,7 +161,6 @@ def _refusal(recipe: Recipe, key: str, why: str) -> RecipeError:
 def _check_combinations(recipe: Recipe) -> None:
     """Raise RecipeError for keys that do not go with others, with the task or the device."""
     training = recipe.training
-    shards = [key for key in ("fsdp", "deepspeed") if training.get(key)]
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if recipe.model.attention == "triton" and not interpreted and not on_cuda(training):
         raise RecipeError(
@@ -168,39 +170,24 @@ def _check_combinations(recipe: Recipe) -> None:
     if is_automatic(recipe) and processes.count() > 1:
         why = "auto is for a single process, here are several; give a number"
         raise _refusal(recipe, "per_device_train_batch_size", why)
-    if training.get("train_batch_tokens") and shards:
-        why = f"does not go with {shards[0]}, of which each pass takes all processes"
-        raise _refusal(recipe, "train_batch_tokens", f"{why}; leave one of them out")
+    shards = next((key for key in ("fsdp", "deepspeed") if training.get(key)), None)
     compiled = next((key for key in _COMPILE if training.get(key)), None)
-    if compiled and recipe.task.reads.kind == "characters":
-        why = "the relative positions of a character model are in no graph; leave it out"
+    for key in ("train_batch_tokens", compiled):
+        if key and training.get(key) and shards:
+            raise _refusal(recipe, key, f"does not go with {shards}; leave one of them out")
+    if compiled and (
+        recipe.task.reads.kind == "characters" or isinstance(recipe.task, WritingTask)
+    ):
+        why = "layers of character models and encoder-decoders are not compiled; leave it out"
         raise _refusal(recipe, compiled, why)
-    if compiled and isinstance(recipe.task, WritingTask):
-        why = "the layers of an encoder-decoder are not compiled; leave it out"
-        raise _refusal(recipe, compiled, why)
-    if compiled and shards:
-        raise _refusal(
-            recipe,
-            compiled,
-            f"a compiled layer does not wait for the weights that training.{shards[0]} gathers; "
-            "leave one of them out",
-        )
 
 
 def _by_one_name(recipe: Recipe) -> dict[str, Any]:
-    """The training section, in which no key has two names.
-
-    Raises:
-        RecipeError: both names are there, with values that differ.
-    """
+    """The training section, in which no key has two names."""
     values = dict(recipe.training)
     for new, old in NEW_NAMES.items():
-        if new not in values:
-            continue
-        value = values.pop(new)
-        if values.setdefault(old, value) != value:
-            why = f"is {shown(value)}, and {old}, the older name of it, is {shown(values[old])}"
-            raise _refusal(recipe, new, f"{why}; leave one of them out")
+        if new in values and values.setdefault(old, values.pop(new)) != recipe.training[new]:
+            raise _refusal(recipe, new, f"{old} is {shown(values[old])}; leave one of them out")
     return values
 
 
@@ -304,7 +291,6 @@ def _check_parts(recipe: Recipe, args: TrainingArguments, steps: int) -> None:
     """Make what the Trainer makes of the arguments, some of it after hours, for one weight."""
     import torch
 
-    _check_schedule(recipe, args, DEFAULTS["warmup_steps"])
     if args.deepspeed:
         return  # its optimizer is made of the model's modules
     model = torch.nn.Sequential(torch.nn.Linear(1, 1))
@@ -318,12 +304,6 @@ def _check_parts(recipe: Recipe, args: TrainingArguments, steps: int) -> None:
             "shards a model over several processes; torchrun --nproc-per-node 2 -m ldt finetune "
             "RECIPE starts two",
         )
-    with _refused(recipe.where("training", "dataloader_persistent_workers")):
-        torch.utils.data.DataLoader(
-            cast(Any, [0]),
-            num_workers=args.dataloader_num_workers,
-            persistent_workers=args.dataloader_persistent_workers,
-        )
     if args.torch_compile:
         with _refused(recipe.where("training", "torch_compile")):
             backend = args.torch_compile_backend or "inductor"
@@ -332,7 +312,6 @@ def _check_parts(recipe: Recipe, args: TrainingArguments, steps: int) -> None:
     with _refused(recipe.where("training", "optim")):
         cls, options = Plain.get_optimizer_cls_and_kwargs(args, cast(Any, model))
         optimizer = cls(**{"params": model.parameters()} | options)
-        _check_optimizer(recipe, args, (cls, options), model)
     with _refused(recipe.where("training", "lr_scheduler_type")):
         warmup = args.get_warmup_steps(steps)
         schedule = get_scheduler(
@@ -392,27 +371,14 @@ def _multiplies_bfloat16(training: Mapping[str, Any]) -> bool:
     return has_bfloat16()
 
 
-def precision(training: Mapping[str, Any], weight: Any) -> str:
-    """The number format that a training computes in, with the key that changes it, for its log.
-
-    Args:
-        training: its `settings`.
-        weight: a float32 tensor of the model, on the device.
-    """
-    import torch
-
-    has = _multiplies_bfloat16(training)
-    device = "GPU" if on_cuda(training) else "CPU"
+def precision(training: Mapping[str, Any]) -> str:
+    """The number format of a training, by its `settings`, with the key that changes it."""
     if training.get("fp16"):
         return "precision: fp16, as training.fp16 says"
     if training["bf16"]:
-        why = f" (the {device} has it)" if has else ""
-        return f"precision: bf16{why}; training.bf16=false trains in float32"
-    line = "precision: float32"
-    if device == "GPU":
-        format = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
-        line += f", products of layers in {format}, of attention kernels in {kernels(weight)}"
-    return line + (f"; the {device} has bf16: training.bf16=true computes in it" if has else "")
+        return "precision: bf16; training.bf16=false trains in float32"
+    faster = "; training.bf16=true is faster here" if _multiplies_bfloat16(training) else ""
+    return f"precision: float32{faster}"
 
 
 def _fixed(recipe: Recipe) -> dict[str, Any]:
@@ -420,17 +386,9 @@ def _fixed(recipe: Recipe) -> dict[str, Any]:
     return FIXED | {"label_names": list(recipe.task.inputs.label_names)}
 
 
-# -- keys that do nothing beside others
-
-
-def _check_together(recipe: Recipe, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """Raise RecipeError for a key that does nothing beside the others.
-
-    Args:
-        values: the training section, with what ldt fills in.
-        defaults: ldt's own, by key.
-    """
-    usual = {field.name: field.default for field in fields(TrainingArguments)} | dict(defaults)
+def _check_together(recipe: Recipe, values: Mapping[str, Any]) -> None:
+    """Raise RecipeError for a key that does nothing beside the others, all of them filled in."""
+    usual = {field.name: field.default for field in fields(TrainingArguments)} | DEFAULTS
     for key, (other, needed) in TOGETHER.items():
         value = values.get(other, getattr(usual.get(other), "value", usual.get(other)))
         names = value if isinstance(value, list) else [value]
@@ -451,42 +409,3 @@ def _check_together(recipe: Recipe, values: Mapping[str, Any], defaults: Mapping
             if is_set and values.get(key) not in (None, random):
                 why = f"{other} decides the order of the inputs; leave one of them out"
                 raise _refusal(recipe, key, why)
-
-
-def _check_schedule(recipe: Recipe, args: TrainingArguments, warmup: float) -> None:
-    """Raise RecipeError for a key that schedule and optimizer do not read.
-
-    Args:
-        warmup: ldt's default of warmup_steps.
-    """
-    optim = OptimizerNames(args.optim).value
-    if args.optim_target_modules is not None and not optim.startswith(("galore", "apollo")):
-        why = "is for optimizers of GaLore and APOLLO, as optim: galore_adamw"
-        raise _refusal(recipe, "optim_target_modules", f"{why}; {optim} trains all weights")
-    name = SchedulerType(args.lr_scheduler_type).value
-    idle = []
-    if name in ("constant", "reduce_lr_on_plateau", "greedy"):
-        idle += ["warmup_steps"] * (args.warmup_steps not in (0, warmup))
-    if name in ("constant", "constant_with_warmup"):
-        idle += ["lr_scheduler_kwargs"] * bool(args.lr_scheduler_kwargs)
-    for key in idle:
-        why = f"lr_scheduler_type: {name} has no use for it; leave it out, or take another"
-        raise _refusal(recipe, key, why)
-
-
-def _check_optimizer(recipe: Recipe, args: TrainingArguments, chosen: tuple, model: Any) -> None:
-    """Raise RecipeError for a key that makes no difference to the optimizer.
-
-    Args:
-        chosen: its class and options.
-        model: what it is of.
-    """
-    for key in ("adam_beta1", "adam_beta2", "adam_epsilon", "optim_args"):
-        usual = TrainingArguments.__dataclass_fields__[key].default
-        if getattr(args, key) == usual:
-            continue
-        without = copy(args)
-        setattr(without, key, usual)
-        if Plain.get_optimizer_cls_and_kwargs(without, model) == chosen:
-            optim = OptimizerNames(args.optim).value
-            raise _refusal(recipe, key, f"optim: {optim} has no use for it; leave it out")

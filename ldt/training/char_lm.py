@@ -29,8 +29,7 @@ from ldt.tasks.char_lm import Phase, character_lm_metrics
 from ldt.training import processes
 from ldt.training.arguments import is_automatic
 from ldt.training.evaluation import BySum
-from ldt.training.job import Inputs, Job, Prepared, config_changes, source_of
-from ldt.training.masked_lm import check_keys
+from ldt.training.job import Inputs, Job, Prepared, config_changes, new_config, source_of
 from ldt.training.summary import Notice
 from ldt.training.trainer import LanguageModelTrainer
 
@@ -152,11 +151,7 @@ class CharacterTraining(Job[Inputs]):
         )
 
     def _model(self, folder: str | Path | None, alphabet: Alphabet) -> LdtForCausalLM:
-        """The model of a folder, or a new one for an alphabet.
-
-        Raises:
-            ModelError: model and tokenizer of the folder are of different models.
-        """
+        """The model of a folder, or a new one for an alphabet."""
         if folder:
             changes = config_changes(self.recipe)
             model = load(folder, LdtForCausalLM, **changes)
@@ -180,13 +175,7 @@ class CharacterTraining(Job[Inputs]):
         config: LdtCausalConfig,
         evaluation: Overlapping | None,
     ) -> list[Notice]:
-        """The text, its first characters, and the reach of the model.
-
-        Args:
-            data: facts by part of the text.
-            letters: size of the alphabet.
-            first: beginning of the first input.
-        """
+        """The text, its first characters, and the reach of the model."""
         lines = [
             f"{part}: {facts['characters']:,} {self.unit}s, {facts['bytes']:,} bytes"
             for part, facts in data.items()
@@ -294,19 +283,13 @@ def phases(recipe: Recipe) -> list[Recipe]:
 def _config(recipe: Recipe) -> LdtCausalConfig:
     """The config of the first phase, without the size of its vocabulary."""
     model = recipe.model
-    changes = config_changes(recipe)
     if model.path is not None:
-        return read_causal_config(model.path, **changes)
+        return read_causal_config(model.path, **config_changes(recipe))
     if model.config is None:
         raise RecipeError(
             f"{recipe.where('model')}: path, a folder of a character model, or config of a new one"
         )
-    check_keys(recipe, recipe.model.config, LdtCausalConfig, ELSEWHERE)
-    try:
-        return LdtCausalConfig(**{"attention_window": WINDOW} | model.config | changes)
-    except Exception as error:  # the config classes have kinds of their own
-        what = str(error).strip().splitlines()[-1].strip()
-        raise RecipeError(f"{recipe.where('model', 'config')}: {what}") from error
+    return new_config(recipe, LdtCausalConfig, {"attention_window": WINDOW}, ELSEWHERE)
 
 
 def _accumulation(recipe: Recipe, training: dict, batch: int, number: int) -> dict[str, int]:

@@ -205,7 +205,8 @@ def check(recipe: Recipe, *, cost: bool = False) -> CheckReport:
 
 def _cost(recipe: Recipe, documents: int) -> list[str]:
     """Forecast of the training's cost; of many documents some are encoded for that."""
-    from ldt.training.loop import cost_of
+    from ldt.training import TrainingOptions
+    from ldt.training.loop import train
 
     every = max(1, -(-documents // _COSTED))
     if recipe.task.reads.kind == "examples":
@@ -218,7 +219,7 @@ def _cost(recipe: Recipe, documents: int) -> list[str]:
         job, every = Pretraining(recipe), 1
     try:
         with _silence():
-            cost = cost_of(job)
+            cost = train(job, TrainingOptions(dry_run=True)).cost
     except UserError as error:
         return [f"cost: not known: {error}"]
     if cost is None:

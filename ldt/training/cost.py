@@ -32,7 +32,6 @@ from ldt.training.trainer import Trainer
 log = logging.getLogger("ldt")
 
 ROOM = 0.9  # of the memory that is there: what a batch may fill
-SAID = 5  # seconds of a measurement from which on a line says how long it will be
 SAMPLED = 64  # items by which lengths are judged where nobody knows them
 TYPICAL = 3  # batches by which time is judged
 MOST = 1024  # inputs of a batch
@@ -106,7 +105,7 @@ class Cost:
         return Notice(
             f"{begin}; {plural(self.batch, 'input')} of {size} at a time take {needed} of memory "
             f"at the peak, {there} are there: {advice}",
-            level=logging.WARNING,
+            logging.WARNING,
         )
 
 
@@ -147,8 +146,6 @@ def estimate(job: Job, prepared: Prepared, trainer: Trainer) -> Cost | None:
     if seconds_of([short, *pair, *whole, *typical, last]) > MOST_SECONDS:
         whole, typical, last = [], items.typical(TYPICAL, 1), last[:1]
     batches = [short, *pair, *whole, *typical]
-    if (seconds := seconds_of([*batches, last])) > SAID:
-        log.info("measuring what the training will take, nothing is trained: %s", _minutes(seconds))
     steps, answer, micro = measure(trainer, batches, last, surely if surely < batch else None)
     if pair:
         further = tokens(two) - line.longest
@@ -160,12 +157,19 @@ def estimate(job: Job, prepared: Prepared, trainer: Trainer) -> Cost | None:
     if micro is not None and micro < min(surely, batch):  # memory ended before that
         size, fits = min(size, micro), False
 
-    count = all_steps(vars(args), items.count) if prepared.whole or args.max_steps > 0 else None
-    seconds = _seconds(args, items, count, steps[-TYPICAL:], sum(map(tokens, typical)))
-    if count and answered and answer and prepared.measure:
-        evaluations = _evaluations(args, items, count) * prepared.measure.share
-        every = answer.seconds * answered.mean * answered.count / tokens(last)
-        seconds += (evaluations + prepared.measure.rough) * every
+    # Time grows with the tokens, but for the optimizer's part of a step.
+    optimizer = sum(step.optimizer for step in steps[-TYPICAL:]) / TYPICAL
+    spent = sum(step.seconds - step.optimizer for step in steps[-TYPICAL:])
+    an_item = items.mean * spent / sum(map(tokens, typical))
+    count, seconds = None, inputs_a_step(args) * an_item + optimizer
+    if prepared.whole or args.max_steps > 0:
+        count = all_steps(vars(args), items.count)
+        epochs = count / steps_an_epoch(vars(args), items.count)
+        seconds = epochs * items.count * an_item + count * optimizer
+        if answered and answer and prepared.measure:
+            every = answer.seconds * answered.mean * answered.count / tokens(last)
+            evaluations = _evaluations(args, epochs, count) * prepared.measure.share
+            seconds += (evaluations + prepared.measure.rough) * every
     device = args.device.type
     return Cost(count, seconds, peak, limit, batch, fits, size, items.most, job.unit, device)
 
@@ -189,28 +193,13 @@ class _MemoryLine:
         return 1 << (number.bit_length() - 1)
 
 
-def _seconds(args, items: _Sample, count: int | None, steps: list[Step], read: int) -> float:
-    """Seconds of so many optimizer steps, without evaluation; of one where they are not known.
-
-    Args:
-        steps, read: of typical batches, and their tokens. Time grows with these, but for the
-            optimizer's part of a step.
-    """
-    optimizer = sum(step.optimizer for step in steps) / len(steps)
-    a_token = sum(step.seconds - step.optimizer for step in steps) / read
-    if count is None:
-        return inputs_a_step(args) * items.mean * a_token + optimizer
-    epochs = count / steps_an_epoch(vars(args), items.count)
-    return epochs * items.count * items.mean * a_token + count * optimizer
-
-
-def _evaluations(args, items: _Sample, count: int) -> int:
-    """Number of evaluations in so many steps."""
+def _evaluations(args, epochs: float, steps: int) -> int:
+    """Number of evaluations of a training."""
     if args.eval_strategy == "epoch":
-        return math.ceil(count / steps_an_epoch(vars(args), items.count))
+        return math.ceil(epochs)
     if args.eval_strategy != "steps" or not (every := args.eval_steps):
         return 0
-    return count // math.ceil(every * count if every < 1 else every)
+    return steps // math.ceil(every * steps if every < 1 else every)
 
 
 def fitting(prepared: Prepared, trainer: Trainer, cost: Cost) -> int | None:
@@ -293,8 +282,7 @@ class _Sample:
 
 
 class Step(NamedTuple):
-    """Cost of a batch: seconds with its collation, of them in the optimizer, and bytes of the
-    process, or of the GPU, at its beginning and at the peak."""
+    """Cost of a batch: seconds, of them in the optimizer; bytes at its beginning and peak."""
 
     seconds: float
     optimizer: float

@@ -6,7 +6,8 @@ Each change keeps the files that it replaces in `REPLACED`, from which `take_bac
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+import logging
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +18,6 @@ from ldt.data.features import Collator, Items
 from ldt.data.labels import MULTI, SINGLE
 from ldt.errors import UserError, listed
 from ldt.io.files import remove, remove_leftovers, write_whole
-from ldt.metrics.baseline import Baselines
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.recipe.problems import explain
 from ldt.recipe.recipe import Recipe
@@ -26,38 +26,22 @@ from ldt.tasks.base import Task, metric_of
 from ldt.tasks.deciding import Deciding, names_of
 from ldt.tasks.decisions.report import in_words
 from ldt.tasks.decisions.thresholds import DEFAULT
+from ldt.training import TrainingResult
 from ldt.training.arguments import settings
 from ldt.training.evaluation import ByExample, Measured, MetricsByStep, no_better_than
 from ldt.training.finetune import Finetuning, settle
 from ldt.training.job import Prepared, longest_input, make_trainer
-from ldt.training.labelled import Golds, Ids, encode_all, held_out
+from ldt.training.labelled import Encoder, encode_all, golds_of, held_out, ids_of
 from ldt.training.model_card import card
 from ldt.training.progress import plain_numbers
+
+log = logging.getLogger("ldt")
 
 # Files that say what the model decides by; the config, which counts, is replaced last.
 SAYING = (CARD, RESULTS, CONFIG)
 
 
-@dataclass(frozen=True)
-class NewDecision:
-    """The outcome of `decide_anew`.
-
-    Args:
-        metrics: on the documents, each by what was chosen without it.
-        table: of the classes.
-        baselines: by metric what an answer has that needs no reading.
-        decides: the decision in force, in words.
-        warnings: lines where the model is no better than an answer that needs no reading.
-    """
-
-    metrics: dict[str, float]
-    table: list[dict[str, Any]]
-    baselines: Baselines
-    decides: str
-    warnings: list[str]
-
-
-def decide_anew(run: Path, recipe: Recipe, **changes: Any) -> NewDecision:
+def decide_anew(run: Path, recipe: Recipe, **changes: Any) -> TrainingResult:
     """Choose thresholds, calibration and abstention of a trained model; keep them in its config.
 
     The model answers as it does when its training evaluates it, so the same documents and settings
@@ -68,6 +52,9 @@ def decide_anew(run: Path, recipe: Recipe, **changes: Any) -> NewDecision:
         run: the folder of the model.
         recipe: that it was trained by; its ``data.eval`` are the documents.
         changes: keys of the task, in place of those in force: of the last change, else the recipe.
+
+    Returns:
+        The metrics on the documents, each by what was chosen without it, and the decision.
 
     Raises:
         UserError: or a subclass: the folder, the documents or the settings are to blame; or no
@@ -100,9 +87,15 @@ def decide_anew(run: Path, recipe: Recipe, **changes: Any) -> NewDecision:
         _keep(run, recipe, model.config, training, measured)
     baseline = {name: each._asdict() for name, each in prepared.baselines.items()}
     figures = {"metrics": measured.metrics, "metric": prepared.metric, "baseline": baseline}
-    warnings = no_better_than(task, figures)
-    words = in_words(decisions)
-    return NewDecision(measured.metrics, measured.table, prepared.baselines, words, warnings)
+    for line in no_better_than(task, figures):
+        log.warning("%s", line)
+    return TrainingResult(
+        measured.metrics,
+        measured.table,
+        run,
+        baselines=prepared.baselines,
+        decides=in_words(decisions),
+    )
 
 
 def take_back(run: Path) -> str:
@@ -130,11 +123,7 @@ def _settings_in_force(run: Path) -> dict[str, Any]:
 
 
 def _tuning(task: Deciding, config, changes: dict[str, Any]) -> Task:
-    """The task with thresholds that are chosen, where a change asks for it, or nobody set one.
-
-    Raises:
-        UserError: a target of one class, which is not named.
-    """
+    """The task with thresholds that are chosen, where a change asks for it, or nobody set one."""
     wanted = {"threshold_target", "positive"} & changes.keys()
     if config.problem_type == SINGLE and wanted and task.positive is None:
         raise UserError(
@@ -146,11 +135,7 @@ def _tuning(task: Deciding, config, changes: dict[str, Any]) -> Task:
 
 
 def _changed(task: Task, changes: dict[str, Any]) -> Task:
-    """A copy of a task with other values of some keys.
-
-    Raises:
-        UserError: it has no such key, or not this value.
-    """
+    """A copy of a task with other values of some keys."""
     for key in changes:
         if key not in type(task).model_fields:
             raise UserError(f"task.{key}: {task.name} has no such key; nothing of it is decided so")
@@ -170,10 +155,9 @@ def _prepared(run: Path, recipe: Recipe, model, seed: int) -> Prepared:
     task.check(evaluation, data, config)
     tokenizer = load_tokenizer(run, config)
     max_length = longest_input(recipe, usable_length(config))
-    options = {"data": data, "max_length": max_length, "config": config}
-    features = encode_all(evaluation, task, tokenizer, **options)
+    features = encode_all(evaluation, Encoder(task, tokenizer, data, max_length, config))
     items = Items(features) if task.inputs.together else features
-    golds = list(Golds(evaluation, task, data, config))
+    golds = list(golds_of(evaluation, task, data, config))
     return Prepared(
         tokenizer=tokenizer,
         model=model,
@@ -181,7 +165,7 @@ def _prepared(run: Path, recipe: Recipe, model, seed: int) -> Prepared:
         train_items=items,  # a Trainer asks for some; nothing is trained
         eval_items=items,
         collate=Collator(config.pad_token_id, task.head(), task.inputs.extras),
-        names=Ids(evaluation),
+        names=ids_of(evaluation),
         measure=ByExample(task, config, features, evaluation, golds, decides=True),
         metric=metric_of(task, config),
         facts={},
@@ -215,11 +199,7 @@ def _text(file: Path) -> str:
 
 
 def _versions(run: Path) -> list[dict[str, str]]:
-    """The files that changes replaced, each with its text by name, the last change last.
-
-    Raises:
-        UserError: they cannot be read.
-    """
+    """The files that changes replaced, each with its text by name, the last change last."""
     file = run / REPLACED
     if not file.is_file():
         return []

@@ -1,7 +1,7 @@
 """Fine-tuning: a model that answers, by labelled documents."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -9,18 +9,17 @@ from typing import Any
 
 from transformers import set_seed
 
-from ldt.data.features import Collator, Features
+from ldt.data.features import Collator
 from ldt.data.options import DataSection
 from ldt.data.tokenization import add_tokens
 from ldt.errors import plain
 from ldt.io import files
 from ldt.io.sources import digest, each, named
 from ldt.model import load, load_tokenizer, usable_length
-from ldt.model.config import layer_windows
 from ldt.model.loading import draw_embeddings, find_folder, read_config
 from ldt.recipe.recipe import Recipe
 from ldt.system import processors
-from ldt.tasks.base import Task, metric_of
+from ldt.tasks.base import metric_of
 from ldt.tasks.writing_task import configure
 from ldt.training import dataset_cache, lora
 from ldt.training.arguments import check_smoothing
@@ -35,14 +34,20 @@ from ldt.training.job import (
     longest_input,
     source_of,
 )
-from ldt.training.labelled import Golds, Ids, documents, encode_sets, items, sampler
+from ldt.training.labelled import (
+    Encoder,
+    documents,
+    encode_sets,
+    golds_of,
+    ids_of,
+    items,
+    sampler,
+)
 from ldt.training.summary import (
     Notice,
     encoded_input,
-    inputs_a_step,
     labelled_data,
     length_report,
-    training_plan,
     warnings,
 )
 
@@ -84,19 +89,25 @@ class Finetuning(Job[Inputs]):
             evaluation = sets.examples["eval"]
             if (data.eval or data.eval_fraction) and not sets.features:
                 task.check(evaluation, data, config)
-            golds = list(Golds(evaluation, task, data, config))
+            golds = list(golds_of(evaluation, task, data, config))
             # All is encoded before weights are read: faults of the data come to light at once.
             tokenizer = load_tokenizer(folder, config)
             new_tokens = add_tokens(tokenizer, task.inputs.markers)
-            options = {"data": data, "max_length": max_length, "config": config, "seed": seed}
+            encoder = Encoder(task, tokenizer, data, max_length, config)
             if not sets.features:
                 workers = (data.workers or len(processors())) if large else 1
-                self._encode(sets, golds, tokenizer, **options, at=place, workers=workers)
+                self._encode(sets, golds, encoder, seed=seed, at=place, workers=workers)
                 dataset_cache.save(place, sets)
-        batches = items(sets, task, tokenizer, **options)
+        batches = items(sets, encoder, seed)
         # The seed decides the weights of a new head and of new tokens, whatever was drawn before.
         set_seed(seed)
-        model, facts = _load(folder, task, **sets.changes | sets.weighing)
+        changes = sets.changes | sets.weighing
+        generation = changes.pop("generation", None)  # settings of a model that writes
+        model = load(folder, task.head(), **changes)
+        facts: dict[str, Any] = {"parameters": model.num_parameters()}
+        if generation is not None:
+            configure(model, generation)
+            facts["generation"] = generation
         draw_embeddings(model, new_tokens)
         if adapter:
             model = lora.adapt(model, self.recipe, adapter, new_tokens)
@@ -111,7 +122,7 @@ class Finetuning(Job[Inputs]):
             train_items=batches["train"],
             eval_items=batches["eval"],
             collate=Collator(model.config.pad_token_id, task.head(), task.inputs.extras),
-            names=Ids(sets.examples["train"]),
+            names=ids_of(sets.examples["train"]),
             measure=measure,
             metric=metric_of(task, model.config),
             facts={
@@ -137,32 +148,19 @@ class Finetuning(Job[Inputs]):
         return LabelledSets({"train": train, "eval": evaluation}, changes)
 
     def _encode(
-        self,
-        sets: LabelledSets,
-        golds: list[Any],
-        tokenizer,
-        *,
-        data: DataSection,
-        max_length: int,
-        config,
-        **options,
+        self, sets: LabelledSets, golds: Sequence[Any], encoder: Encoder, **options: Any
     ) -> None:
-        """Encode the documents of sets that are read, and note what there is to say of them.
-
-        Args:
-            golds: the right answers of the evaluation set.
-        """
-        task = self.recipe.task
-        options |= {"data": data, "max_length": max_length, "config": config}
-        encoded = encode_sets(sets.examples, task, tokenizer, **options)
+        """Encode the documents of sets that are read, and note what there is to say of them."""
+        task, data, config = encoder.task, encoder.data, encoder.config
+        encoded = encode_sets(sets.examples, encoder, **options)
         sets.features = encoded.features
         sets.weighing, sets.weights = task.weigh(encoded.features["train"], config)
         sets.lengths = {
-            name: length_report(features, max_length=max_length, window=max(layer_windows(config)))
+            name: length_report(features, max_length=encoder.max_length)
             for name, features in encoded.features.items()
             if len(features)
         }
-        trained = Golds(sets.examples["train"], task, data, config)
+        trained = golds_of(sets.examples["train"], task, data, config)
         sets.labels = {"train": _count(trained), "eval": _count(golds)}
         if golds:
             sets.baselines = task.baseline(trained, golds, config)
@@ -200,37 +198,8 @@ class Finetuning(Job[Inputs]):
         labelled = labelled_data(sets.lengths, sets.labels, sets.remarks)
         return [*decided, *labelled, *warnings(sets.doubts), shown]
 
-    def plan(self, prepared, args):
-        # Groups of inputs and documents encoded anew are items of their own; else inputs are.
-        items = "inputs" if isinstance(prepared.train_items, Features) else "documents"
-        trained = ""
-        if "lora" in prepared.facts:
-            trained = f"{prepared.model.num_parameters(only_trainable=True):,} of them trained, "
-        return training_plan(
-            args,
-            f"{len(prepared.train_items):,} {items}, {inputs_a_step(args)} a step",
-            f"{prepared.facts['parameters']:,} parameters, {trained}"
-            f"inputs of up to {prepared.max_length:,} tokens",
-        )
-
     def next_command(self, run):
         return f"ldt predict --input FILE --model {run}"
-
-
-def _load(
-    folder: Path, task: Task, *, generation: dict[str, Any] | None = None, **changes: Any
-) -> tuple[Any, dict[str, Any]]:
-    """The model of a task with changes of its config, and facts about it.
-
-    Args:
-        generation: settings of a model that writes.
-    """
-    model = load(folder, task.head(), **changes)
-    facts: dict[str, Any] = {"parameters": model.num_parameters()}
-    if generation is not None:
-        configure(model, generation)
-        facts["generation"] = generation
-    return model, facts
 
 
 def _count(golds: Iterable) -> Counter[str]:

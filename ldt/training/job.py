@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -19,7 +19,8 @@ from transformers import (
 )
 
 from ldt.attention import BACKENDS
-from ldt.errors import RecipeError
+from ldt.data.features import Features
+from ldt.errors import RecipeError, did_you_mean
 from ldt.metrics.baseline import Baselines
 from ldt.model.encoders.longformer import Encoder
 from ldt.model.graphs import use_graphs
@@ -30,7 +31,7 @@ from ldt.training import processes
 from ldt.training.arguments import arguments
 from ldt.training.evaluation import ByExample, Measure, Measured, MetricsByStep, check_metric
 from ldt.training.progress import ProgressReport, Reports
-from ldt.training.summary import Notice, inputs_a_step, training_plan
+from ldt.training.summary import Notice, training_plan
 from ldt.training.trainer import Trainer
 
 
@@ -144,14 +145,13 @@ class Job(ABC, Generic[OpenedT]):
 
     def plan(self, prepared: Prepared, args: TrainingArguments) -> str:
         """The line that says how long the training is, and of what."""
-        step, unit, model = inputs_a_step(args), self.unit, prepared.model
-        return training_plan(
-            args,
-            f"{step:,} inputs or {step * prepared.max_length:,} {unit}s",
-            f"{model.num_parameters():,} parameters, "
-            f"{model.num_parameters(only_trainable=True):,} of them trained; "
-            f"inputs of up to {prepared.max_length:,} {unit}s",
+        # Groups of inputs and documents encoded anew are items of their own; else inputs are.
+        grouped = self.recipe.task.reads.kind == "examples"
+        grouped = grouped and not isinstance(prepared.train_items, Features)
+        noun = (
+            f"{'documents' if grouped else 'inputs'} of up to {prepared.max_length:,} {self.unit}s"
         )
+        return training_plan(args, prepared.train_items, noun, prepared.model)
 
     def table(self, metrics: dict[str, float], rows: list[dict]) -> list[dict]:
         """The table of the results, made of the rows of the last evaluation."""
@@ -264,3 +264,34 @@ def source_of(recipe: Recipe, name: str) -> str:
     if files:
         return str(files)
     return f"{getattr(recipe.data, f'{name}_fraction')} of {recipe.data.train}"
+
+
+def new_config(
+    recipe: Recipe, config: type, values: dict[str, Any], elsewhere: Mapping[str, str]
+) -> Any:
+    """The config of a model from scratch: ``model.config`` and what else the recipe says of it.
+
+    Args:
+        config: its class.
+        values: its own, where the recipe has none.
+        elsewhere: keys of it whose value comes from another key of the recipe.
+
+    Raises:
+        RecipeError: a key that is unknown or has its place elsewhere, or numbers that do not go
+            together.
+    """
+    known = {item.name for item in fields(config)}
+    chosen = {key: value for key, value in recipe.model.config.items() if key != "model_type"}
+    for key in chosen:
+        where = recipe.where("model", "config", key)
+        if key in elsewhere:
+            raise RecipeError(f"{where}: is set by {elsewhere[key]}")
+        if key not in known:
+            raise RecipeError(f"{where}: unknown key{did_you_mean(key, known)}")
+    try:
+        made = config(**values | chosen | config_changes(recipe))
+        made.check()
+    except Exception as error:  # the config classes have kinds of their own
+        line = str(error).strip().splitlines()[-1].strip()
+        raise RecipeError(f"{recipe.where('model', 'config')}: {line}") from error
+    return made

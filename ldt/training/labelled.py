@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -56,30 +57,27 @@ class Encoded(NamedTuple):
     doubts: list[str]
 
 
-class Golds(Sequence):
-    """The right answers of documents, read from these each time."""
+class Mapped(Sequence):
+    """What a function makes of documents, made anew each time."""
 
-    def __init__(self, examples: Sequence[Example], task: Task, data: DataSection, config):
-        self.examples, self.of = examples, partial(task.gold, data=data, config=config)
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    def __getitem__(self, index):
-        return self.of(self.examples[index])
-
-
-class Ids(Sequence[str | int]):
-    """The ids of documents, read from these each time."""
-
-    def __init__(self, examples: Sequence[Example]):
-        self.examples = examples
+    def __init__(self, function: Callable[[Example], Any], examples: Sequence[Example]):
+        self.function, self.examples = function, examples
 
     def __len__(self) -> int:
         return len(self.examples)
 
     def __getitem__(self, index):
-        return self.examples[index].id
+        return self.function(self.examples[index])
+
+
+def golds_of(examples: Sequence[Example], task: Task, data: DataSection, config) -> Mapped:
+    """The right answers of documents."""
+    return Mapped(partial(task.gold, data=data, config=config), examples)
+
+
+def ids_of(examples: Sequence[Example]) -> Mapped:
+    """The ids of documents."""
+    return Mapped(lambda example: example.id, examples)
 
 
 # -- the documents
@@ -259,14 +257,31 @@ def _units(
 # -- the inputs
 
 
+@dataclass(frozen=True)
+class Encoder:
+    """The inputs that a task makes of documents; with labels if there is a config of the model."""
+
+    task: Task
+    tokenizer: Any
+    data: DataSection
+    max_length: int
+    config: Any = None
+
+    def __call__(self, example: Example, trained: bool = False) -> list[Feature]:
+        """Encode a document; ``trained``: only what is trained on (`Task.instances`).
+
+        Raises:
+            DataError: it cannot be encoded.
+        """
+        options = {"data": self.data, "max_length": self.max_length, "config": self.config}
+        parts: Sequence[Feature] = self.task.encode(example, self.tokenizer, **options)
+        return list(self.task.instances(parts) if trained else parts)
+
+
 def encode_sets(
     examples: Mapping[str, Examples],
-    task: Task,
-    tokenizer,
+    encoder: Encoder,
     *,
-    data: DataSection,
-    max_length: int,
-    config,
     seed: int,
     at: Path | None = None,
     workers: int = 1,
@@ -284,20 +299,18 @@ def encode_sets(
             answer.
         ResourceError: the disk is full, or a process died.
     """
-    options: dict[str, Any] = {"data": data, "max_length": max_length, "config": config}
     features = {
         name: encode_all(
             part,
-            task,
-            tokenizer,
-            **options,
-            all=name != "train",
+            encoder,
+            trained=name == "train",
             what=f"encoding {name}",
             at=at and at / f"{name}-inputs",
             workers=workers,
         )
         for name, part in examples.items()
     }
+    task, data = encoder.task, encoder.data
     doubts = _beyond(features["train"], task, data)
     trained, thinned = task.thin(features["train"], seed)
     if trained is not None:
@@ -308,11 +321,7 @@ def encode_sets(
 
 
 def _beyond(features: Features, task: Task, data: DataSection) -> list[str]:
-    """Lines about answers of a training set that cannot be learnt or given.
-
-    Raises:
-        DataError: no input has an answer, and there are some.
-    """
+    """Lines about answers of a training set that cannot be learnt or given."""
     counts, longest, answered = Counter[str](), dict[str, int](), 0
     for rows in features.by_document():
         parts = [features[row] for row in rows]
@@ -335,52 +344,33 @@ def _beyond(features: Features, task: Task, data: DataSection) -> list[str]:
     return lines
 
 
-def items(
-    sets: LabelledSets,
-    task: Task,
-    tokenizer,
-    *,
-    data: DataSection,
-    max_length: int,
-    config,
-    seed: int,
-) -> dict[str, Sequence[Any]]:
-    """Parts of a batch, by set.
-
-    Args:
-        seed: of what a task draws anew in every epoch.
-    """
+def items(sets: LabelledSets, encoder: Encoder, seed: int) -> dict[str, Sequence[Any]]:
+    """Parts of a batch, by set; ``seed``: of what a task draws anew in every epoch."""
+    task = encoder.task
     batches: dict[str, Sequence[Any]] = {
         name: Items(part) if task.inputs.together else part for name, part in sets.features.items()
     }
     if task.inputs.shuffled:
-        encode = partial(
-            task.encode, tokenizer=tokenizer, data=data, max_length=max_length, config=config
-        )
         numbers = np.unique(sets.features["train"].documents).tolist()
-        lists = [path_of(task, name, data) for name in task.inputs.shuffled]
+        lists = [path_of(task, name, encoder.data) for name in task.inputs.shuffled]
         shuffle = partial(reordered, lists=lists)
-        batches["train"] = Reshuffled(sets.examples["train"], numbers, shuffle, encode, seed)
+        batches["train"] = Reshuffled(sets.examples["train"], numbers, shuffle, encoder, seed)
     return batches
 
 
 def encode_all(
     examples: Iterable[Example],
-    task: Task,
-    tokenizer,
+    encoder: Encoder,
     *,
-    data: DataSection,
-    max_length: int,
-    config=None,
-    all: bool = True,
+    trained: bool = False,
     what: str = "encoding",
     at: Path | None = None,
     workers: int = 1,
 ) -> Features:
-    """Encode each example once; with labels if there is a config.
+    """Encode each example once.
 
     Args:
-        all: False gives what the task trains on (`Task.instances`) in place of all.
+        trained: True gives what the task trains on in place of all.
         what: the work in words, where it takes long.
         at: name of the file that keeps the inputs; those that it has already are not inputs again.
         workers: processes that encode; several take `Examples`.
@@ -389,15 +379,7 @@ def encode_all(
         DataError: an example that the task cannot encode.
         ResourceError: the disk is full, or a process died.
     """
-    encode = partial(
-        _inputs,
-        task=task,
-        tokenizer=tokenizer,
-        all=all,
-        data=data,
-        max_length=max_length,
-        config=config,
-    )
+    encode = partial(encoder, trained=trained)
     first = documents_there(at) if at else 0
 
     def features() -> Iterator[Feature]:
@@ -409,27 +391,10 @@ def encode_all(
     return Features(features(), at)
 
 
-def _inputs(example: Example, task: Task, tokenizer, all: bool, **options: Any) -> list[Feature]:
-    """The inputs of an example, as `encode_all` has them."""
-    parts: Sequence[Feature] = task.encode(example, tokenizer, **options)
-    if not all:
-        parts = task.instances(parts)
-    return list(parts)
-
-
 def _encoded(
     examples: Iterable[Example], first: int, encode: Encode, workers: int
 ) -> Iterator[list[Feature]]:
-    """The inputs of each document from number ``first`` on, in order.
-
-    Args:
-        encode: makes them; can be pickled where there are several ``workers``, and ``examples`` are
-            `Examples` there.
-
-    Raises:
-        DataError: as ``encode`` does.
-        ResourceError: a process died.
-    """
+    """The inputs of each document from number ``first`` on, in order."""
     if not isinstance(examples, Examples):
         return map(encode, islice(examples, first, None))
     left = examples.only(range(first, len(examples)))

@@ -23,14 +23,14 @@ from ldt.errors import Interrupted, ResourceError, UserError
 from ldt.io import files
 from ldt.io.progress import duration
 from ldt.model.pooling import gates
-from ldt.recipe.run import CARD, LOG, PATTERN, RESULTS, FolderLost, Run, identity
+from ldt.recipe.run import CARD, LOG, RESULTS, FolderLost, Run, identity
 from ldt.tasks.decisions.report import in_words
 from ldt.training import TrainingOptions, TrainingResult, checkpoints, lora, processes
 from ldt.training.arguments import is_automatic, precision, settings
 from ldt.training.cost import Cost, estimate, fitting
 from ldt.training.evaluation import Measured, MetricsByStep, no_better_than
 from ldt.training.job import Job, make_trainer
-from ldt.training.model_card import card, draw_pattern
+from ldt.training.model_card import card
 from ldt.training.progress import plain_numbers
 from ldt.training.summary import tell
 
@@ -72,19 +72,6 @@ def train(job: Job, options: TrainingOptions) -> TrainingResult:
         return _Training(job, options, stack).run_to_its_end()
 
 
-def cost_of(job: Job) -> Cost | None:
-    """Measure what a training will take, as a dry run does; it is not logged.
-
-    Raises:
-        UserError: or a subclass, where the training would raise it.
-    """
-    training = settings(job.recipe)
-    with TemporaryDirectory(prefix="ldt-") as folder:
-        scratch = Path(folder)
-        prepared = job.prepare(job.open(training, scratch), None)
-        return estimate(job, prepared, make_trainer(job, prepared, training, Run(scratch), None))
-
-
 def _dry_run(job: Job, scratch: Path) -> TrainingResult:
     """Everything up to the first step, without a file in the run folder."""
     training, run = settings(job.recipe), Run.of(job.recipe)
@@ -105,13 +92,7 @@ def _announce(job: Job, prepared, trainer, run: Run, training: dict[str, Any]) -
     _require_space(run, prepared.model, training)
     tell(prepared.notices)
     log.info("%s: %s", run, job.plan(prepared, trainer.args))
-    log.info("%s", precision(training, next(iter(prepared.model.parameters()))))
-    on_cpu = trainer.args.device.type == "cpu"
-    if trainer.args.bf16 and on_cpu and not matmul.has_bfloat16():
-        log.warning(
-            "training.bf16: this CPU has no instructions for bfloat16 and takes many times "
-            "longer than with training.bf16=false"
-        )
+    log.info("%s", precision(training))
     if prepared.measure is None:
         log.warning("no data.eval and no data.eval_fraction: nothing will tell how well it works")
 
@@ -189,11 +170,7 @@ class _Training:
     # -- the folder
 
     def _enter(self, wanted: dict) -> bool:
-        """Lock the run folder until the end; True if the run in it is finished.
-
-        Raises:
-            UserError: the folder holds something that the user has to decide about.
-        """
+        """Lock the run folder until the end; True if the run in it is finished."""
         run, options, finished = self.run, self.options, False
         if processes.is_first():
             self.stack.enter_context(run.locked())
@@ -280,11 +257,6 @@ class _Training:
 
         A run whose best weights could not be kept is not finished: its model is that of
         ``step_of_weights``, and --resume trains on from the newest checkpoint.
-
-        Raises:
-            ResourceError: the disk did not take it, or had not taken the best weights; the
-                checkpoints stay.
-            FolderLost: the run folder went away.
         """
         trainer, tokenizer = self.trainer, self.prepared.tokenizer
         trainer.check_folder()
@@ -323,28 +295,16 @@ class _Training:
             )
 
     def _describe(self, folder: Path, run: Run, weights: dict[str, str]) -> None:
-        """Write the model card, its picture and metrics.json beside the model."""
+        """Write the model card and metrics.json beside the model."""
         results = self.results | {"weights": weights}
         task, config = self.job.recipe.task, self.prepared.model.config
-        if task.reads.kind == "examples":
-            first = self.prepared.train_items[0]
-            if drawn := draw_pattern(first[0] if isinstance(first, list) else first, config):
-                svg, results["pattern"] = drawn
-                (folder / PATTERN).write_text(svg, encoding="utf-8")
         text = card(task, results, config, self.training, run.folder.name)
         (folder / CARD).write_text(text, encoding="utf-8")
         lines = json.dumps(plain_numbers(results), indent=1, ensure_ascii=False) + "\n"
         (folder / RESULTS).write_text(lines, encoding="utf-8")
 
     def _rescue(self, why: str) -> NoReturn:
-        """Save the model, and what resuming takes, beside a run folder that went away.
-
-        Args:
-            why: what happened to the run folder.
-
-        Raises:
-            ResourceError: always; it says where all is.
-        """
+        """Save the model, and what resuming takes, beside a run folder that went away."""
         run, is_over = self.run, bool(self.results)
         try:
             new = str(run.rescued()) if processes.is_first() else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,6 @@ from ldt.errors import (
     ModelError,
     RecipeError,
     ResourceError,
-    did_you_mean,
     first_line,
 )
 from ldt.io import files
@@ -53,6 +52,7 @@ from ldt.training.job import (
     config_changes,
     do_nothing,
     longest_input,
+    new_config,
     source_of,
 )
 from ldt.training.summary import corpus_data, encoded_input, warnings
@@ -138,7 +138,7 @@ class Pretraining(Job[CorpusInputs]):
         if self.config is None:
             recipe = replace(self.recipe, data=data)
             tokenizer = new_tokenizer(recipe, texts["train"], training["seed"])
-            config = new_config(recipe, tokenizer)
+            config = _config(recipe, tokenizer)
         else:
             tokenizer, config = load_tokenizer(self.folder, self.config), self.config
         stores = {
@@ -196,11 +196,7 @@ class Pretraining(Job[CorpusInputs]):
     def _items(
         self, inputs: CorpusInputs, seed: int
     ) -> tuple[dict[str, LmItems | Stream], dict[str, dict[str, Any]]]:
-        """Items that batches are made of, and facts on the text, by set.
-
-        Raises:
-            DataError: a set without text.
-        """
+        """Items that batches are made of, and facts on the text, by set."""
         data, task = inputs.data, self.recipe.task
         masker, frame = task.masker(inputs.tokenizer), Frame.of(inputs.tokenizer)
         options: dict[str, Any] = {
@@ -239,12 +235,7 @@ class Pretraining(Job[CorpusInputs]):
     # -- the model
 
     def _model(self, config: LdtConfig, checkpoint: Path | None):
-        """The model to train; what is not trained is frozen.
-
-        Args:
-            config: of a model from scratch.
-            checkpoint: where the weights are, if not in the recipe's model.
-        """
+        """The model to train; what is not trained is frozen."""
         head, task = self.recipe.task.head(), self.recipe.task
         if checkpoint or self.folder:
             model = load(checkpoint or self.folder, head, **config_changes(self.recipe))
@@ -383,11 +374,7 @@ def new_tokenizer(recipe: Recipe, sources: Sequence[CorpusSource], seed: int):
 
 
 def _train(sources: Sequence[CorpusSource], recipe: Recipe, seed: int, folder: Path) -> None:
-    """Train a byte-level BPE and write its folder atomically.
-
-    Raises:
-        ResourceError: the disk did not take it.
-    """
+    """Train a byte-level BPE and write its folder atomically."""
     size = recipe.model.tokenizer.vocab_size
     log.info("training a byte-level BPE of %s entries", f"{size:,}")
     bpe = ByteLevelBPETokenizer()
@@ -432,36 +419,19 @@ def _from_folder(folder: str | Path):
     return load_tokenizer(folder, config)
 
 
-def new_config(recipe: Recipe, tokenizer) -> Any:
-    """The config of a model from scratch: ``model.config`` over the values that new models of its
-    class have, a Longformer's where it names no ``model_type``.
-
-    Args:
-        recipe: with ``data.max_length`` set.
-        tokenizer: gives vocabulary and special ids.
-
-    Raises:
-        RecipeError: a key that is unknown or has its place elsewhere, or numbers that do not go
-            together.
-    """
-    chosen, where = dict(recipe.model.config), recipe.where("model", "config")
-    config_class = encoder_class(chosen.pop("model_type", LdtConfig.model_type)).config_class
-    check_keys(recipe, chosen, config_class, _ELSEWHERE)
-    changes = config_changes(recipe)
-    for key in changes.keys() & config_class.lacks.keys():
-        raise RecipeError(f"{recipe.where('model', 'window')}: {config_class.lacks[key]}")
+def _config(recipe: Recipe, tokenizer) -> Any:
+    """The config of a model from scratch, a Longformer's where it names no ``model_type``."""
+    chosen = recipe.model.config
+    config_class = encoder_class(chosen.get("model_type", LdtConfig.model_type)).config_class
+    if recipe.model.window is not None and "attention_window" in config_class.lacks:
+        where = recipe.where("model", "window")
+        raise RecipeError(f"{where}: {config_class.lacks['attention_window']}")
     names = [f"{part}_token_id" for part in ("pad", "bos", "cls", "eos", "sep")]
     known = {field.name for field in fields(config_class)}
     special = {name: getattr(tokenizer, name) for name in names if name in known}
     values = {"vocab_size": vocabulary_size(tokenizer)} | special
     values |= config_class.of_new_model(chosen, special["pad_token_id"], recipe.data.max_length)
-    try:
-        config = config_class(**values | chosen | changes)
-        config.check()
-    except Exception as error:  # the config classes have kinds of their own
-        line = str(error).strip().splitlines()[-1].strip()
-        raise RecipeError(f"{where}: {line}") from error
-    return config
+    return new_config(recipe, config_class, values, _ELSEWHERE)
 
 
 @torch.no_grad()
@@ -478,17 +448,3 @@ def begin_with_sines(model) -> None:
         return
     sines = sinusoids(torch.arange(len(table)), table.shape[1])
     table.copy_(2**0.5 * model.config.initializer_range * sines)
-
-
-def check_keys(
-    recipe: Recipe, chosen: Iterable[str], config: type, elsewhere: dict[str, str]
-) -> None:
-    """Raise RecipeError for a ``chosen`` key of ``model.config`` that the config class does not
-    have, or that has its place ``elsewhere`` in the recipe."""
-    known = {field.name for field in fields(config)}
-    for key in chosen:
-        where = recipe.where("model", "config", key)
-        if key in elsewhere:
-            raise RecipeError(f"{where}: is set by {elsewhere[key]}")
-        if key not in known:
-            raise RecipeError(f"{where}: unknown key{did_you_mean(key, known)}")

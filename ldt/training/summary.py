@@ -11,9 +11,6 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, RenderResult
-from rich.table import Column, Table
-from rich.text import Text
 from transformers import TrainingArguments
 
 from ldt.data.features import Feature
@@ -21,27 +18,26 @@ from ldt.errors import counted
 
 log = logging.getLogger("ldt")
 
-WIDTH = 80  # of what is wrapped where the output is no terminal
-MANY_GLOBAL = 0.05  # share of global tokens above which a warning tells their cost
+WIDTH = 80  # of the lines of an encoded example
+SHOWN = 60  # tokens of it
 
 
 class Notice(NamedTuple):
-    """Lines for the user: as text, as a terminal can draw them, and how urgent they are."""
+    """Lines for the user, and how urgent they are."""
 
     text: str
-    drawn: ConsoleRenderable | None = None
     level: int = logging.INFO
 
 
 def warnings(lines: Iterable[str]) -> list[Notice]:
     """A notice of each line, as urgent as warnings are."""
-    return [Notice(line, level=logging.WARNING) for line in lines]
+    return [Notice(line, logging.WARNING) for line in lines]
 
 
 def tell(notices: Iterable[Notice]) -> None:
     """Log notices, in order."""
-    for text, drawn, level in notices:
-        log.log(level, "%s", text, extra={"rich": drawn})
+    for text, level in notices:
+        log.log(level, "%s", text)
 
 
 @dataclass(frozen=True)
@@ -69,13 +65,12 @@ class LengthReport:
         return {k: v for k, v in asdict(self).items() if k not in ("lines", "warnings")}
 
 
-def length_report(features: Iterable[Feature], *, max_length: int, window: int) -> LengthReport:
+def length_report(features: Iterable[Feature], *, max_length: int) -> LengthReport:
     """Count and measure the documents of a set.
 
     Args:
         features: in order, as `encode_all` has them.
         max_length: tokens of the longest input.
-        window: of the attention, the largest of the layers, for the cost of global tokens.
     """
     tokens = array("q")  # of each document
     counts: Counter[str] = Counter()
@@ -112,13 +107,6 @@ def length_report(features: Iterable[Feature], *, max_length: int, window: int) 
     if counts["empty"]:
         lines.append(f"{documents('empty')} are empty")
     warnings = []
-    mean = counts["marked"] / max(counts["inputs"], 1)
-    if share > MANY_GLOBAL and mean > 1:  # one token is never too many
-        warnings.append(
-            f"{share:.0%} of the tokens are global, {mean:,.0f} in the mean "
-            f"input: attention costs {1 + 2 * mean / (window + 1):.1f} times that of the window "
-            "alone; task.global_attention names fewer"
-        )
     if counts["without"]:
         warnings.append(
             f"{counts['without']:,} of {counts['inputs']:,} inputs have no global token: nothing "
@@ -137,43 +125,6 @@ def length_report(features: Iterable[Feature], *, max_length: int, window: int) 
     )
 
 
-class EncodedExample:
-    """An encoded example: tokens parted by bars, global ones in stars, in lines as wide as a
-    terminal.
-
-    Of more than ``limit`` tokens the first two thirds and the last third of that are shown; those
-    between them are counted, and the global ones among them.
-    """
-
-    def __init__(self, feature: Feature, tokenizer, *, limit: int = 60):
-        pieces = tokenizer.convert_ids_to_tokens([int(token) for token in feature["input_ids"]])
-        special = set(tokenizer.all_special_tokens)
-        self.parts = []
-        for piece, marked in zip(pieces, feature["global_attention_mask"], strict=True):
-            text = piece if piece in special else tokenizer.convert_tokens_to_string([piece])
-            # Line ends, controls and the like as escapes.
-            text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-            self.parts.append(Text(f"*{text}*", "bold reverse") if marked else Text(text))
-        if len(pieces) > limit:
-            first, last = limit * 2 // 3, len(pieces) - limit + limit * 2 // 3
-            marked = int(np.sum(feature["global_attention_mask"][first:last]))
-            middle = f" ... {last - first:,} tokens, {marked:,} of them global ... "
-            self.parts[first:last] = [Text(middle, "dim")]
-
-    def lines(self, width: int) -> list[Text]:
-        """The tokens in lines of up to ``width`` columns, indented; only a token may be wider."""
-        lines: list[Text] = []
-        for number, part in enumerate(self.parts, 1):
-            part = Text.assemble(part, ("|" if number < len(self.parts) else "", "dim"))
-            if not lines or lines[-1].cell_len + part.cell_len > width:
-                lines.append(Text("  ", overflow="fold"))
-            lines[-1].append_text(part)
-        return lines
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        return self.lines(options.max_width)
-
-
 def labelled_data(
     reports: Mapping[str, LengthReport],
     labels: Mapping[str, Counter[str]],
@@ -185,14 +136,8 @@ def labelled_data(
         reports, labels: by set, train and eval.
         remarks: on the training set.
     """
-    # A column a set: with the figures in rows it is narrow enough for any terminal.
-    table = Table("tokens", *[Column(name, justify="right") for name in reports])
-    for row in ("documents", "median", "p95", "longest", "inputs"):
-        table.add_row(row, *[f"{getattr(report, row):,}" for report in reports.values()])
-    table.add_row("in chunks", *[f"{report.windowed:,}" for report in reports.values()])
-    table.add_row("cut off", *[f"{report.truncated:,}" for report in reports.values()])
     lines = [f"{name}: {line}" for name, report in reports.items() for line in report.lines]
-    notices = [Notice("\n".join(lines), table)]
+    notices = [Notice("\n".join(lines))]
     for name, report in reports.items():
         notices += warnings(f"{name}: {line}" for line in report.warnings)
     notices += [Notice(f"train: {remark}") for remark in remarks]
@@ -223,10 +168,32 @@ def corpus_data(sets: dict[str, dict[str, Any]]) -> list[Notice]:
 
 
 def encoded_input(heading: str, feature: Feature, tokenizer) -> Notice:
-    """A notice of an input's tokens under a heading."""
-    example = EncodedExample(feature, tokenizer)
-    lines = [line.plain for line in example.lines(WIDTH)]
-    return Notice("\n".join([heading, *lines]), Group(Text(heading), example))
+    """An input's tokens under a heading: parted by bars, global ones in stars, in indented lines.
+
+    Of more than `SHOWN` tokens the first two thirds and the last third of that are shown; those
+    between them are counted, and the global ones among them.
+    """
+    ids, marks = feature["input_ids"], feature["global_attention_mask"]
+    special = set(tokenizer.all_special_tokens)
+    parts = []
+    for piece, marked in zip(
+        tokenizer.convert_ids_to_tokens(list(map(int, ids))), marks, strict=True
+    ):
+        text = piece if piece in special else tokenizer.convert_tokens_to_string([piece])
+        # Line ends, controls and the like as escapes.
+        text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+        parts.append(f"*{text}*" if marked else text)
+    if len(parts) > SHOWN:
+        first, last = SHOWN * 2 // 3, len(parts) - SHOWN // 3
+        marked = int(np.sum(marks[first:last]))
+        parts[first:last] = [f" ... {last - first:,} tokens, {marked:,} of them global ... "]
+    lines = [heading, "  "]
+    for number, part in enumerate(parts, 1):
+        part += "|" * (number < len(parts))
+        if lines[-1].strip() and len(lines[-1] + part) > WIDTH:
+            lines.append("  ")
+        lines[-1] += part
+    return Notice("\n".join(lines))
 
 
 def inputs_a_step(args: TrainingArguments) -> int:
@@ -234,14 +201,19 @@ def inputs_a_step(args: TrainingArguments) -> int:
     return args.train_batch_size * args.gradient_accumulation_steps * args.world_size
 
 
-def training_plan(args: TrainingArguments, amount: str, model: str) -> str:
-    """A training in a line: length, inputs, device, model: ``3 epochs of ..., on cpu; ...``.
+def training_plan(args: TrainingArguments, items: Any, noun: str, model: Any) -> str:
+    """A training in a line: ``3 epochs of 100 documents, 8 a step, on cpu; …``.
 
     Args:
-        amount: inputs in all, or in a step.
-        model: its size and longest input.
+        items: of the training, so many of the ``noun``; a stream has no length.
+        model: is trained.
     """
     length = f"{args.max_steps:,} steps"
     if args.max_steps <= 0:
         length = f"{args.num_train_epochs:g} epoch{'s' * (args.num_train_epochs != 1)}"
-    return f"{length} of {amount}, on {args.device.type}; {model}"
+    amount = f"{len(items):,} {noun}" if hasattr(items, "__len__") else f"a stream of {noun}"
+    return (
+        f"{length} of {amount}, {inputs_a_step(args)} a step, on {args.device.type}; "
+        f"{model.num_parameters():,} parameters, "
+        f"{model.num_parameters(only_trainable=True):,} of them trained"
+    )
