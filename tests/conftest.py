@@ -92,7 +92,7 @@ LONGEST = [  # files below tests that take a minute or more of a core, the longe
     "training/test_summarization.py",
     "training/test_char_lm.py",
     "inference/test_workers.py",
-    "training/test_whole_steps.py",
+    "training/test_steps.py",
     "recipe/test_shipped.py",
     "export/test_export.py",
     "model/test_recompute_hooks.py",

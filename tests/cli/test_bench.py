@@ -65,12 +65,6 @@ def test_an_encoder_that_fails_is_a_line_and_the_others_go_on(small, monkeypatch
     assert err.splitlines()[-1] == "RoBERTa, 1,024 tokens: out of memory"
 
 
-def test_elsewhere_than_on_linux_there_is_no_memory(small, monkeypatch, tmp_path, capfd):
-    monkeypatch.setattr(measure, "STATUS", tmp_path / "none")
-    assert bench("--length 16 --device cpu") == errors.EXIT_OK
-    assert re.fullmatch(r" +16( +[\d.,]+){2}( +-){2}", capfd.readouterr().out.splitlines()[-1])
-
-
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from ldt.cli import app
 from ldt.convert import convert
-from ldt.errors import ModelError, UserError
+from ldt.errors import ModelError
 from ldt.model import LdtConfig, LdtForMaskedLM, LdtModel, load
 
 POOLED = "encoder.layer.0.attention.self.pooled."
@@ -81,8 +81,6 @@ def test_the_windows_are_the_papers_unless_one_is_given(make, tmp_path):
     config = LdtConfig.from_pretrained(tmp_path / "long")
     assert (config.attention_window, config.pooling_window) == ([128, 128], 512)
     assert (config.pooling_size, config.pooling_stride) == (5, 4)
-    with pytest.raises(UserError, match="--architecture must be longformer or poolingformer"):
-        convert(tmp_path / "roberta", tmp_path / "other", architecture="bigbird")
 
 
 def test_the_command_makes_one_and_says_so(make, tmp_path, monkeypatch):

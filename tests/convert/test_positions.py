@@ -39,8 +39,7 @@ def test_the_proof_holds_for_every_position_table(kind, positions, make, tmp_pat
     assert report.ok
     assert report.difference < 1e-5
     length = int(report.facts["positions"].split()[0])
-    said = {"interpolate": "interpolated", "random": f"the first {length} copied, the rest random"}
-    assert f"{length} -> 44 ({said[positions]})" in str(report)
+    assert f"{length} -> 44 ({positions})" in str(report)
     new = load_file(tmp_path / "long" / "model.safetensors")[POSITIONS]
     old = load_file(source / "model.safetensors")[POSITIONS]
     assert torch.equal(new[-44], old[-length])
@@ -63,9 +62,7 @@ def test_a_check_scores_source_and_converted_model(kind, make, tmp_path):
     assert f"{before.bits_per_token:.3f} bits per token" in str(report)
 
 
-def test_a_check_needs_a_head_and_positions_a_known_name(make, tmp_path):
+def test_a_check_needs_a_head(make, tmp_path):
     with pytest.raises(UserError, match="--check needs a masked-LM head; .* has none"):
         convert(make("roberta"), tmp_path / "long", **SMALL, check="text.txt")
-    with pytest.raises(UserError, match="--positions must be one of tile, interpolate, random"):
-        convert(tmp_path / "roberta", tmp_path / "long", **SMALL, positions="tiles")
     assert not Path(tmp_path / "long").exists()

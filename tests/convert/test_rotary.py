@@ -156,8 +156,8 @@ def test_source_and_result_are_scored_on_a_text(source, tmp_path):
     ("options", "says"),
     [
         ({"max_length": 64}, "--max-length 64 would cut the 128 tokens"),
-        ({"architecture": "poolingformer"}, "--architecture poolingformer: a modernbert stays one"),
-        ({"positions": "random"}, "--positions random: a modernbert has no table of positions"),
+        ({"architecture": "poolingformer"}, "--architecture poolingformer .* stays one"),
+        ({"positions": "random"}, "--positions random: .* no table of positions"),
         ({"rope_scaling": "yarn"}, "--rope-scaling must be linear:FACTOR or yarn:FACTOR"),
         ({"rope_scaling": "ntk:4"}, "--rope-scaling must be"),
         ({"rope_scaling": "yarn:0.5"}, "with a factor of 1 or more"),

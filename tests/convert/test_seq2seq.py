@@ -110,7 +110,7 @@ def test_positions_repeat_from_the_third_row_on(max_length, make_writer, tmp_pat
 
 def test_global_projections_are_copies_and_all_else_stays(make_writer, tmp_path):
     folder = make_writer()
-    report = convert(folder, tmp_path / "long", **SMALL)
+    convert(folder, tmp_path / "long", **SMALL)
     old, new = weights_of(folder), weights_of(tmp_path / "long")
     bart = "model.encoder.layers.1.self_attn."
     for mine, theirs in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj")):
@@ -120,8 +120,6 @@ def test_global_projections_are_copies_and_all_else_stays(make_writer, tmp_path)
             assert torch.equal(new[f"{ATTENTION}{mine}_global.{part}"], expected)
     same = "model.decoder.layers.2.encoder_attn.out_proj.weight"
     assert torch.equal(new[same.replace("model.", "led.")], old[same])
-    assert report.facts["weights"].startswith(f"{len(old) - 1} tensors copied, ")
-    assert report.facts["weights"].endswith(", 12 created")
     assert len(new) == len(old) + 12
 
 
@@ -138,8 +136,8 @@ def test_config_tokenizer_and_report_say_what_the_model_is(make_writer, tmp_path
     assert load_tokenizer(tmp_path / "long", config).model_max_length == 44
     text = report.lines()
     assert text[1].split(maxsplit=1)[1].startswith("bart, 2 layers of width 16, ")
-    assert text[2].endswith("16 -> 44 (copied 2 times, and the first 12 once more)")
-    assert text[5].split(maxsplit=1) == ["decoder", "the source's, 3 layers, 16 positions"]
+    assert text[2].endswith("16 -> 44 (tile)")
+    assert text[4].split(maxsplit=1) == ["decoder", "the source's, 3 layers, 16 positions"]
     assert "masked-LM" not in str(report)
     names = ["window", "global attention", "last positions", "decoder"]
     assert [check.name for check in report.checks] == [*names, "greedy tokens", "tokens, 4 beams"]
@@ -226,18 +224,6 @@ def test_settings_of_generation_move_out_of_an_old_config(make_writer, tmp_path)
     assert not settings._from_model_config
 
 
-def test_settings_of_generation_in_a_file_of_their_own_stay(make_writer, tmp_path):
-    folder = make_writer()
-    (folder / "generation_config.json").write_text('{"num_beams": 5, "length_penalty": 2.0}')
-    convert(folder, tmp_path / "long", **SMALL)
-    settings = GenerationConfig.from_pretrained(tmp_path / "long")
-    assert (settings.num_beams, settings.length_penalty) == (5, 2.0)
-    assert (settings.decoder_start_token_id, settings.eos_token_id) == (2, 2)
-    edit(folder / "generation_config.json", max_new_tokens=0)
-    with pytest.raises(ModelError, match=r"generation_config.json: .*max_new_tokens"):
-        convert(folder, tmp_path / "other", **SMALL)
-
-
 def test_a_poolingformer_equals_its_source_until_its_gates_open(make_writer, tmp_path):
     folder, target = make_writer(encoder_layers=4), tmp_path / "pooled"
     report = convert(folder, target, **SMALL, architecture="poolingformer")
@@ -267,7 +253,6 @@ def test_a_led_becomes_longer_and_keeps_windows_and_global_projections(make_writ
     report = convert(folder, tmp_path / "long", max_length=60)
     assert report.difference < 1e-5
     assert LdtSeq2SeqConfig.from_pretrained(tmp_path / "long").attention_window == [8, 4]
-    assert "the source's projections" in str(report)
     old, new = weights_of(folder), weights_of(tmp_path / "long")
     assert torch.equal(new[POSITIONS], old[POSITIONS].repeat(3, 1)[:60])
     assert {

@@ -126,7 +126,7 @@ def test_a_source_that_cannot_be_used_is_one_line_and_no_target(
 
 def test_options_that_a_bart_has_no_use_for_are_refused(make_writer, tmp_path):
     folder = make_writer()
-    with pytest.raises(UserError, match="--check scores masked LMs; .* is a bart, which has a dec"):
+    with pytest.raises(UserError, match="--check needs a masked-LM head; .* has none"):
         convert(folder, tmp_path / "long", **SMALL, check="text.txt")
     with pytest.raises(UserError, match="--max-length 15 would cut the 16 positions"):
         convert(folder, tmp_path / "long", max_length=15)

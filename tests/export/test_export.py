@@ -4,6 +4,7 @@ import json
 import logging
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 from exported import DOCUMENTS, TASKS, answered, longer, make_run
@@ -267,9 +268,9 @@ def test_what_has_no_form_is_refused_in_a_line(
 
 
 def test_missing_packages_and_wrong_options_are_said(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="--opset must be 18 to 23, got 9"):
+    with pytest.raises(UserError, match="--opset 9: --format onnx has 18 to 23"):
         export("run", tmp_path / "onnx", opset=9)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("ldt.export.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'ldt-toolkit\[export\]'"):
         export("run", tmp_path / "onnx")
 
@@ -324,6 +325,18 @@ def test_int8_is_smaller_and_its_answers_are_compared(exported, instantly, tmp_p
     with pytest.raises(PrecisionError, match="changes 3 of 3 answers on .* allows; nothing was"):
         export(instantly, tmp_path / "other", **asked)
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.slow
+def test_int8_is_smaller_and_a_file_has_no_paths_of_the_machine(tokenizer_folder, tmp_path):
+    documents = tmp_path / "documents.jsonl"
+    documents.write_text(json.dumps(DOCUMENTS["classification"]) + "\n")
+    size = {"hidden_size": 256, "intermediate_size": 512}
+    run = make_run(tokenizer_folder, tmp_path / "run", "classification", **size)
+    options = {"precision": "int8", "check": str(documents), "int8_bound": 1}
+    assert 0.2 < export(run, tmp_path / "onnx", **options).comparison.size < 0.6
+    content = (tmp_path / "onnx/model.onnx").read_bytes()
+    assert str(Path(graph.__file__).parents[1]).encode() not in content
 
 
 def test_without_onnx_runtime_a_line_says_what_to_install(exported, tmp_path, monkeypatch):

@@ -51,27 +51,6 @@ def test_inputs_of_the_proof_have_padding_and_global_tokens_where_they_say(paddi
     assert torch.equal(first["global_attention_mask"].sum(1), torch.ones(4).long())
 
 
-def test_a_file_runs_by_the_threads_of_its_process(exported, monkeypatch):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    _, folder = exported("classification")
-    asked, make = [], onnxruntime.InferenceSession
-
-    def noted(file, options, **named):
-        asked.append(options.intra_op_num_threads)
-        assert not options.enable_cpu_mem_arena
-        return make(file, options, **named)
-
-    monkeypatch.setattr(onnxruntime, "InferenceSession", noted)
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    for threads in (None, 1):
-        OnnxSession(folder / "model.onnx", threads)
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 5}, raising=False)
-    OnnxSession(folder / "model.onnx")
-    assert asked == [3, 1, 2]
-
-
 def test_types_of_tokens_that_are_not_given_are_all_the_first():
     class Noted(OnnxSession):
         inputs = ("input_ids", "token_type_ids")

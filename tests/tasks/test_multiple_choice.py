@@ -16,7 +16,7 @@ from ldt.recipe import recipe
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import MultipleChoice
 from ldt.tasks.base import default_layout, score_all
-from ldt.training.labelled import encode_all
+from ldt.training.labelled import Encoder, encode_all
 from ldt.training.summary import length_report
 
 CONFIG = PretrainedConfig(decisions={})
@@ -101,10 +101,11 @@ def test_a_long_text_has_the_same_windows_for_all_choices(tiny, encode):
 
 
 def test_choices_are_not_taken_for_windows_in_the_report(tiny):
-    how, example = {"data": DataSection(), "config": CONFIG}, question(context=LONG)
+    example = question(context=LONG)
     for max_length, windowed in ((128, 0), (20, 1)):
-        found = encode_all([example], MultipleChoice(), tiny, max_length=max_length, **how)
-        report = length_report(found, max_length=max_length, window=8)
+        encoder = Encoder(MultipleChoice(), tiny, DataSection(), max_length, CONFIG)
+        found = encode_all([example], encoder)
+        report = length_report(found, max_length=max_length)
         assert (report.documents, report.windowed) == (1, windowed)
         assert report.inputs == 3 * found[0]["chunks"]
 

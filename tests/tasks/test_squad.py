@@ -17,7 +17,7 @@ from ldt.model import load as load_model
 from ldt.recipe.recipe import DataSection, load
 from ldt.tasks import Squad
 from ldt.tasks.base import score_all, settings_of
-from ldt.training.labelled import encode_sets
+from ldt.training.labelled import Encoder, encode_sets
 
 ALWAYS = SimpleNamespace(no_answer_threshold=None, decisions={})
 MAYBE = SimpleNamespace(no_answer_threshold=0.5, decisions={})
@@ -177,9 +177,8 @@ def test_only_the_training_set_is_thinned_and_knows_its_chunks(tiny):
     text = "York " + "the party of the first part and " * 30
     answers = [{"text": "York", "answer_start": 0}]
     sets = {name: [example(answers, text)] for name in ("train", "eval")}
-    how = {"data": DataSection(stride=4), "max_length": 48, "config": MAYBE, "seed": 0}
     task = Squad(null_windows="balanced")
-    encoded = encode_sets(sets, task, tiny, **how)
+    encoded = encode_sets(sets, Encoder(task, tiny, DataSection(stride=4), 48, MAYBE), seed=0)
     chunks = len(encoded.features["eval"])
     kept = encoded.features["train"]
     assert chunks > len(kept) == len(kept.lengths)

@@ -17,7 +17,7 @@ from ldt.io.records import Example
 from ldt.recipe.recipe import DataSection, load
 from ldt.tasks import TriviaQA
 from ldt.tasks.base import score_all
-from ldt.training.labelled import encode_all
+from ldt.training.labelled import Encoder, encode_all
 
 ANY = SimpleNamespace()  # a config, which the task does not look at
 
@@ -199,8 +199,7 @@ def test_no_file_outside_of_the_evidence_or_the_questions_folder_is_read(
 
 def trained_on(tiny, *items, **fields):
     task, data = TriviaQA(**fields), DataSection(stride=4)
-    how = {"data": data, "max_length": 32, "config": ANY, "all": False}
-    features = encode_all(items, task, tiny, **how)
+    features = encode_all(items, Encoder(task, tiny, data, 32, ANY), trained=True)
     return task.remarks(features, len(items) - len(set(features.documents.tolist())))
 
 
@@ -221,8 +220,8 @@ def test_documents_without_an_answer_are_left_out_kept_or_an_error(tiny):
 def test_mentions_that_are_not_read_are_not_learnt_from(tiny):
     text = "York " + "the party of the first part and " * 4 + "York"
     item, data = example(text), DataSection(overflow="truncate")
-    how = {"data": data, "max_length": 32, "config": ANY}
-    lines = TriviaQA().remarks(encode_all([item], TriviaQA(), tiny, **how), 0)
+    encoder = Encoder(TriviaQA(), tiny, data, 32, ANY)
+    lines = TriviaQA().remarks(encode_all([item], encoder), 0)
     assert lines == ["answers found: 2 mentions in 1 documents, 1 of them to learn from"]
 
 

@@ -15,7 +15,6 @@ from char_lm_runs import make, write_text
 from streaming import answer_all
 from training_runs import assert_same_run, train, weights
 
-from ldt.attention import matmul
 from ldt.cli import main
 from ldt.cli import train as training
 from ldt.data.characters import Alphabet
@@ -168,16 +167,6 @@ def test_a_finished_training_stays_and_is_replaced_when_asked(recipe, capsys):
     with pytest.raises(UserError, match=r"phase-1: holds this run, finished; --overwrite"):
         train(recipe())
     assert train(recipe("training.seed=5"), overwrite=True) != metrics
-
-
-@pytest.mark.parametrize("native", [True, False])
-def test_bf16_on_a_cpu_without_it_is_warned_of(recipe, monkeypatch, caplog, native):
-    monkeypatch.setattr(matmul, "has_bfloat16", lambda: native)
-    train(recipe("training.bf16=true", "training.use_cpu=true"), dry_run=True)
-    train(recipe("training.use_cpu=true"), dry_run=True)
-    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert len(warnings) == (not native)
-    assert all("with training.bf16=false" in warning for warning in warnings)
 
 
 def test_memory_of_transformer_xl_is_a_setting_of_the_same_model(recipe):

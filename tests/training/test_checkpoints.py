@@ -1,5 +1,4 @@
 import json
-import logging
 import os
 
 import pytest
@@ -84,18 +83,6 @@ def test_the_newest_valid_checkpoint_is_by_step_not_by_name_or_time(tmp_path):
         saved(tmp_path, step)
     os.utime(tmp_path / "checkpoint-9", (2e9, 2e9))
     assert checkpoints.newest_valid(Run(tmp_path)).name == "checkpoint-100"
-
-
-def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path, caplog):
-    for step in (5, 10, 15):
-        saved(tmp_path, step)
-    flip(tmp_path / "checkpoint-15" / "optimizer.pt")
-    (tmp_path / "checkpoint-10" / "scheduler.pt").unlink()
-    with caplog.at_level(logging.WARNING, "ldt"):
-        assert checkpoints.newest_valid(Run(tmp_path)).name == "checkpoint-5"
-    first, second = caplog.messages
-    assert "step 15 is damaged: optimizer.pt has changed" in first
-    assert "step 10 is damaged: scheduler.pt is missing" in second
 
 
 def test_only_damaged_checkpoints_are_an_error_and_none_at_all_is_not(tmp_path):

@@ -97,40 +97,25 @@ def test_what_a_backend_lacks_is_a_line_before_the_first_step(recipe, monkeypatc
         train(recipe("training.torch_compile=true"))
 
 
-@pytest.mark.parametrize(
-    ("more", "match"),
-    [
-        ("training.fsdp=full_shard", "torch_compile=true: .* training.fsdp gathers; leave one"),
-        (
-            "training.deepspeed=ds.json",
-            "torch_compile=true: .* training.deepspeed gathers; leave one",
-        ),
-    ],
-)
-def test_sharded_layers_are_not_compiled(recipe, more, match):
-    with pytest.raises(RecipeError, match=match):
-        arguments.settings(recipe("training.torch_compile=true", more))
-
-
-def test_a_character_model_is_not_compiled(place):
-    Path("c.yaml").write_text(
-        """
+CHARACTERS = """
 task: {name: charlm}
 model: {path: nowhere}
 data: {train: train.jsonl}
 training: {torch_compile: true}
 """
-    )
-    with pytest.raises(RecipeError, match="c.yaml:5: .*relative positions"):
-        arguments.settings(recipes.load("c.yaml", [], command="pretrain"))
 
 
-def test_an_encoder_decoder_is_not_compiled(recipe):
-    options = "task={name: summarization}", "data.overflow=truncate", "training.torch_compile=true"
-    with pytest.raises(
-        RecipeError, match="torch_compile=true: .* encoder-decoder are not compiled"
-    ):
-        arguments.settings(recipe(*options))
+def test_what_cannot_be_compiled_is_refused(recipe):
+    Path("c.yaml").write_text(CHARACTERS)
+    characters = recipes.load("c.yaml", [], command="pretrain")
+    compiled = "training.torch_compile=true"
+    written = recipe("task={name: summarization}", "data.overflow=truncate", compiled)
+    shards = {key: recipe(compiled, f"training.{key}=x") for key in ("fsdp", "deepspeed")}
+    lines = {f"does not go with {key}; leave one": made for key, made in shards.items()}
+    lines |= {"c.yaml:5: .*layers of character models": characters, "and encoder-decode": written}
+    for line, made in lines.items():
+        with pytest.raises(RecipeError, match=line):
+            arguments.settings(made)
 
 
 def test_layers_of_more_patterns_than_torch_allows_graphs_have_one_each():

@@ -1,6 +1,5 @@
 """Large labelled sets: kept for later runs, and encoded by several processes."""
 
-import json
 import os
 from pathlib import Path
 
@@ -36,19 +35,19 @@ def prepared(recipe):
 def seen(monkeypatch):
     """The documents that were read, and those that were encoded."""
     read, encoded = [], []
-    real_read, real_encode = labelled.read, labelled._inputs
+    real_read, real_encode = labelled.read, labelled.Encoder.__call__
 
     def reading(*args, **kwargs):
         for example in real_read(*args, **kwargs):
             read.append(example.id)
             yield example
 
-    def encoding_one(example, *args, **kwargs):
+    def encoding_one(self, example, **options):
         encoded.append(example.where)
-        return real_encode(example, *args, **kwargs)
+        return real_encode(self, example, **options)
 
     monkeypatch.setattr(labelled, "read", reading)
-    monkeypatch.setattr(labelled, "_inputs", encoding_one)
+    monkeypatch.setattr(labelled.Encoder, "__call__", encoding_one)
     return read, encoded
 
 
@@ -94,17 +93,6 @@ def test_what_the_sets_depend_on_gives_them_a_folder_of_their_own(prepared, seen
     assert len(seen[0]) == 2 * count
 
 
-def test_a_file_of_another_content_gives_sets_of_their_own(prepared, seen):
-    prepared()
-    file = Path("train.jsonl")
-    *lines, last = file.read_text().splitlines()
-    file.write_text("\n".join([*lines, json.dumps(json.loads(last) | {"text": "anew"})]))
-    before = len(seen[0])
-    prepared()
-    assert len(seen[0]) == 2 * before
-    assert len(folders()) == 2
-
-
 def test_parts_of_one_file_and_thinned_inputs_come_back_as_they_were(prepared, seen):
     changes = ["data.eval=null", "data.eval_fraction=0.3"]
     first = prepared(*changes)
@@ -118,19 +106,19 @@ def test_what_a_killed_run_has_encoded_is_not_encoded_again(prepared, seen, monk
     wanted = prepared("data.cache=other")
     encoded = seen[1]
     encoded.clear()
-    real = labelled._inputs
+    real = labelled.Encoder.__call__
 
-    def killed(example, *args, **kwargs):
+    def killed(self, example, **options):
         if len(encoded) == 8:
             raise KeyboardInterrupt
-        return real(example, *args, **kwargs)
+        return real(self, example, **options)
 
-    monkeypatch.setattr(labelled, "_inputs", killed)
+    monkeypatch.setattr(labelled.Encoder, "__call__", killed)
     with pytest.raises(KeyboardInterrupt):
         prepared()
     done, found = list(encoded), Features.opened(folders()[0] / "train-inputs")
     assert found.documents.tolist() == list(range(8))
-    monkeypatch.setattr(labelled, "_inputs", real)
+    monkeypatch.setattr(labelled.Encoder, "__call__", real)
     encoded.clear()
     assert_alike(prepared(), wanted)
     assert encoded[0] == done[-1]  # the last one may have lacked some of its inputs
@@ -202,15 +190,6 @@ def test_several_processes_encode_the_same(prepared, monkeypatch):
     one, other = (next(Path(name).glob("c*")) for name in (".ldt/examples", "other"))
     for file in ("train.rows", "train-inputs.rows", "train-inputs.index", "eval-inputs.rows"):
         assert (one / file).read_bytes() == (other / file).read_bytes()
-
-
-@pytest.mark.slow
-def test_a_fault_that_another_process_finds_is_told_as_by_one(prepared, monkeypatch):
-    monkeypatch.setattr(labelled, "AT_ONCE", 2)
-    with Path("train.jsonl").open("a") as file:
-        file.write('{"id": "long", "text": "' + "word " * 500 + '", "label": "a"}\n')
-    with pytest.raises(DataError, match=r"train.jsonl:13: .*tokens"):
-        prepared("data.workers=2", "data.overflow=error")
 
 
 def test_an_empty_set_is_kept_too(prepared):

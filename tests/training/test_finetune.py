@@ -2,7 +2,6 @@ import gc
 import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,23 +9,19 @@ import torch
 from safetensors.torch import load_file
 from training_runs import documents, rows, train, weights
 
-from ldt.data.features import Features
 from ldt.errors import (
     EXIT_RECIPE,
     EXIT_RESOURCES,
     DataError,
     RecipeError,
     ResourceError,
-    TrainingDiverged,
     UserError,
 )
 from ldt.io import files
 from ldt.io.records import Example, read
 from ldt.model import LdtForSequenceClassification, load, load_tokenizer
 from ldt.recipe import recipe as recipes
-from ldt.tasks.base import TaskAnswers, TaskReads
 from ldt.training.arguments import settings
-from ldt.training.evaluation import ByExample, MetricsByStep
 from ldt.training.finetune import Finetuning
 
 
@@ -63,7 +58,6 @@ def test_a_run_folder_describes_itself(recipe, capsys):
     assert os.readlink("runs/latest") == "r"
     assert {path.name for path in run.iterdir() if path.is_file()} == {
         "README.md",
-        "pattern.svg",
         "config.json",
         "metrics.json",
         "metrics.jsonl",
@@ -146,39 +140,6 @@ def test_evaluation_merges_the_windows_of_each_document(recipe):
     assert evaluated["inputs"] > 7
     assert evaluated["windowed"] > 0
     assert sum(row["support"] for row in results["table"]) == 7
-
-
-def test_the_scorer_gives_each_document_its_own_windows():
-    class Task:
-        reads, answers = TaskReads(), TaskAnswers(outputs=("start", "end"))
-
-        def decode(self, outputs, config, example, features):
-            assert [feature["document"] for feature in features] == [example.fields["n"]] * len(
-                features
-            )
-            assert [output["end"].item() for output in outputs] == [0] * len(outputs)
-            return sum(output["start"] for output in outputs).tolist()
-
-        def measure(self, answers, golds, config):
-            assert answers == golds
-            return {"right": 1.0, "answers": len(answers)}, []
-
-    sizes = (513, 1024, 512)
-    features = Features(
-        {"input_ids": [1], "document": n, "tokens": sizes[n]} for n in (0, 0, 0, 1, 2, 2)
-    )
-    examples = [Example({"n": n}, name, "") for n, name in enumerate("abc")]
-    starts = np.array([[1.0], [2.0], [6.0], [5.0], [7.0], [8.0]])
-    prediction = SimpleNamespace(predictions=(starts, np.zeros((6, 1))))
-    score = MetricsByStep(ByExample(Task(), None, features, examples, [[9.0], [5.0], [15.0]]))
-    assert score(prediction) == {"right": 1.0, "answers": 3}
-    assert score.last.by_length == [
-        {"most_tokens": 512, "documents": 1, "metrics": {"right": 1.0, "answers": 1}},
-        {"most_tokens": 1024, "documents": 2, "metrics": {"right": 1.0, "answers": 2}},
-    ]
-    starts[4] = np.inf
-    with pytest.raises(TrainingDiverged, match="not finite, documents c"):
-        score(prediction)
 
 
 @pytest.mark.parametrize(
@@ -308,3 +269,18 @@ def test_too_small_a_disk_is_told_before_the_start(recipe, monkeypatch):
         train(recipe())
     assert raised.value.exit_code == EXIT_RESOURCES
     assert not Path("runs/r").exists()
+
+
+def test_a_run_has_its_metric_by_length(recipe):
+    documents("dev.jsonl", 7, 1)
+    text = [json.loads(line) for line in Path("dev.jsonl").read_text().splitlines()]
+    for number, row in enumerate(text):
+        row["text"] = " ".join([row["text"]] * (100 if number % 2 else 1))
+    Path("dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in text))
+    metrics = train(recipe("training.max_steps=2"))
+    results = json.loads(Path("runs/r/metrics.json").read_text())
+    rows = results["by_length"]
+    assert len(rows) > 1
+    assert sum(row["documents"] for row in rows) == 7
+    right = sum(row["documents"] * row["metrics"]["accuracy"] for row in rows) / 7
+    assert right == pytest.approx(metrics["eval_accuracy"])

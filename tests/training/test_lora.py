@@ -251,14 +251,6 @@ def test_two_processes_train_an_adapter_as_one(recipe, plain):
     assert_same_adapter(adapter_of("one"), adapter_of("two"))
 
 
-def test_overwrite_removes_the_adapter_of_before(recipe):
-    train(recipe(*LORA, "training.max_steps=2"))
-    train(recipe("training.max_steps=2"), overwrite=True)
-    assert not Path("runs/r/adapter").exists()
-    train(recipe(*LORA, "training.max_steps=2"), overwrite=True)
-    assert Path("runs/r/adapter/adapter_config.json").is_file()
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def test_a_run_folder_has_a_masked_lm_and_tells_its_figures(recipe, capsys):
     assert "bits_per_token  " in out
     assert "train: 24 documents, " in err
     assert "the first input, masked:\n  <s>|" in err
-    assert "6 steps of 2 inputs or 128 tokens, on cpu" in err
+    assert re.search(r"6 steps of \d+ inputs of up to 64 tokens, 2 a step, on cpu", err)
     results = json.loads((run / "metrics.json").read_text())
     assert results["metrics"] == metrics
     assert metrics.keys() == {

@@ -168,24 +168,6 @@ def test_the_metric_of_the_run_is_there_by_length_with_bars_of_shares():
         assert "By length" not in card(TASK, RESULTS | without, CONFIG, TRAINING, "r")
 
 
-@pytest.mark.parametrize(
-    ("facts", "said"),
-    [
-        ({"global": 1}, "sees a window of 64; 1 global token sees all and is seen by all"),
-        (
-            {"global": 7, "pooling_window": 512},
-            "sees a window of 64, pooled cells of 512; 7 global tokens see all and are seen by all",
-        ),
-    ],
-)
-def test_the_picture_of_the_pattern_is_told_in_words(facts, said):
-    pattern = {"tokens": 1200, "window": 64} | facts
-    text = card(TASK, RESULTS | {"pattern": pattern}, CONFIG, TRAINING, "r")
-    assert text.count(said) == 2  # beside the picture, and for those who do not see it
-    assert "](pattern.svg)" in text
-    assert "pattern.svg" not in card(TASK, RESULTS, CONFIG, TRAINING, "r")
-
-
 WINDOWS = "read in chunks"
 
 

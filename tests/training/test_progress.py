@@ -77,14 +77,6 @@ def test_without_a_terminal_a_log_is_one_plain_line(tmp_path):
     assert second == "eval at step 5  loss 0.2500  macro_f1 75.00"
 
 
-def test_gates_of_either_sign_count_by_their_amount(tmp_path, monkeypatch):
-    monkeypatch.setattr("ldt.model.pooling.gates", lambda model: {3: [-0.1, 0.3], 4: [0.2, 0.0]})
-    assert "gradient 2  gate 0.1500  loss" in report(tmp_path)
-    trained, evaluated = rows(tmp_path)
-    assert trained["gate"] == pytest.approx(0.15)
-    assert "gate" not in evaluated
-
-
 def test_the_log_file_has_a_line_for_each_log(tmp_path):
     report(tmp_path, steps=2)
     train, evaluation = rows(tmp_path)

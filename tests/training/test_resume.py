@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from training_runs import assert_same_run, rows, train
 
-from ldt.errors import EXIT_MODEL, Interrupted, ModelError, UserError
+from ldt.errors import Interrupted, UserError
 from ldt.recipe import recipe as recipes
 from ldt.recipe.run import Run
 from ldt.training.arguments import settings
@@ -76,14 +76,6 @@ def test_a_damaged_newest_checkpoint_falls_back_and_the_result_is_the_same(recip
     assert "step 4 is damaged: optimizer.pt has 99 bytes" in caplog.text
     train(recipe("training.output_dir=runs/whole"))
     assert_same_run("runs/whole", "runs/r")
-
-
-def test_only_damaged_checkpoints_are_never_a_silent_restart(recipe, killed):
-    for step in (2, 4):
-        os.truncate(f"runs/r/checkpoint-{step}/model.safetensors", 99)
-    with pytest.raises(ModelError, match="no checkpoint can be used") as raised:
-        train(recipe(), resume=True)
-    assert raised.value.exit_code == EXIT_MODEL
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again(recipe, at_step, capsys):

@@ -11,16 +11,8 @@ from training_runs import documents, rows, train
 
 from ldt.errors import EXIT_RECIPE, EXIT_USAGE, RecipeError, UserError
 from ldt.io import files
-from ldt.recipe.recipe import load
 from ldt.recipe.run import Run
 from ldt.report.runs import listed
-
-LM = """
-task: {name: mlm}
-model: {path: PLACE}
-data: {train: train.txt, documents: line, max_length: 32}
-training: {max_steps: 1, gradient_accumulation_steps: 1, report_to: none}
-"""
 
 
 def steps(run="runs/r"):
@@ -156,46 +148,6 @@ def test_checkpoints_of_the_model_alone_are_kept_pruned_and_hold_the_best(recipe
     assert (folder / "model.safetensors").read_bytes() == Path(
         "runs/r/model.safetensors"
     ).read_bytes()
-
-
-@pytest.mark.parametrize(("umask", "rights"), [(0o022, 0o644), (0o077, 0o600)])
-def test_all_files_have_the_rights_that_the_umask_leaves(recipe, umask, rights):
-    before = os.umask(umask)
-    try:
-        train(recipe("training.max_steps=2"), keep_checkpoints=True)
-    finally:
-        os.umask(before)
-    found = {path: path.stat().st_mode & 0o777 for path in Path("runs/r").rglob("*.*")}
-    files = {path for path in found if path.is_file()}
-    assert Path("runs/r/checkpoint-2/model.safetensors") in files
-    assert Path("runs/r/model.safetensors") in files
-    assert {found[path] for path in files} == {rights}
-
-
-def test_the_saved_tokenizer_has_the_maximum_of_the_run(recipe, tiny_longformer):
-    train(recipe("data.max_length=100", "training.max_steps=2"), keep_checkpoints=True)
-    Path("train.txt").write_text("the party of the first part\n" * 40)
-    Path("lm.yaml").write_text(LM.replace("PLACE", str(tiny_longformer)))
-    train(load("lm.yaml", command="pretrain"))
-    for folder, length in (("runs/r", 100), ("runs/r/checkpoint-2", 100), ("runs/lm", 32)):
-        saved = json.loads(Path(folder, "tokenizer_config.json").read_text())
-        assert saved["model_max_length"] == length
-
-
-def test_long_work_before_the_first_step_is_heard_of(recipe, tiny_longformer, monkeypatch, caplog):
-    caplog.set_level("INFO", "ldt")
-    monkeypatch.setattr("ldt.io.progress.EVERY", 0)
-    train(recipe("training.max_steps=2"), dry_run=True)
-    for line in (
-        "reading train.jsonl: 12 documents, after 0:00",
-        "encoding train: 12 of 12 documents, ETA 0:00",
-        "encoding eval: 7 of 7 documents, ETA 0:00",
-    ):
-        assert line in caplog.messages
-    Path("train.txt").write_text("the party of the first part\n" * 40)
-    Path("lm.yaml").write_text(LM.replace("PLACE", str(tiny_longformer)))
-    train(load("lm.yaml", command="pretrain"), dry_run=True)
-    assert any(line.startswith("tokenizing train.txt: 40 documents") for line in caplog.messages)
 
 
 @pytest.mark.parametrize(

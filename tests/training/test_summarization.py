@@ -24,11 +24,11 @@ from ldt.model.adapters import PROJECTIONS
 from ldt.recipe import recipe as recipes
 from ldt.recipe.run import Run
 from ldt.tasks import QasperGeneration, Summarization
-from ldt.training import cost
+from ldt.training import TrainingOptions, cost
 from ldt.training.arguments import settings
 from ldt.training.evaluation import ByExample
 from ldt.training.finetune import Finetuning
-from ldt.training.loop import cost_of
+from ldt.training.loop import train as train_job
 
 TEXT = "the party of the first part and the other party agree "
 RECIPE = """
@@ -172,6 +172,10 @@ def test_a_dry_run_measures_what_is_written(recipe, generated):
     assert generated == [(1, 1), (3, 1)]  # to know the metrics; a batch of the longest
 
 
+def cost_of(recipe):
+    return train_job(Finetuning(recipe), TrainingOptions(dry_run=True)).cost
+
+
 def test_the_cost_counts_a_part_while_it_trains_and_all_at_the_end(recipe, monkeypatch):
     measure = cost.measure
 
@@ -181,7 +185,7 @@ def test_the_cost_counts_a_part_while_it_trains_and_all_at_the_end(recipe, monke
 
     monkeypatch.setattr(cost, "measure", slow)
     some, every = (
-        cost_of(Finetuning(recipe(f"task.evaluated={n}", "task.generation.max_length=6"))).seconds
+        cost_of(recipe(f"task.evaluated={n}", "task.generation.max_length=6")).seconds
         for n in (8, 20)
     )
     assert some / every == pytest.approx((2 * 8 / 20 + 1) / (2 + 1), rel=1e-3)
@@ -190,7 +194,7 @@ def test_the_cost_counts_a_part_while_it_trains_and_all_at_the_end(recipe, monke
 def test_the_cost_in_bf16_leaves_the_model_as_it_was(recipe):
     """Steps are measured several times; what accelerate puts around forward is taken off."""
     short = ("training.bf16=true", "task.generation.max_length=6")
-    assert cost_of(Finetuning(recipe(*short))).seconds > 0
+    assert cost_of(recipe(*short)).seconds > 0
 
 
 class Stop(Exception):

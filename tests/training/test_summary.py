@@ -1,11 +1,9 @@
-import re
 from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from features_of import feature
-from rich.console import Console
 from transformers import AutoTokenizer, PretrainedConfig
 
 from ldt.errors import DataError
@@ -13,13 +11,8 @@ from ldt.io.record_store import Examples
 from ldt.io.records import Example, read
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Classification, EvidenceClassification, Squad, TokenClassification
-from ldt.training.labelled import encode_all, split, unique
-from ldt.training.summary import (
-    EncodedExample,
-    encoded_input,
-    labelled_data,
-    length_report,
-)
+from ldt.training.labelled import Encoder, encode_all, split, unique
+from ldt.training.summary import encoded_input, labelled_data, length_report
 
 
 def examples(*labels):
@@ -172,13 +165,13 @@ def test_encode_all_numbers_the_documents_and_keeps_their_windows_together(tiny)
     found = examples("a", "b", "a")
     found[1].fields["text"] = "the party of the first part " * 9
     config = PretrainedConfig(id2label={0: "a", 1: "b"}, problem_type="single_label_classification")
-    options = {"data": DataSection(), "max_length": 16}
-    features = encode_all(iter(found), Classification(), tiny, config=config, **options)
+    encoder = Encoder(Classification(), tiny, DataSection(), 16, config)
+    features = encode_all(iter(found), encoder)
     windows = len(features) - 2
     assert windows > 2
     assert features.documents.tolist() == [0, *[1] * windows, 2]
     assert [item["labels"] for item in features] == [0, *[1] * windows, 0]
-    assert "labels" not in encode_all(found, Classification(), tiny, **options)[0]
+    assert "labels" not in encode_all(found, replace(encoder, config=None))[0]
 
 
 # reports
@@ -195,7 +188,6 @@ def test_the_report_counts_documents_windows_and_cuts():
             feature(8, document=4, tokens=8),
         ],
         max_length=8,
-        window=512,
     )
     assert (report.documents, report.inputs, report.windowed) == (5, 7, 2)
     assert (report.truncated, report.empty) == (1, 1)
@@ -209,83 +201,44 @@ def test_the_report_counts_documents_windows_and_cuts():
 
 
 def test_the_report_says_so_when_nothing_is_cut():
-    report = length_report([feature(30)], max_length=128, window=512)
+    report = length_report([feature(30)], max_length=128)
     assert report.lines[1:] == ["all fit into 128 tokens, nothing is cut off"]
     assert report.warnings == []
-    assert length_report([], max_length=8, window=2).documents == 0
-
-
-def test_the_report_warns_of_many_global_tokens_with_their_cost():
-    many = length_report([feature(1000, marked=100)] * 2, max_length=4096, window=199)
-    assert many.global_share == 0.1
-    assert many.warnings == [
-        "10% of the tokens are global, 100 in the mean input: attention costs 2.0 times that of "
-        "the window alone; task.global_attention names fewer"
-    ]
-    few = length_report([feature(1000, marked=50)], max_length=4096, window=199)
-    assert few.warnings == []
-    assert length_report([feature(2)], max_length=4096, window=199).warnings == []  # cls alone
+    assert length_report([], max_length=8).documents == 0
 
 
 def test_the_report_warns_of_inputs_without_global_tokens():
-    report = length_report([feature(9), feature(9, 1, marked=0)], max_length=16, window=8)
+    report = length_report([feature(9), feature(9, 1, marked=0)], max_length=16)
     assert report.warnings[0].startswith("1 of 2 inputs have no global token")
     told = [notice.text for notice in labelled_data({"train": report, "eval": report}, {}, [])]
     assert told[1:] == [f"{name}: {report.warnings[0]}" for name in ("train", "eval")]
 
 
-def printed(text, width=10_000):
-    console = Console(width=width, color_system=None)
-    with console.capture() as capture:
-        console.print(text)
-    return capture.get().removesuffix("\n")
+def shown(item, tokenizer):
+    heading, *lines = encoded_input("document 'a':", item, tokenizer).text.splitlines()
+    assert heading == "document 'a':"
+    assert all(line.startswith("  ") and len(line) <= 80 for line in lines)
+    assert all(line.endswith("|") for line in lines[:-1])
+    return [line[2:] for line in lines]
 
 
 def test_an_encoded_example_is_shown_with_its_global_tokens_marked(tiny):
-    data = DataSection()
-    found = examples("a")[0]
-    found.fields["text"] = "the [/b] party\n\x1b"
-    (item,) = Classification().encode(found, tiny, data=data, max_length=99)
-    shown = printed(EncodedExample(item, tiny)).strip()
-    assert shown.startswith("*<s>*|")
-    assert shown.replace("|", "") == "*<s>*the [/b] party\\n\\x1b</s>"
-    assert shown.isascii()
+    example = examples("a")[0]
+    example.fields["text"] = "the [/b] party\n\x1b"
+    (item,) = Classification().encode(example, tiny, data=DataSection(), max_length=99)
+    (line,) = shown(item, tiny)
+    assert line.startswith("*<s>*|")
+    assert line.replace("|", "") == "*<s>*the [/b] party\\n\\x1b</s>"
 
 
 def test_a_long_example_is_shown_by_its_ends_with_the_middle_counted(tiny):
     ids = [tiny.cls_token_id] + [tiny.convert_tokens_to_ids("a")] * 98 + [tiny.sep_token_id]
     item = {"input_ids": np.array(ids), "global_attention_mask": np.array([1, *[0] * 49] * 2)}
-    shown = printed(EncodedExample(item, tiny, limit=9))
-    assert shown.strip() == "*<s>*|a|a|a|a|a| ... 91 tokens, 1 of them global ... |a|a|</s>"
-    assert "..." not in printed(EncodedExample(item, tiny, limit=100))
-
-
-def test_an_encoded_example_is_wrapped_between_tokens_and_indented(tiny):
-    ids = [tiny.cls_token_id, *tiny("the party of the agreement " * 8).input_ids[1:]]
-    item = {"input_ids": np.array(ids), "global_attention_mask": np.eye(1, len(ids))[0]}
-    notice = encoded_input("document 'a':", item, tiny)
-    heading, *lines = notice.text.splitlines()
-    assert heading == "document 'a':"
-    assert len(lines) > 2
-    assert all(line.startswith("  ") and len(line) <= 80 for line in lines)
-    assert all(line.endswith("|") for line in lines[:-1])
-    narrow = printed(notice.drawn, 40).splitlines()
-    assert max(map(len, narrow)) <= 40
-    for text in (lines, narrow[1:]):
-        joined = "".join(line[2:] for line in text)
-        assert joined.replace("|", "").startswith("*<s>*the party of the agreement the party")
-
-
-@pytest.mark.parametrize("width", [60, 40])
-def test_the_table_of_lengths_fits_a_narrow_terminal(width):
-    report = length_report([feature(8, tokens=1_234_567)] * 3, max_length=8, window=2)
-    table = labelled_data({"train": report, "eval": report}, {}, [])[0].drawn
-    text = printed(table, width)
-    assert max(map(len, text.splitlines())) <= width
-    assert "…" not in text
-    assert re.search(r"longest +│ +1,234,567 │ +1,234,567", text)
-    for head in ("documents", "median", "p95", "inputs", "in chunks", "cut off", "train", "eval"):
-        assert head in text
+    lines = shown(item, tiny)
+    assert len(lines) > 1
+    middle = " ... 40 tokens, 1 of them global ... |"
+    assert "".join(lines) == "*<s>*|" + "a|" * 39 + middle + "a|" * 19 + "</s>"
+    assert "..." not in "".join(shown({name: ids[:60] for name, ids in item.items()}, tiny))
 
 
 # real documents
@@ -298,8 +251,8 @@ def test_contracts_are_split_encoded_and_reported(shared_data):
     train, dev = split(Examples(whole), task, data, seed=0)
     assert (len(train), len(dev)) == (66, 17)
     config = PretrainedConfig(**task.learn(train, data))
-    features = encode_all(dev, task, tokenizer, data=data, max_length=4096, config=config)
-    report = length_report(features, max_length=4096, window=512)
+    features = encode_all(dev, Encoder(task, tokenizer, data, 4096, config))
+    report = length_report(features, max_length=4096)
     assert report.documents == 17
     assert report.truncated == 0
     assert report.longest == max(item["tokens"] for item in features) > 4096
