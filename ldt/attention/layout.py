@@ -58,7 +58,7 @@ class Layout:
             the opposite by this name). None: no padding inside of documents.
         is_global: [total_tokens] bool, True where a token attends to its whole document and is
             attended to by all of it. Never True at padding. None: no such token.
-        total_tokens: number of tokens. None: read from ``cu_seqlens``.
+        total: number of tokens. None: read from ``cu_seqlens``.
         num_global: number of global tokens. None: counted. A tensor [] on the host in graphs of
             torch.compile, which hand it to the operators.
         number: tensor [] on the host by which the operators of such a graph know the layout.
@@ -71,13 +71,14 @@ class Layout:
     cu_seqlens: torch.Tensor
     key_padding_mask: torch.Tensor | None = None
     is_global: torch.Tensor | None = None
-    total_tokens: int = None  # type: ignore[assignment]  # None is replaced in __post_init__
+    total: int | None = None
     num_global: int | torch.Tensor | None = None
     number: torch.Tensor | None = None
 
-    def __post_init__(self):
-        if self.total_tokens is None:
-            object.__setattr__(self, "total_tokens", self.cu_seqlens_host[-1])
+    @property
+    def total_tokens(self) -> int:
+        """Number of tokens."""
+        return self.cu_seqlens_host[-1] if self.total is None else self.total
 
     @cached_property
     def cu_seqlens_host(self) -> list[int]:

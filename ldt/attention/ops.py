@@ -105,7 +105,7 @@ def _layout(total, cu_seqlens, keep, is_global, globals, number=None):
         return known
     globals = None if globals is None else int(globals)
     is_global = None if globals == 0 else is_global
-    return Layout(cu_seqlens, keep, is_global, total_tokens=total, num_global=globals)
+    return Layout(cu_seqlens, keep, is_global, total=total, num_global=globals)
 
 
 def _tensor(number):

@@ -571,7 +571,7 @@ def pack(shape, attention_mask=None, global_attention_mask=None, device=None):
     device = device if attention_mask is None else attention_mask.device
     cu_seqlens = torch.arange(0, b * n + 1, n, device=device)
     if attention_mask is None and global_attention_mask is None:
-        return Packing(Layout(cu_seqlens, total_tokens=b * n, num_global=0), shape)
+        return Packing(Layout(cu_seqlens, total=b * n, num_global=0), shape)
     keep = real_tokens(shape, attention_mask, device)
     is_global = _global_tokens(attention_mask, global_attention_mask, keep)
     if torch.compiler.is_compiling():

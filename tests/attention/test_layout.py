@@ -41,7 +41,7 @@ def test_global_tokens_without_counting_are_those_of_each_document(monkeypatch):
     given = torch.tensor([0, 20, 30, 50]), None, is_global
     counted = Layout(*given).cu_globals
     monkeypatch.setattr(module, "places", placed)  # the branch of CUDA
-    known = Layout(*given, total_tokens=50, num_global=5)
+    known = Layout(*given, total=50, num_global=5)
     assert known.global_index.tolist() == [0, 3, 20, 21, 49]
     assert torch.equal(known.cu_globals, counted)
     assert known.cu_globals.tolist() == [0, 2, 4, 5]

@@ -183,7 +183,7 @@ def test_every_head_exports(head):
 
 
 def test_a_number_as_the_seed_drops_the_same_compiled_as_eager():
-    q, layout = torch.randn(50, 2, 4), Layout(torch.tensor([0, 50]), total_tokens=50)
+    q, layout = torch.randn(50, 2, 4), Layout(torch.tensor([0, 50]), total=50)
 
     def run(q, seed):
         return sliding_window_attention(q, q, q, layout, window=8, dropout=0.5, seed=seed)

@@ -144,7 +144,7 @@ class Recurrence:
         self.layout = Layout(
             torch.tensor([0, *sizes], device=device).cumsum(0),
             None if keep is None else keep[self.source % total],
-            total_tokens=len(self.source),
+            total=len(self.source),
             num_global=0,
         )
 

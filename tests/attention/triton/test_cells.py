@@ -151,7 +151,7 @@ def test_views_are_read_by_their_strides():
 def test_tables_are_made_without_waiting_for_the_device():
     with FakeTensorMode():  # has no numbers to wait for
         masks = torch.empty(50, dtype=torch.bool), torch.empty(50, dtype=torch.bool)
-        layout = Layout(torch.empty(4, dtype=torch.int64), *masks, total_tokens=50, num_global=2)
+        layout = Layout(torch.empty(4, dtype=torch.int64), *masks, total=50, num_global=2)
         cells = Cells(layout, 5, 4)
         assert of_cells(cells, 16).keys.shape == (5, 15)
         assert pooling.Tables.of(cells).share.shape == (15, 5)

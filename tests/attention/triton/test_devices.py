@@ -247,7 +247,7 @@ def test_a_gpu_without_its_kernels_is_logged_once_for_each_reason(gpu, caplog):
 def test_kernels_by_name_run_or_say_what_would_do(gpu):
     gpu(T4)
     with FakeTensorMode():
-        layout = Layout(torch.tensor([0, 9]).to("cuda:0"), total_tokens=9)
+        layout = Layout(torch.tensor([0, 9]).to("cuda:0"), total=9)
         q = torch.empty(9, 2, 16, dtype=torch.bfloat16, device="cuda:0")
         how = {"layout": layout, "window": 4, "backend": "triton"}
         message = "bfloat16 of 16 dims: bfloat16 has no kernel on .* 7.5.*'blocked' takes any"
