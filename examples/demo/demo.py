@@ -19,10 +19,10 @@ from typing import NamedTuple
 import numpy as np
 from contracts import LABELS, contracts
 from rich.table import Table
+from speed import speeds
 
 from ldt import system
 from ldt.cli.console import say, stdout
-from ldt.cli.threads import MARGIN, halves, speeds
 from ldt.metrics.classification import class_metrics
 
 tell = partial(say, console=stdout)
@@ -62,7 +62,7 @@ class Start(NamedTuple):
         description: one line for the reader.
         train: number of contracts in the training file; a fifth of them is held out to evaluate.
         settings: values of the placeholders in `RECIPE`.
-        halves: times that a token of training takes as long as in `ldt.cli.threads.speeds`.
+        halves: times that a token of training takes as long as in `speeds`.
     """
 
     name: str
@@ -90,6 +90,7 @@ FEWER = 300  # contracts for the slowest machines, from which `SMALL` still lear
 LIMIT = 400  # seconds that the demo may take by its measurement; half of it beside other programs,
 # whose need of the processors changes while it runs
 MEASURING = 2.0  # seconds
+MARGIN = 1.5  # times as fast: what a measurement beside other programs can tell
 TOKENS = 512, 1350  # read of a contract, about, in each run of `LENGTHS`
 QUIET = 35_000  # tokens a second of `speeds` on two cores
 STARTS = 600_000  # tokens of `speeds` in the time that the five commands need to start
@@ -172,7 +173,7 @@ def planned():
         tell("MiniLM is not installed: a small model shows it")
     taken = system.thread_count()
     chosen = system.threads().why in system.VARIABLES
-    numbers = [taken] if chosen else halves(taken)
+    numbers = [taken] if chosen else [taken >> half for half in range(taken.bit_length())]
     rates = speeds(numbers, MEASURING / len(numbers))
     if not rates:
         start = [*there, SMALL][0]
@@ -196,7 +197,7 @@ def planned():
 
 
 def expected(start, rate):
-    """Seconds of the demo at a rate of `ldt.cli.threads.speeds`."""
+    """Seconds of the demo at a rate of `speeds`."""
     training = 0.8 * start.train * start.settings["epochs"] * sum(TOKENS)
     predicting = len(TEST) * sum(TOKENS) / 3  # has no backward pass
     return (STARTS + start.halves * (training + predicting)) / rate
