@@ -27,8 +27,7 @@ from ldt.io.files import write_whole
 from ldt.metrics.calibration import expected_calibration_error
 from ldt.metrics.classification import class_metrics
 from ldt.metrics.curves import average_precision
-from ldt.tasks.decisions.policy import COVERAGES, Rules, decide
-from ldt.tasks.decisions.thresholds import risk_coverage, upper_bound
+from ldt.tasks.decisions import COVERAGES, Rules, decide, risk_coverage, upper_bound
 
 ROOT = Path(__file__).parents[1]
 SPLITS = 20

@@ -108,11 +108,11 @@ def test_a_recipe_imports_the_task_that_it_names_and_no_other(tmp_path):
     code = (
         "import sys, ldt.recipe.recipe, ldt.inference.predict\n"
         f"ldt.recipe.recipe.load({str(recipe)!r}, search=False)\n"
-        "print(sorted({'ldt.tasks.' + name for name in ('squad', 'qasper', 'wikihop', 'char_lm')}"
+        "print(sorted({'ldt.tasks.' + name for name in ('span_qa', 'papers', 'choosing')}"
         " & set(sys.modules)))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "['ldt.tasks.squad']"
+    assert out.stdout.strip() == "['ldt.tasks.span_qa']"
 
 
 def test_no_file_is_longer_than_it_can_be_read():

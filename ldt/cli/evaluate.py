@@ -282,7 +282,7 @@ def _of_run(run: str, keys: list[str], gold: list[str]) -> "Result":
 def _tell_decision(run: str, gold: list[str]) -> None:
     """Tell by which decision a run has answered, and warn where gold chose it."""
     from ldt.recipe.run import Run
-    from ldt.tasks.decisions.report import chosen_on_these, in_words
+    from ldt.tasks.deciding import chosen_on_these, in_words
 
     decisions = Run(run).decisions()
     if words := in_words(decisions):

@@ -95,7 +95,7 @@ def _write(
     from ldt.recipe import draft
     from ldt.recipe.survey import check_fields, survey
     from ldt.tasks import TASKS
-    from ldt.tasks.writing_task import WritingTask
+    from ldt.tasks.writing import WritingTask
 
     answer = _answer(file, "Data: a file, or for pretraining a folder of text", None, yes, survey)
     for line in answer.lines(task if task and task in TASKS else answer.task):

@@ -122,7 +122,7 @@ def _with_model(name: str, text: str, model: str, target: str) -> tuple[str, lis
     from ldt.convert.kinds import candidate
     from ldt.recipe import draft, yaml
     from ldt.tasks import TASKS
-    from ldt.tasks.writing_task import WritingTask
+    from ldt.tasks.writing import WritingTask
 
     recipe = yaml.parse(text).value
     task, original = TASKS[recipe["task"]["name"]], recipe["model"].get("path")

@@ -19,8 +19,8 @@ from ldt.inference.agreement import TOLERANCE, OutputCheck
 from ldt.inference.runtimes import Exported
 from ldt.model.config import layer_windows
 from ldt.recipe.recipe import RECIPE, Recipe
+from ldt.tasks.calibrators import Beta, Platt, Temperature
 from ldt.tasks.deciding import Calibrated
-from ldt.tasks.decisions.calibration import Beta, Platt, Temperature
 
 TEMPLATE = Path(__file__).with_name("readme.md.jinja")
 GLOBALS = {  # what a graph does, in words

@@ -21,7 +21,7 @@ from ldt.model.loading import find_folder, load, read_tokenizer
 from ldt.recipe.problems import explain
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Outputs
-from ldt.tasks.char_lm import Sampling
+from ldt.tasks.language_models import Sampling
 
 
 class PromptInputs:

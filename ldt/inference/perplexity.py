@@ -35,8 +35,7 @@ from ldt.model.loading import find_folder, read_tokenizer
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import RECIPE
 from ldt.recipe.run import recipe_file
-from ldt.tasks.char_lm import character_lm_metrics
-from ldt.tasks.masked_lm import masked_lm_metrics
+from ldt.tasks.language_models import character_lm_metrics, masked_lm_metrics
 
 BATCH_CHARACTERS = 16384  # run at a time; a longer sequence is run alone
 SHORTEST = 8  # tokens of an input of a masked LM
@@ -211,7 +210,7 @@ class Score:
         inputs: how many there were.
         masked: predicted tokens, the same at every length.
         loss, bits_per_token, bits_per_byte, perplexity: as defined by
-            `ldt.tasks.masked_lm.masked_lm_metrics`.
+            `ldt.tasks.language_models.masked_lm_metrics`.
     """
 
     length: int

@@ -49,7 +49,7 @@ from ldt.io.progress import progress_line
 from ldt.io.records import Example
 from ldt.io.sources import Names, each
 from ldt.system import handled, raise_stopped
-from ldt.tasks.writing_task import wordless
+from ldt.tasks.writing import wordless
 
 log = logging.getLogger("ldt")
 

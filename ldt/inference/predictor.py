@@ -18,8 +18,8 @@ from ldt.inference.runtimes import RUNTIMES, Runtime, session
 from ldt.io.records import Example
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Outputs, path_of
-from ldt.tasks.decisions.report import in_words
-from ldt.tasks.writing_task import WritingTask
+from ldt.tasks.deciding import in_words
+from ldt.tasks.writing import WritingTask
 
 log = logging.getLogger("ldt")
 

@@ -15,7 +15,7 @@ from ldt.metrics.result import Result
 from ldt.recipe.run import is_metric
 from ldt.report.charts import of_result, of_training, reliability
 from ldt.report.model import MISSING, SILENT, Figure, Report, Rows
-from ldt.tasks.decisions.report import in_words
+from ldt.tasks.deciding import in_words
 
 if TYPE_CHECKING:
     from ldt.recipe.run import Description

@@ -12,7 +12,7 @@ import numpy as np
 from ldt.errors import DataError, plural
 from ldt.metrics.result import BLOCK, LEVEL, RESAMPLES, SEED, Figures, Item, Result, draws, some
 from ldt.report.model import Document
-from ldt.tasks.decisions.report import in_words
+from ldt.tasks.deciding import in_words
 
 if TYPE_CHECKING:
     from ldt.report.subject import Subject

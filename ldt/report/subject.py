@@ -16,7 +16,7 @@ from ldt.io.sources import Names, digest, each, is_remote, named
 from ldt.metrics.result import Result
 from ldt.recipe.run import Description, Run
 from ldt.report.model import Document
-from ldt.tasks.decisions.report import chosen_on_these, in_short
+from ldt.tasks.deciding import chosen_on_these, in_words
 from ldt.tasks.explained import ByLogits
 
 log = logging.getLogger("ldt")
@@ -57,7 +57,7 @@ class Subject:
         results = self.run.results
         facts = {key: _shown(value) for key, value in self.run.identity.items()}
         facts |= {key: _shown(results[name]) for key, name in took.items() if name in results}
-        facts |= in_short(self.run.decisions)
+        facts |= {"decision": words} if (words := in_words(self.run.decisions)) else {}
         return facts | {key: str(value) for key, value in results.get("versions", {}).items()}
 
 

@@ -1,28 +1,35 @@
 """Tasks, by what a recipe calls them in ``task.name``; each is imported when it is asked for."""
 
-from collections.abc import Iterator, Mapping
+from collections import UserDict
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from ldt.tasks.base import AnyTask
 
-_CLASSES = {
-    "charlm": "char_lm:CharacterLM",
-    "classification": "classification:Classification",
-    "evidence_classification": "evidence_classification:EvidenceClassification",
-    "hotpotqa": "hotpotqa:HotpotQA",
-    "mlm": "masked_lm:MaskedLM",
-    "multiple_choice": "multiple_choice:MultipleChoice",
-    "passage_qa": "passage_qa:PassageQA",
-    "qasper": "qasper:Qasper",
-    "qasper_generation": "qasper_generation:QasperGeneration",
-    "squad": "squad:Squad",
-    "summarization": "summarization:Summarization",
-    "token_classification": "token_classification:TokenClassification",
-    "triviaqa": "triviaqa:TriviaQA",
-    "wikihop": "wikihop:WikiHop",
-}
+class _Tasks(UserDict[str, Any]):
+    """Classes by name, so that a recipe of one task need not import all of them."""
+
+    def __getitem__(self, name: str) -> Any:
+        return resolve_name(f"{__name__}.{self.data[name]}")
+
+
+TASKS = _Tasks(
+    {
+        "charlm": "language_models:CharacterLM",
+        "classification": "classification:Classification",
+        "evidence_classification": "evidence_classification:EvidenceClassification",
+        "hotpotqa": "hotpotqa:HotpotQA",
+        "mlm": "language_models:MaskedLM",
+        "multiple_choice": "choosing:MultipleChoice",
+        "passage_qa": "passage_qa:PassageQA",
+        "qasper": "papers:Qasper",
+        "qasper_generation": "papers:QasperGeneration",
+        "squad": "span_qa:Squad",
+        "summarization": "summarization:Summarization",
+        "token_classification": "token_classification:TokenClassification",
+        "triviaqa": "span_qa:TriviaQA",
+        "wikihop": "choosing:WikiHop",
+    }
+)
 
 # Keys of the task of answers in ldt's own layout, by the names of `ldt evaluate --format`.
 OWN: dict[str, dict[str, str]] = {
@@ -33,33 +40,9 @@ OWN: dict[str, dict[str, str]] = {
 }
 
 
-class _Tasks(Mapping[str, "type[AnyTask]"]):
-    """The classes of `_CLASSES`, so that a recipe of one task need not import all of them."""
-
-    def __getitem__(self, name: str) -> "type[AnyTask]":
-        return _found(_CLASSES[name])
-
-    def __contains__(self, name: object) -> bool:
-        return name in _CLASSES
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_CLASSES)
-
-    def __len__(self) -> int:
-        return len(_CLASSES)
-
-
-TASKS = _Tasks()
-
-
-def _found(place: str) -> "type[AnyTask]":
-    task_class: type[AnyTask] = resolve_name(f"{__name__}.{place}")
-    return task_class
-
-
-def __getattr__(name: str) -> "type[AnyTask]":
+def __getattr__(name: str) -> Any:
     """The class of a task: ``ldt.tasks.Squad``."""
-    for place in _CLASSES.values():
+    for task, place in TASKS.data.items():
         if place.endswith(f":{name}"):
-            return _found(place)
+            return TASKS[task]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

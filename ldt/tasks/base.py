@@ -1,6 +1,10 @@
 """The base of tasks: text to features, logits to answers, answers to metrics.
 
-Nothing here imports torch before a head is asked for.
+A document goes through four groups of hooks. Read: its record has the text (`Task.parts`) and the
+right answer (`gold`). Encode: text to tokens, and one input for each chunk of them (`encode`).
+Answer: the head's outputs for all chunks to one answer (`decode`). Score: answers and right ones
+to metrics (`measure`). A task must say `gold`, `encode`, `decode` and `measure`, and the
+name of its head. Nothing here imports torch before a head is asked for.
 """
 
 import dataclasses
@@ -8,30 +12,31 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, model_validator
 
 from ldt.data.corpus import fingerprint, normalised
-from ldt.data.features import Feature
+from ldt.data.features import Feature, Segment, fit, join
 from ldt.data.labels import REGRESSION
-from ldt.data.options import Section
-from ldt.errors import DataError, kind
+from ldt.data.options import DataSection, Section
+from ldt.errors import DataError, kind, listed
 from ldt.io.records import Example, field, flat, text
 from ldt.io.sources import named
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
+from ldt.metrics.result import mean
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from ldt.data.options import DataSection
 
 NO_LABEL = -100  # a label that has no part in the loss
 WRITTEN = "sequences"  # output of a model that writes: ids of tokens, -100 where there is none
 # Keys of answers of any task: those of the flags among them.
 ANSWER_KEYS = ("id", "windows", "empty", "truncated", "unread_tokens", "question_cut")
 Outputs = dict[str, "np.ndarray"]  # of one input, by name
+Scores = tuple[dict[str, float], list[dict]]  # metrics, and rows of the table beside them
 # Makes of answers, each with its ``id``, what a published evaluator reads: one JSON value, an
 # iterator of JSON lines, or text.
 Writer = Callable[[Iterable[dict]], Any]
@@ -93,9 +98,10 @@ class TaskReads:
 
 @dataclass(frozen=True)
 class TaskInputs:
-    """Inputs of the model that a task makes of an example.
+    """The model of a task, and its inputs that the task makes of an example.
 
     Args:
+        head: name of its class in ``ldt.model``.
         roles: roles of the segments that `Task.encode` joins, which may have global attention.
         markers: special tokens that the vocabulary is to have.
         extras: keys of features that the head does not take.
@@ -108,6 +114,7 @@ class TaskInputs:
         stride: data.stride of a first recipe, where answers may be cut in two.
     """
 
+    head: str = ""
     roles: tuple[str, ...] = ()
     markers: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
@@ -185,9 +192,9 @@ class AnyTask(Section, ABC):
 
     name: str
 
-    @abstractmethod
     def head(self) -> type:
-        """The model class of ``ldt.model`` that learns it."""
+        """The model class of ``ldt.model`` that learns it; it alone imports torch."""
+        return getattr(import_module("ldt.model"), self.inputs.head)
 
 
 class Task(AnyTask):
@@ -197,7 +204,7 @@ class Task(AnyTask):
     example, encode it, answer it and score answers. Further abilities are classes to inherit:
     `ldt.tasks.explained.ByLogits` and `ByPlaces` (passages that an answer rests on),
     `ldt.tasks.deciding.Calibrated` and `Deciding` (probabilities, thresholds, abstention),
-    `ldt.tasks.weighted.Weighted` (weights of classes), `ldt.tasks.writing_task.WritingTask` (text
+    `ldt.tasks.deciding.Weighted` (weights of classes), `ldt.tasks.writing.WritingTask` (text
     that a decoder writes).
 
     A feature is one input of the model: input_ids, global_attention_mask, token_type_ids and what
@@ -225,7 +232,7 @@ class Task(AnyTask):
 
     # -- read
 
-    def parts(self, example: Example, data: "DataSection") -> tuple[str, str]:
+    def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
         """Text of an example that the model reads: the document, and what is asked about it.
 
         Raises:
@@ -238,7 +245,7 @@ class Task(AnyTask):
         asked = [flat(field(example, path_of(self, name, data))) for name in self.reads.asked]
         return flat(document), "\n".join(asked)
 
-    def classes(self, example: Example, data: "DataSection") -> str | list[str] | None:
+    def classes(self, example: Example, data: DataSection) -> str | list[str] | None:
         """The class that is the right answer, or the list of classes in it; None of a blank one,
         and an empty list where the task has no classes.
 
@@ -248,10 +255,10 @@ class Task(AnyTask):
         return []
 
     @abstractmethod
-    def gold(self, example: Example, data: "DataSection", config) -> Any:
+    def gold(self, example: Example, data: DataSection, config) -> Any:
         """Return the right answer in the form that `measure` takes."""
 
-    def answer_key(self, example: Example, data: "DataSection") -> str:
+    def answer_key(self, example: Example, data: DataSection) -> str:
         """The right answer as text that is the same for equal answers.
 
         Raises:
@@ -259,13 +266,13 @@ class Task(AnyTask):
         """
         return json.dumps(self.gold(example, data, None), default=sorted, sort_keys=True)
 
-    def groups(self, example: Example, data: "DataSection") -> SplitGroups:
+    def groups(self, example: Example, data: DataSection) -> SplitGroups:
         """The groups of an example in a split: here the example and its copies stay together, and
         classes keep their shares."""
         unit = fingerprint("\0".join(map(normalised, self.parts(example, data))))
         return SplitGroups(unit, strata_of(self, example, data))
 
-    def faults(self, example: Example, data: "DataSection") -> Iterator[Fault]:
+    def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
         """Yield what is wrong with an example by what the task knows, for `ldt check`.
 
         Raises:
@@ -273,7 +280,7 @@ class Task(AnyTask):
         """
         return iter(())
 
-    def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
+    def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
         """Return what the training set says about the model's config, as class names.
 
         Here nothing, once every right answer has been read. Warnings go to the logger "ldt".
@@ -289,7 +296,7 @@ class Task(AnyTask):
         """A line on how labels are read, with the keys that would have it otherwise, or none."""
         return ""
 
-    def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
+    def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
         """Read every right answer of the evaluation set.
 
         Raises:
@@ -302,7 +309,7 @@ class Task(AnyTask):
 
     @abstractmethod
     def encode(
-        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
+        self, example: Example, tokenizer, *, data: DataSection, max_length: int, config=None
     ) -> list[Feature]:
         """Return the features of an example, one per chunk; with labels if there is a config.
 
@@ -360,9 +367,7 @@ class Task(AnyTask):
     # -- score
 
     @abstractmethod
-    def measure(
-        self, answers: Sequence[dict], golds: Sequence[Any], config
-    ) -> tuple[dict[str, float], list[dict]]:
+    def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
         """Return the metrics of one answer or more, and the rows of the table beside them."""
 
     def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
@@ -382,11 +387,8 @@ def path_of(task: AnyTask, name: str, data: Any) -> str:
     return data.fields.get(name, name) if isinstance(task, Task) else name
 
 
-def question_of(task: Task, example: Example, data: "DataSection", name: str = "question") -> str:
-    """Return the text of a question.
-
-    Args:
-        name: name of its field.
+def question_of(task: Task, example: Example, data: DataSection, name: str = "question") -> str:
+    """Return the text of a question, which the field ``name`` has.
 
     Raises:
         DataError: there is no such field, or not a word in it.
@@ -397,7 +399,7 @@ def question_of(task: Task, example: Example, data: "DataSection", name: str = "
     return question
 
 
-def strata_of(task: Task, example: Example, data: "DataSection") -> Collection[Hashable]:
+def strata_of(task: Task, example: Example, data: DataSection) -> Collection[Hashable]:
     """The classes of an example that can be read."""
     try:
         names = task.classes(example, data)
@@ -419,9 +421,97 @@ def not_empty(task: Task, examples: Iterable[Example], source: str) -> Iterator[
         raise DataError(f"{source}: no {task.reads.noun}")
 
 
-def score_all(
-    task: Task, answers: Sequence[dict], golds: Sequence[Any], config
-) -> tuple[dict[str, float], list[dict]]:
+class Document(NamedTuple):
+    """A document as tokens, all of one role."""
+
+    role: str
+    ids: Sequence[int]
+
+    def segments(self, start: int, end: int) -> list[Segment]:
+        """The tokens from one to before another."""
+        return [Segment(self.role, self.ids[start:end])]
+
+
+def in_chunks(
+    task: Task,
+    example: Example,
+    data: DataSection,
+    max_length: int,
+    head: Sequence[Segment],
+    document: Any,
+    tail: Sequence[Segment],
+    text: str,
+    parted: "np.ndarray | None" = None,
+    token_types: bool = False,
+) -> list[Feature]:
+    """Return a feature for each chunk of a document, which stands between the same segments.
+
+    Args:
+        max_length: tokens of an input.
+        head, tail: segments around the document.
+        document: a `Document`, or another one with its ``ids`` and ``segments``.
+        text: of the document.
+        parted: as of `ldt.data.features.fit`.
+        token_types: True if features have token_type_ids.
+
+    Raises:
+        DataError: what is asked leaves no room for the document, or that does not fit and
+            ``data.overflow`` is "error".
+    """
+    first, last = (sum(len(each.ids) for each in side) for side in (head, tail))
+    room, size = max_length - first - last, len(document.ids)
+    if first > 1 and room <= data.stride:
+        raise DataError(
+            f"{example.where}: what is asked leaves {max(room, 0):,} tokens of an input for the "
+            f"{task.reads.document}, chunks share {data.stride:,}; ask less, or have a larger "
+            "data.max_length (ldt convert SOURCE --max-length N makes a longer model)"
+        )
+    chunks, flags = fit(size, room, example, data, text, parted)
+    shared = {"document": 0, "flags": flags, "tokens": first + size + last, "chunks": len(chunks)}
+    features = []
+    for start, end in chunks:
+        segments = [*head, *document.segments(start, end), *tail]
+        feature = join(segments, task.global_attention, token_types=token_types)
+        features.append(feature | shared | {"read": (first, start, end)})
+    return features
+
+
+def grouped(
+    name: str, scores: Iterable[tuple[Any, dict[str, float]]], groups: Sequence[Any], noun: str
+) -> Scores:
+    """Return the means of scores from 0 to 1, in percent, and a row of each group that has some.
+
+    Args:
+        name, noun: headings of the groups and of the number of answers.
+        scores: group and scores of each answer.
+        groups: in the order of the rows.
+    """
+    pairs = [*scores]
+    members = [(group, [each for of, each in pairs if of == group]) for group in groups]
+    rows = [{name: group, noun: len(some), **mean(some)} for group, some in members if some]
+    return mean([each for _, each in pairs]), rows
+
+
+def refuse_unseen(classes: Iterable[tuple[str, str]], known: Sequence[str], noun: str) -> None:
+    """Refuse classes of the evaluation set, each behind its place, that training does not know.
+
+    Raises:
+        DataError: there is one.
+    """
+    places: dict[str, list[str]] = {}
+    for where, name in classes:
+        if name not in known:
+            places.setdefault(name, []).append(where)
+    if places:
+        ranked = sorted(places, key=lambda name: -len(places[name]))
+        counts = ", ".join(f"{name!r} ({len(places[name]):,})" for name in ranked[:5])
+        raise DataError(
+            f"{places[ranked[0]][0]}: {noun} that the training set does not have, with their "
+            f"number: {counts}; it has {listed(known)}"
+        )
+
+
+def score_all(task: Task, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
     """Return metrics and the rows of the table to print beside them (`Task.measure`).
 
     Raises:
@@ -446,11 +536,8 @@ def settings_of(task: AnyTask, metrics: Mapping[str, float]) -> dict[str, Any]:
 def best_constant(
     task: Task, answers: Mapping[str, dict], golds: Sequence[Any], config
 ) -> Baselines:
-    """Return of each metric what the best one of some answers has, given for every document.
-
-    Args:
-        answers: each as `Task.measure` takes it, by its name in words.
-    """
+    """Return of each metric what the best one of some answers, by their names in words, has if it
+    is given for every document."""
     figures = {}
     for name, answer in answers.items():
         metrics, _ = score_all(task, [answer] * len(golds), golds, config)
@@ -465,11 +552,8 @@ def metric_of(task: AnyTask, config) -> str:
 
 
 def default_layout(task: AnyTask, formats: Iterable[str | None]) -> str | None:
-    """Name of the layout of a file of answers that ends in .json; None for none.
-
-    Args:
-        formats: those of the documents and of the training data.
-    """
+    """Name of the layout of a file of answers that ends in .json, by the formats of the documents
+    and of the training data; None for none."""
     read, layouts = [*formats], task.answers.layouts
     free = [name for name, layout in layouts.items() if layout.default is None]
     suit = [
@@ -511,11 +595,11 @@ def named_labels(names: Sequence[str]) -> dict[str, Any]:
     return {"id2label": dict(enumerate(names)), "label2id": numbers, "num_labels": len(names)}
 
 
-def training_set(data: "DataSection") -> str:
+def training_set(data: DataSection) -> str:
     """Name of the training set in messages."""
     return named(data.train) if data.train else "the training set"
 
 
-def evaluation_set(data: "DataSection") -> str:
+def evaluation_set(data: DataSection) -> str:
     """Name of the evaluation set in messages."""
     return named(data.eval) if data.eval else "the evaluation set"

@@ -1,16 +1,14 @@
 """Classes or a number for a whole document: [cls] document [sep], answered at the first token."""
 
 import json
-import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from ldt.benchmarks import formats, lexglue
-from ldt.data.features import Feature, Segment, cut_off, ends, fit, join
+from ldt.data.features import Feature, cut_off, ends
 from ldt.data.labels import (
     MULTI,
     REGRESSION,
@@ -24,7 +22,7 @@ from ldt.data.labels import (
     is_decimal,
     is_stray,
 )
-from ldt.data.options import Count, Names
+from ldt.data.options import Count, DataSection, Names
 from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import tokenize, tokenize_with_offsets
 from ldt.errors import DataError, RecipeError, UserError, listed, shown
@@ -34,28 +32,26 @@ from ldt.metrics.baseline import Baselines
 from ldt.metrics.classification import indicators, several
 from ldt.tasks import results
 from ldt.tasks.base import (
+    Document,
     Fault,
     Outputs,
     PublishedLayout,
+    Scores,
     TaskAnswers,
     TaskInputs,
     TaskReads,
     best_constant,
     evaluation_set,
+    in_chunks,
     named_labels,
     not_empty,
     path_of,
+    refuse_unseen,
     training_set,
 )
-from ldt.tasks.deciding import Deciding, names_of
+from ldt.tasks.deciding import Deciding, Weighted, names_of
 from ldt.tasks.explained import MERGES, ByLogits, Reading, Target
 from ldt.tasks.text import Joined, joined
-from ldt.tasks.weighted import Weighted
-
-if TYPE_CHECKING:
-    from ldt.data.options import DataSection
-
-log = logging.getLogger("ldt")
 
 _PROBLEMS = {"single_label": SINGLE, "multi_label": MULTI, "regression": REGRESSION}
 
@@ -101,7 +97,10 @@ class Classification(Deciding, Weighted, ByLogits):
         Deciding.reads, label_keys=("label", "label_separator"), formats=(*lexglue.TASKS,)
     )
     inputs: ClassVar[TaskInputs] = replace(
-        Deciding.inputs, roles=("cls", "document", "sep"), one_class=True
+        Deciding.inputs,
+        head="LdtForSequenceClassification",
+        roles=("cls", "document", "sep"),
+        one_class=True,
     )
     answers: ClassVar[TaskAnswers] = replace(
         Deciding.answers,
@@ -128,11 +127,6 @@ class Classification(Deciding, Weighted, ByLogits):
     max_paragraphs: Count | None = None
     max_paragraph_words: Count | None = None
 
-    def head(self) -> type:
-        from ldt.model import LdtForSequenceClassification
-
-        return LdtForSequenceClassification
-
     def problem_of(self, config=None) -> str:
         """Return the problem of the recipe; single_label where it says none."""
         return config.problem_type if config else _PROBLEMS[self.problem or "single_label"]
@@ -142,15 +136,14 @@ class Classification(Deciding, Weighted, ByLogits):
         """True if ``sample`` is balanced."""
         return self.sample == "balanced"
 
-    def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
+    def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
         """Return id2label, label2id, num_labels, problem_type, classifier_pooling if the recipe
         says it, and that nothing is decided yet.
 
         Raises:
-            DataError: no examples; a label that is missing, of another type than the others, or
-                not in ``labels``; labels that can be meant in two ways; or the same everywhere.
-            RecipeError: the recipe's label fields, labels, merge or decisions do not suit the
-                problem.
+            DataError: no examples; labels that cannot be read, or can be in two ways; or the same
+                everywhere.
+            RecipeError: a key of the recipe does not suit the problem.
         """
         source = training_set(data)
         reader = self.labels_of(data)
@@ -182,33 +175,20 @@ class Classification(Deciding, Weighted, ByLogits):
         }
 
     def meaning(self, config) -> str:
-        """One class, several or a number a document, and how the classes are named."""
         if config.problem_type == REGRESSION:
             return "labels: a number a document (task.problem=single_label reads classes)"
-        names, one = names_of(config), config.problem_type == SINGLE
+        one = config.problem_type == SINGLE
         what = "one class a document" if one else "several classes a document, or none"
-        numbers = all(name.isdigit() or is_decimal(name) for name in names)
-        keys = "task.labels names them in order"
-        if numbers and one:
-            keys += ", task.problem=regression reads numbers"
-        elif one and isinstance(names[0], str):
-            keys += ", data.label_separator parts several in a cell"
+        order = "as task.labels orders them" if self.labels else "sorted as text"
+        others = "data.label_separator parts a cell, task.problem=regression reads numbers"
         return (
-            f"labels: {what}, {len(names):,} classes named by {'number' if numbers else 'name'}, "
-            f"{'as task.labels orders them' if self.labels else 'sorted as text'} ({keys})"
+            f"labels: {what}, {len(names_of(config)):,} classes {order} (task.labels names them in "
+            f"order{f'; {others}' if one else ''})"
         )
 
     def read_labels(
-        self, examples: Iterable[Example], data: "DataSection", source: str
+        self, examples: Iterable[Example], data: DataSection, source: str
     ) -> tuple[str, list[tuple[Any, str]], list[Gold]]:
-        """Return the problem, and the label of each example, as its file has it and as a gold.
-
-        Args:
-            source: of the examples, for messages.
-
-        Raises:
-            DataError, RecipeError: as of `learn`, where labels cannot be read.
-        """
         reader = self.labels_of(data)
         values = [(reader.raw(each), each.where) for each in not_empty(self, examples, source)]
         problem = _PROBLEMS[self.problem] if self.problem else infer_problem(values, reader)
@@ -217,31 +197,18 @@ class Classification(Deciding, Weighted, ByLogits):
             check_meaning(values, reader)
         return problem, values, [reader.read(value, problem, where) for value, where in values]
 
-    def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
-        """Read the labels of all evaluation examples, so that none stops the training later.
+    def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
+        """Read the labels of all evaluation examples, so that none stops the training later."""
+        reader, problem = self.labels_of(data), config.problem_type
+        golds = (
+            (example.where, name)
+            for example in not_empty(self, examples, evaluation_set(data))
+            for gold in [reader.gold(example, problem)]
+            for name in (several(gold) if problem != REGRESSION else ())
+        )
+        refuse_unseen(golds, names_of(config), "labels")
 
-        Raises:
-            DataError: there are no examples, a label cannot be read, or is one that the training
-                set does not have; the message has its count.
-        """
-        names = set(names_of(config))
-        unseen: Counter[str] = Counter()
-        where: dict[str, str] = {}
-        reader = self.labels_of(data)
-        for example in not_empty(self, examples, evaluation_set(data)):
-            gold = reader.gold(example, config.problem_type)
-            for name in several(gold) if config.problem_type != REGRESSION else ():
-                if name not in names:
-                    unseen[name] += 1
-                    where.setdefault(name, example.where)
-        if unseen:
-            counts = ", ".join(f"{name!r} ({n:,})" for name, n in unseen.most_common(5))
-            raise DataError(
-                f"{where[unseen.most_common(1)[0][0]]}: labels that the training set does not "
-                f"have, with the number of documents: {counts}; it has {listed(names_of(config))}"
-            )
-
-    def classes(self, example: Example, data: "DataSection") -> str | list[str] | None:
+    def classes(self, example: Example, data: DataSection) -> str | list[str] | None:
         """Return the class, or the list of classes; of a number an empty one."""
         reader = self.labels_of(data)
         value = reader.raw(example)
@@ -249,51 +216,37 @@ class Classification(Deciding, Weighted, ByLogits):
             return []  # a number, or `learn` will ask what it is meant to be
         return reader.classes(value, example.where)
 
-    def answer_key(self, example: Example, data: "DataSection") -> str:
+    def answer_key(self, example: Example, data: DataSection) -> str:
         """Return the label as the file has it, of several fields those that are true."""
         value = self.labels_of(data).raw(example)
         return json.dumps(
             sorted(map(str, value)) if isinstance(value, list) else value, default=str
         )
 
-    def faults(self, example: Example, data: "DataSection") -> Iterator[Fault]:
+    def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
         """Yield blanks around a class."""
         value = self.labels_of(data).raw(example)
         if is_stray(value):
             yield Fault("stray_blanks", f"the label {shown(value)}")
 
-    def encode(
-        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
-    ) -> list[Feature]:
+    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
         """Return a feature per chunk; an empty text has one, of [cls] [sep], flagged ``empty``.
 
         ``labels`` is a class number, [labels] bool, or a number, as ``config`` has it.
         """
-        unread = 0
-        if self._in_paragraphs(example, data):
-            document, ids, _, unread = self._joined(example, tokenizer, data)
-        else:
-            document = text(example, path_of(self, "text", data))
-            ids = tokenize(tokenizer, document)
+        document, ids, _, unread = self._read(example, tokenizer, data, places=False)
         cls, sep = ends(tokenizer)
-        chunks, flags = fit(len(ids), max_length - 2, example, data, document)
-        flags |= cut_off(unread + flags.get("unread_tokens", 0))
-        labels = {} if config is None else {"labels": self._target(example, data, config)}
-        facts = {"document": 0, "tokens": len(ids) + unread + 2, "flags": flags}
-        return [
-            join([cls, Segment("document", ids[start:end]), sep], self.global_attention)
-            | labels
-            | facts
-            | {"read": (1, start, end)}
-            for start, end in chunks
-        ]
+        read = Document("document", ids)
+        features = in_chunks(self, example, data, max_length, [cls], read, [sep], document)
+        more: Feature = {"tokens": len(ids) + unread + 2}
+        flags = features[0]["flags"]
+        more["flags"] = flags | cut_off(unread + flags.get("unread_tokens", 0))
+        if config is not None:
+            more["labels"] = self._target(example, data, config)
+        return [feature | more for feature in features]
 
-    def gold(self, example: Example, data: "DataSection", config) -> Gold:
-        """Return the class, the list of classes or the number.
-
-        Raises:
-            DataError: it is missing, of a wrong type, or not one of the model's classes.
-        """
+    def gold(self, example: Example, data: DataSection, config) -> Gold:
+        """Return the class, the list of classes or the number."""
         gold = self.labels_of(data).gold(example, config.problem_type)
         if config.problem_type != REGRESSION:
             names = names_of(config)
@@ -304,20 +257,12 @@ class Classification(Deciding, Weighted, ByLogits):
                     )
         return gold
 
-    def decode(
-        self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
-    ) -> dict:
+    def decode(self, outputs, config, example, features) -> dict:
         """Return ``label``, ``scores`` by class, the number of ``windows``, and the flags.
 
         ``label`` is a class, the list of classes from ``threshold`` on, or a number; ``scores``
         are probabilities, of a regression the number again. Where the model is not as sure as it
         is to be, ``label`` is None, ``abstained`` true, and ``why`` says so.
-
-        Args:
-            outputs: ``logits`` [labels] of each chunk.
-            config: the model's.
-            example: the document.
-            features: those of the chunks, for their flags.
         """
         silence: dict[str, Any] = {}
         merged, flags = self.merged(outputs), features[0].get("flags", {})
@@ -337,20 +282,11 @@ class Classification(Deciding, Weighted, ByLogits):
         logits = np.array([output["logits"] for output in outputs], np.float64)
         return MERGES[self.merge].value(logits)
 
-    def reading(
-        self, example: Example, tokenizer, data: "DataSection", unit: Unit = "sentence"
-    ) -> Reading:
-        """Return the text, whose passages are its sentences or paragraphs."""
-        if self._in_paragraphs(example, data):
-            document, _, offsets, _ = self._joined(example, tokenizer, data)
-        else:
-            document = text(example, path_of(self, "text", data))
-            _, offsets = tokenize_with_offsets(tokenizer, document)
+    def reading(self, example, tokenizer, data, unit: Unit = "sentence") -> Reading:
+        document, _, offsets, _ = self._read(example, tokenizer, data, places=True)
         return Reading(document, offsets, UNITS[unit](document))
 
-    def targets(
-        self, answer: dict, config, features: Sequence[Feature], labels: Sequence[str] = ()
-    ) -> list[Target]:
+    def targets(self, answer, config, features, labels=()) -> list[Target]:
         """Return the logits of the answer's classes, where it has none that of the likeliest."""
         rows, names = range(len(features)), names_of(config)
         if config.problem_type == REGRESSION:
@@ -359,13 +295,9 @@ class Classification(Deciding, Weighted, ByLogits):
         chosen = labels or several(answer["label"] or []) or [max(scores, key=scores.get)]
         return [Target(name, rows, names.index(name), self.merge) for name in chosen]
 
-    def measure(
-        self, answers: Sequence[dict], golds: Sequence[Any], config
-    ) -> tuple[dict[str, float], list[dict]]:
+    def measure(self, answers, golds, config) -> Scores:
         """Return accuracy (with several labels exact_match), macro_f1 and micro_f1 with a row per
-        class, or mse, mae, pearson and spearman with none. Which classes macro_f1 averages over:
-        `class_metrics`.
-        """
+        class (`class_metrics`), or mse, mae, pearson and spearman with none."""
         labels = [answer["label"] for answer in answers]
         if config.problem_type == REGRESSION:
             return classification.number_metrics(np.array(golds), np.array(labels)), []
@@ -375,25 +307,27 @@ class Classification(Deciding, Weighted, ByLogits):
         several = config.problem_type == MULTI
         return classification.class_metrics(right, predicted, several=several), rows
 
-    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
+    def baseline(self, trained, golds, config) -> Baselines:
         """Return what the most frequent class has; with several labels the classes that most
-        documents have, or all of them; of a regression the mean.
-        """
+        documents have, or all of them; of a regression the mean."""
         return best_constant(self, _constants(trained, config), golds, config)
 
-    def labels_of(self, data: "DataSection") -> LabelReader:
+    def labels_of(self, data: DataSection) -> LabelReader:
         """The reader of the labels."""
         return LabelReader(data.label, data.label_separator, self.labels)
 
-    def _in_paragraphs(self, example: Example, data: "DataSection") -> bool:
-        return isinstance(field(example, path_of(self, "text", data)), list)
-
-    def _joined(self, example: Example, tokenizer, data: "DataSection") -> Joined:
-        paragraphs = texts(example, path_of(self, "text", data))
+    def _read(self, example: Example, tokenizer, data: DataSection, *, places: bool) -> Joined:
+        """The document, a text or paragraphs; of a text with the places of tokens if asked."""
+        path = path_of(self, "text", data)
+        if not isinstance(field(example, path), list):
+            document, nowhere = text(example, path), np.empty((0, 2), np.int32)
+            if places:
+                return Joined(document, *tokenize_with_offsets(tokenizer, document), 0)
+            return Joined(document, tokenize(tokenizer, document), nowhere, 0)
         limits = {"most": self.max_paragraphs, "words": self.max_paragraph_words}
-        return joined(tokenizer, paragraphs, **limits)
+        return joined(tokenizer, texts(example, path), **limits)
 
-    def _check_recipe(self, problem: str, data: "DataSection") -> None:
+    def _check_recipe(self, problem: str, data: DataSection) -> None:
         if isinstance(data.label, list) and problem != MULTI:
             raise RecipeError(f"data.label: several fields, task.problem is {self.problem}")
         columns = self.labels_of(data).columns
@@ -406,15 +340,14 @@ class Classification(Deciding, Weighted, ByLogits):
             if isinstance(names, list) and len(set(names)) < len(names):
                 raise RecipeError(f"{key}: a class stands twice in {listed(names)}")
         if problem == REGRESSION:
-            for key, plain in (("class_weights", "none"), ("focal_gamma", 0), ("sample", None)):
-                if getattr(self, key) != plain:
+            plain = {"labels": None, "class_weights": "none", "focal_gamma": 0, "sample": None}
+            for key, value in plain.items():
+                if getattr(self, key) not in (value, []):
                     raise RecipeError(f"task.{key}: a regression has no classes")
-        if problem == REGRESSION and self.labels:
-            raise RecipeError("task.labels: a regression has no classes")
         if problem == REGRESSION and self.merge == "logsumexp":
             raise RecipeError("task.merge: logsumexp of numbers means nothing, mean and max do")
 
-    def _target(self, example: Example, data: "DataSection", config) -> int | float | np.ndarray:
+    def _target(self, example: Example, data: DataSection, config) -> int | float | np.ndarray:
         gold: Any = self.gold(example, data, config)  # as the problem has it
         if config.problem_type == SINGLE:
             return names_of(config).index(gold)

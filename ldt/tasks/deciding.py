@@ -5,31 +5,47 @@ from __future__ import annotations
 import json
 import math
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, WithJsonSchema
 
+from ldt.data.features import Feature
 from ldt.data.labels import MULTI, REGRESSION, Gold
-from ldt.errors import ModelError, RecipeError, UserError, did_you_mean, listed
+from ldt.data.options import DataSection
+from ldt.errors import ModelError, RecipeError, UserError, did_you_mean, listed, plural
 from ldt.io.records import Example
+from ldt.io.sources import Names as FileNames
+from ldt.io.sources import digest, each, named
+from ldt.metrics.calibration import answers_of, figures, reliability
 from ldt.metrics.classification import indicators
-from ldt.tasks.base import Task, TaskAnswers
-from ldt.tasks.decisions.policy import COVERAGES, METHODS, Decided, Policy, Rules, decide
-from ldt.tasks.decisions.report import report, summary
-from ldt.tasks.decisions.thresholds import DEFAULT, TARGET, Objective, Outcome
-
-if TYPE_CHECKING:
-    from ldt.data.options import DataSection
+from ldt.metrics.curves import average_precision
+from ldt.tasks.base import NO_LABEL, Task, TaskAnswers
+from ldt.tasks.decisions import (
+    COVERAGES,
+    DEFAULT,
+    METHODS,
+    TARGET,
+    Decided,
+    Objective,
+    Outcome,
+    Policy,
+    Rules,
+    decide,
+    outcome,
+    risk_coverage,
+)
 
 _CLIP = 1e-300  # log of it is finite
-F1 = "f1"
 # Keys that stand between a score and a decision.
 DECISIVE = ("threshold", "threshold_target", "positive", "calibration", "abstain")
+MOST_SHOWN = 20  # classes in a line
 Probability = Annotated[float, Field(ge=0, le=1)]
+Weight = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class Decision(NamedTuple):
@@ -53,19 +69,17 @@ def _class_name(name: Any) -> Any:
     return json.dumps(name) if isinstance(name, int) else name
 
 
+def _check_target(text: str) -> str:
+    Objective.parse(text)
+    return text
+
+
 ClassName = Annotated[
     str,
     BeforeValidator(_class_name),
     Field(min_length=1),
     WithJsonSchema({"type": ["string", "integer", "boolean"], "minLength": 1}),
 ]
-
-
-def _check_target(text: str) -> str:
-    Objective.parse(text)
-    return text
-
-
 TargetText = Annotated[
     str,
     AfterValidator(_check_target),
@@ -98,16 +112,13 @@ class Calibrated(Task):
         return self
 
     @abstractmethod
-    def decide(
-        self, answers: Sequence[dict], golds: Sequence[Any], config, lengths: Sequence[int]
-    ) -> Decision:
+    def decide(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Decision:
         """Choose by the answers for held-out documents what a model decides by.
 
         Args:
             answers: of the task `in_full`, by a model that decides by nothing yet.
             golds: the right answers.
             config: the model's.
-            lengths: tokens of each document.
         """
 
     def chooses(self, key: str) -> bool:
@@ -145,13 +156,13 @@ class Calibrated(Task):
             self._policy = facts, policy
         return self._policy[1]
 
-    @abstractmethod
     def policy_of(self, facts: dict[str, Any], config) -> Policy:
         """The policy of the decisions in a config.
 
         Raises:
             LookupError, TypeError, ValueError: they are not those of such a model.
         """
+        return Policy.from_facts(facts, (), several=False)
 
 
 class Abstaining(Calibrated):
@@ -181,7 +192,7 @@ class Abstaining(Calibrated):
         Args:
             scores: [labels], the probabilities of one document.
             config: the model's.
-            empty: whether the document has no text, of which nothing is known.
+            empty: True if the document has no text, of which nothing is known.
         """
         policy = self.policy(config)
         if policy.least == -math.inf:
@@ -223,7 +234,7 @@ class Deciding(Abstaining):
     probability: ClassVar[str] = "scores"
 
     threshold: Probability | Literal["auto"] | dict[str, Probability] = DEFAULT
-    threshold_target: TargetText = F1
+    threshold_target: TargetText = "f1"
     positive: ClassName | None = None
     calibration: Literal["none", "auto", "temperature", "platt", "beta"] = "none"
 
@@ -259,38 +270,33 @@ class Deciding(Abstaining):
         Raises:
             RecipeError: one line.
         """
-        several = problem == MULTI
-        fields = type(self).model_fields
+        several, fields = problem == MULTI, type(self).model_fields
         asked = [key for key in DECISIVE if getattr(self, key) != fields[key].default]
         if problem == REGRESSION:
             if asked:
                 raise RecipeError(f"task.{asked[0]}: a regression has no probabilities")
             return
-        named: dict[str, Iterable[str]] = {}
-        named["threshold"] = self.threshold if isinstance(self.threshold, dict) else ()
-        named["positive"] = () if self.positive is None else (self.positive,)
-        for key, classes in named.items():
-            for name in classes:
-                if name not in names:
+        of_classes = self.threshold if isinstance(self.threshold, dict) else {}
+        for key, names_given in (("threshold", of_classes), ("positive", [self.positive])):
+            for name in names_given:
+                if name is not None and name not in names:
                     near = did_you_mean(name, names) or f"; there are {listed(names)}"
                     raise RecipeError(f"task.{key}: no class {name!r}{near}")
+        refused: dict[str, str] = {}
         if several and self.positive is not None:
-            raise RecipeError(
-                "task.positive: of single_label answers; of several classes each has a threshold"
-            )
-        if isinstance(self.threshold, dict) and not several:
-            raise RecipeError("task.threshold: classes have thresholds in multi_label answers")
-        if "threshold" in asked and not several and self.positive is None:
-            raise RecipeError(
-                "task.threshold: of single_label answers one class has a threshold, task.positive "
-                f"names it: {listed(names)}"
+            refused["positive"] = "of single_label answers; of several classes each has a threshold"
+        if not several and (of_classes or ("threshold" in asked and self.positive is None)):
+            refused["threshold"] = (
+                "of single_label answers one class has a threshold, task.positive names it: "
+                f"{listed(names)}"
             )
         if "threshold_target" in asked and self.threshold != "auto":
-            raise RecipeError("task.threshold_target: is of no use without task.threshold: auto")
+            refused["threshold_target"] = "is of no use without task.threshold: auto"
         if self.calibration not in ("auto", *METHODS[several]):
-            right = ", ".join(METHODS[several])
-            what = "multi_label" if several else "single_label"
-            raise RecipeError(f"task.calibration: of {what} answers: {right} or auto")
+            kind = "multi_label" if several else "single_label"
+            refused["calibration"] = f"of {kind} answers: {', '.join(METHODS[several])} or auto"
+        for key, why in refused.items():
+            raise RecipeError(f"task.{key}: {why}")
         self.check_held_out(data)
 
     def fixed_thresholds(self, names: Sequence[str], several: bool) -> np.ndarray | None:
@@ -308,16 +314,8 @@ class Deciding(Abstaining):
         names, several = names_of(config), config.problem_type == MULTI
         return Policy.from_facts(facts, names, several, self.fixed_thresholds(names, several))
 
-    def decide(
-        self, answers: Sequence[dict], golds: Sequence[Any], config, lengths: Sequence[int]
-    ) -> Decision:
+    def decide(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Decision:
         """Choose what the recipe leaves to held-out documents.
-
-        Args:
-            answers: of the documents, by the probabilities of the model alone.
-            golds: the right ones.
-            config: of the model.
-            lengths: tokens of each document.
 
         Returns:
             Answers with the labels that they have by documents of other folds; ``decisions`` of the
@@ -338,15 +336,13 @@ class Deciding(Abstaining):
             answer | {"label": _label(labels, names, several)}
             for answer, labels in zip(answers, decided.labels, strict=True)
         ]
-        figures = report(decided, logits, right, names, lengths)
-        chosen = self.threshold_target if tunes else None
-        facts = decided.policy.facts(names)
+        figures, facts = report(decided, logits, right, names), decided.policy.facts(names)
         columns: list[dict[str, Any]] = []
-        if chosen is not None:
+        if tunes:
             columns = [_columns(name, facts["thresholds"], figures, target) for name in names]
         else:
             facts.pop("thresholds", None)  # the recipe has them
-        facts["measured"] = summary(figures, chosen)
+        facts["measured"] = summary(figures, self.threshold_target if tunes else None)
         return Decision(honest, {"decisions": facts}, figures | {"policy": facts}, columns)
 
     def decided(
@@ -357,12 +353,11 @@ class Deciding(Abstaining):
         Args:
             logits: [labels], merged.
             config: the model's.
-            empty: whether the document has no text, of which nothing is known.
+            empty: True if the document has no text, of which nothing is known.
         """
         policy, names = self.policy(config), names_of(config)
         scores = policy.scores(logits[None])
-        labels = policy.given(scores)
-        label: Any = _label(labels[0], names, policy.several)
+        label: Any = _label(policy.given(scores)[0], names, policy.several)
         if not policy.several and policy.thresholds is None:
             label = names[int(logits.argmax())]
         silence = self.silence(scores[0], config, empty)
@@ -374,47 +369,22 @@ class Deciding(Abstaining):
         Raises:
             UserError: the model has no quantiles, or none for so high a coverage.
         """
+        if not config.decisions.get("label_sets"):
+            raise UserError(
+                "label_sets: the model was not asked for any; ldt evaluate RUN "
+                "--choose-thresholds --gold FILE measures what they take"
+            )
+        if coverage > COVERAGES[-1]:
+            raise UserError(f"label_sets={coverage:g}: up to {COVERAGES[-1]:g} there are sets")
         names = names_of(config)
         scores = np.array([answer["scores"][name] for name in names])
-        try:
-            inside = self.policy(config).label_set(scores, coverage)
-        except ValueError:
-            if not config.decisions.get("label_sets"):
-                raise UserError(
-                    "label_sets: the model was not asked for any; ldt evaluate RUN "
-                    "--choose-thresholds --gold FILE measures what they take"
-                ) from None
-            raise UserError(
-                f"label_sets={coverage:g}: up to {COVERAGES[-1]:g} there are sets"
-            ) from None
+        inside = self.policy(config).label_set(scores, coverage)
         return [name for name, is_in in zip(names, inside, strict=True) if is_in]
 
 
-class _Names(list[str]):
-    """Labels in the order of the outputs, found by hash however many there are."""
-
-    def __init__(self, id2label: dict[int, str]):
-        super().__init__(id2label[number] for number in range(len(id2label)))
-        self.made_of = id2label
-        self.numbers = {name: number for number, name in enumerate(self)}
-
-    def __contains__(self, name) -> bool:
-        return name in self.numbers
-
-    def index(self, name, *_) -> int:
-        return self.numbers[name]
-
-
-_last = _Names({})  # those that were asked for last: mostly all documents are of one model
-
-
 def names_of(config) -> list[str]:
-    """The labels in the order of the outputs; the same list each time, not to be changed."""
-    global _last
-    names = _last
-    if names.made_of is not config.id2label:
-        names = _last = _Names(config.id2label)
-    return names
+    """The labels in the order of the outputs."""
+    return [config.id2label[number] for number in range(len(config.id2label))]
 
 
 def _columns(
@@ -424,9 +394,9 @@ def _columns(
     columns: dict[str, Any] = {"threshold": thresholds.get(name, "")}
     if "labels" in made:
         columns["average_precision"] = made["labels"][name].get("average_precision")
-    outcome = Outcome(**made["targets"].get(name, {"verdict": ""}))
-    if target.bounded or outcome.verdict:
-        columns["target"], columns["with 90 % certainty"] = outcome.verdict, outcome.bound
+    result = Outcome(**made["targets"].get(name, {"verdict": ""}))
+    if target.bounded or result.verdict:
+        columns["target"], columns["with 90 % certainty"] = result.verdict, result.bound
     return columns
 
 
@@ -437,34 +407,262 @@ def _label(given: np.ndarray, names: Sequence[str], several: bool) -> str | list
 
 def calibration(
     answers: Sequence[dict],
-    decided: Decided,
     logits: np.ndarray,
     right: np.ndarray,
-    lengths: Sequence[int],
+    rules: Rules,
     names: Sequence[str] = (),
-) -> Decision:
-    """Decisions that stay where no labels were chosen, nor sets of them.
+) -> tuple[Decision, Decided]:
+    """Decide where no labels are chosen, nor sets of them.
 
     Args:
         answers: as they count for the metrics.
-        decided: by these documents.
         logits: [documents, labels].
         right: [documents, labels] bool.
-        lengths: tokens of each document.
+        rules: what to fit.
         names: of the labels, where there can be several.
     """
-    figures, policy_facts = (
-        report(decided, logits, right, names, lengths),
-        decided.policy.facts(names),
-    )
-    facts: dict[str, Any] = {
-        k: policy_facts[k] for k in ("calibration", "abstain") if k in policy_facts
-    }
-    facts["measured"] = summary(figures, None)
-    return Decision(answers, {"decisions": facts}, figures | {"policy": facts})
+    decided = decide(logits, right, rules)
+    measured, policy = report(decided, logits, right, names), decided.policy.facts(names)
+    keys = ("calibration", "abstain")
+    facts: dict[str, Any] = {key: policy[key] for key in keys if key in policy}
+    facts["measured"] = summary(measured, None)
+    return Decision(answers, {"decisions": facts}, measured | {"policy": facts}), decided
 
 
 def logits_of(scores: np.ndarray, several: bool) -> np.ndarray:
     """Logits [..., labels] that have these probabilities; of one right label up to a summand."""
     logits = np.log(np.maximum(scores, _CLIP))
     return logits - np.log(np.maximum(1 - scores, 1e-16)) if several else logits
+
+
+# -- weights of classes
+
+
+class Weighted(Task):
+    """A task whose classes may count differently in the loss.
+
+    Args:
+        class_weights: what a class counts in the loss. ``balanced`` weighs it by n / (classes x n
+            of the class), as scikit-learn does; where documents can have several classes, the
+            documents that have it by those without / those with it. {class: weight} weighs the
+            others 1; for entities a class is a type, or O.
+        focal_gamma: power of 1 - p by which the loss of a label of probability p is multiplied, so
+            that labels that are easy count less (Lin et al. 2017); 0 leaves it as it is.
+    """
+
+    class_weights: Literal["none", "balanced"] | dict[str, Weight] = "none"
+    focal_gamma: float = Field(0.0, ge=0, le=10)
+
+    @property
+    def weighs_by(self) -> str | None:
+        """The first key by which classes do not count alike; None where all do."""
+        plain = {"class_weights": "none", "focal_gamma": 0}
+        return next((key for key, value in plain.items() if getattr(self, key) != value), None)
+
+    def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
+        """Return class_weights and focal_gamma of the config, and a line with counts and weights.
+
+        Raises:
+            RecipeError: a class that there is none of.
+        """
+        changes: dict[str, Any] = {"class_weights": None, "focal_gamma": self.focal_gamma}
+        if self.class_weights == "none" or config.problem_type == REGRESSION:
+            return changes, []
+        names = names_of(config)
+        counts, total, several = _counts(features, len(names))
+        if isinstance(self.class_weights, dict):
+            weights = _weights_given(self.class_weights, names)
+        else:
+            parts = np.maximum(counts, 1)
+            weights = (total - counts) / parts if several else total / (len(names) * parts)
+            weights = np.maximum(weights, 1e-6)  # of a class that all have
+        shown = [
+            f"{name!r} {weight:.4g} ({count:,})"
+            for name, weight, count in zip(names, weights, counts.tolist(), strict=True)
+        ]
+        more = f" and {len(shown) - MOST_SHOWN:,} more" if len(shown) > MOST_SHOWN else ""
+        line = f"class weights, with the number of labels: {', '.join(shown[:MOST_SHOWN])}{more}"
+        return changes | {"class_weights": weights.tolist()}, [line]
+
+
+def _weights_given(given: Mapping[str, float], names: Sequence[str]) -> np.ndarray:
+    weights = dict.fromkeys(names, 1.0)
+    for name, weight in given.items():
+        of_type = [each for each in names if name == each.partition("-")[2]]
+        matching = [name] if name in weights else of_type
+        if not matching:
+            near = did_you_mean(name, names) or f"; there are {listed(names)}"
+            raise RecipeError(f"task.class_weights: no class {name!r}{near}")
+        weights |= dict.fromkeys(matching, weight)
+    return np.array([*weights.values()])
+
+
+def classes_of(label: Any) -> list[int]:
+    """The classes of an input by its ``labels``: a number, or [classes] bool."""
+    return np.flatnonzero(label).tolist() if isinstance(label, np.ndarray) else [int(label)]
+
+
+def _counts(features: Sequence[Feature], size: int) -> tuple[np.ndarray, int, bool]:
+    """Number of labels of each class and in all; True if inputs have several or none."""
+    counts, total, several = np.zeros(size, int), 0, False
+    for feature in features:
+        label = feature["labels"]
+        several = isinstance(label, np.ndarray) and label.dtype == bool
+        if isinstance(label, np.ndarray) and not several:  # one for each token
+            known = label[label != NO_LABEL]
+            counts += np.bincount(known, minlength=size)
+            total += len(known)
+        else:
+            counts[classes_of(label)] += 1
+            total += 1
+    return counts, total, several
+
+
+# -- what was chosen, in figures and in words
+
+
+def report(
+    decided: Decided, logits: np.ndarray, right: np.ndarray, names: Sequence[str]
+) -> dict[str, Any]:
+    """All figures of held-out documents, as JSON; each by a policy that was fitted without them.
+
+    Args:
+        decided: by these documents.
+        logits: [documents, labels].
+        right: [documents, labels] bool.
+        names: of the labels.
+    """
+    several, rules = decided.rules.several, decided.rules
+    # A calibration is of right answers; where all are wrong, they count for the abstention alone.
+    rows = np.flatnonzero(right.any(1) | several)
+    scores, truth = decided.scores[rows], right[rows]
+    calibrated: dict[str, Any] = {
+        "method": rules.calibration,
+        "before": figures(Policy(several).scores(logits[rows]), truth, several),
+        "after": figures(scores, truth, several),
+        "reliability": [row._asdict() for row in reliability(*answers_of(scores, truth, several))],
+    }
+    if decided.tried:
+        calibrated["tried"] = decided.tried
+    _, risk = risk_coverage(decided.confidence, (decided.labels == right).all(1))
+    abstention: dict[str, Any] = {"aurc": float(risk.mean())}
+    if decided.abstention is not None and rules.abstain is not None:
+        _, coverage, *measured = decided.abstention
+        shares = [None if math.isnan(share) else share for share in measured]
+        abstention |= {"asked": dict([rules.abstain]), "coverage": coverage}
+        abstention |= dict(zip(("risk", "bound"), shares, strict=True))
+    facts = {"documents": len(logits), "calibration": calibrated, "abstention": abstention}
+    tuned = rules.tuned(right.shape[1])
+    if tuned:
+        facts["targets"] = {
+            names[n]: outcome(decided.labels[:, n], right[:, n], rules.target)._asdict()
+            for n in tuned
+        }
+    if decided.policy.least == math.inf and rules.abstain:
+        what, share = rules.abstain
+        facts["nothing"] = f"no document would have an answer for a {what} of {share:g}"
+    elif tuned and not decided.labels[:, tuned].any():
+        facts["nothing"] = f"no document would get {'a class' if several else 'the class'}"
+    if several:
+        facts["labels"] = {
+            name: {"documents": int(there.sum())}
+            | ({"average_precision": average_precision(column, there)} if there.any() else {})
+            for name, column, there in zip(names, decided.scores.T, right.T, strict=True)
+        }
+    return facts
+
+
+def summary(made: Mapping[str, Any], target: str | None) -> dict[str, Any]:
+    """Facts of a `report` that a model carries in its config, for `in_words`.
+
+    Args:
+        made: the report.
+        target: by which thresholds were chosen; None where they were not.
+    """
+    facts: dict[str, Any] = {"documents": made["documents"]}
+    if target is not None:
+        facts["threshold_target"] = target
+        verdicts = (row["verdict"] for row in made["targets"].values())
+        facts["targets"] = Counter(filter(None, verdicts))
+        if len(made["targets"]) == 1:
+            (facts["target"],) = made["targets"].values()
+    calibration, abstention = made["calibration"], made["abstention"]
+    if calibration["method"] != "none":
+        facts["ece"] = [calibration[when]["ece"] for when in ("before", "after")]
+    elif "tried" in calibration:
+        facts["tried"] = sorted(calibration["tried"].keys() - {"none"})
+    if "asked" in abstention:
+        facts |= {key: abstention[key] for key in ("asked", "coverage", "risk", "bound", "aurc")}
+    return facts
+
+
+def in_words(facts: Mapping[str, Any]) -> str:
+    """The decision in force of a model and what it was chosen on, in a sentence without its end;
+    "" where a model decides by nothing of its own.
+
+    Args:
+        facts: ``decisions`` of its config: those of the policy, with its `summary` under
+            ``measured``, to which the training adds ``source`` and ``sha256``.
+    """
+    measured, parts = facts.get("measured", {}), []
+    if "thresholds" in facts and "threshold_target" in measured:
+        parts.append(_thresholds(facts["thresholds"], measured))
+    if "calibration" in facts:
+        method, (before, after) = facts["calibration"]["method"], measured["ece"]
+        worse = ", which is no better" if round(after - before, 3) > 0 else ""
+        ece = f"ECE {before:.3f} to {after:.3f}{worse}"
+        parts.append(f"probabilities calibrated by {method} ({ece})")
+    if "tried" in measured:
+        parts.append(f"no calibration, since {' and '.join(measured['tried'])} would not help")
+    if "abstain" in facts:
+        parts.append(_silence(facts["abstain"]["confidence"], measured))
+    if not parts:
+        return ""
+    documents = plural(measured.get("documents", 0), "document")
+    source = f" of {measured['source']}" if "source" in measured else ""
+    if "share" in measured:
+        source = f", {measured['share']:.0%}{source}"
+    hash = f" (sha256 {measured['sha256'][:8]})" if measured.get("sha256") else ""
+    return "; ".join([*parts, f"chosen on {documents}{source}{hash}"])
+
+
+def chosen_on_these(facts: Mapping[str, Any], files: FileNames) -> list[str]:
+    """Return a warning where the decision in force was chosen on these very files, else nothing."""
+    measured = facts.get("measured", {})
+    if not (in_words(facts) and measured.get("sha256")) or digest(files) != measured["sha256"]:
+        return []
+    part = "a part of " if "share" in measured else ""
+    return [
+        f"{named(each(files))}: the decision in force was chosen on {part}these very documents, so "
+        "the figures are too good for new ones"
+    ]
+
+
+def _thresholds(chosen: Mapping[str, float], measured: Mapping[str, Any]) -> str:
+    if "target" in measured:
+        ((name, least),) = chosen.items()
+        words, only = f"{name!r} from a probability of {least:.4g} on,", measured["target"]
+        bound = Outcome(**only).bound
+        shares = [f"{only['verdict']}{bound and f': {bound} with 90 % certainty'}"]
+    else:
+        words = f"thresholds of {len(chosen):,} {'class' if len(chosen) == 1 else 'classes'}"
+        counts = measured.get("targets", {})
+        shares = [f"{count:,} {verdict}" for verdict, count in counts.items() if count]
+    more = ", ".join(filter(None, shares))
+    return f"{words} tuned for {measured['threshold_target']}" + (f" ({more})" if more else "")
+
+
+def _silence(least: float | None, measured: Mapping[str, Any]) -> str:
+    ((what, share),) = measured["asked"].items()
+    asked = f"for a {what} of {share:g}"
+    if least is None:
+        return f"no answer at all: no confidence is high enough {asked}"
+    wrong = ""
+    if measured["risk"] is not None:
+        wrong = f", {measured['risk']:.1%} of them wrong"
+    if measured["bound"] is not None:
+        wrong += f" (90 % sure: at most {measured['bound']:.1%})"
+    return (
+        f"no answer below a confidence of {least:.3f} {asked} "
+        f"({measured['coverage']:.0%} answered{wrong}, AURC {measured['aurc']:.3f})"
+    )

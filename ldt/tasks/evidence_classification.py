@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -12,15 +12,15 @@ from ldt.benchmarks import contractnli
 from ldt.benchmarks.contractnli import LABELS
 from ldt.data.features import Feature
 from ldt.data.labels import SINGLE, LabelReader
-from ldt.data.options import Names
+from ldt.data.options import DataSection, Names
 from ldt.data.sentences import Span
 from ldt.errors import DataError, listed
 from ldt.io.records import Example, field, text
 from ldt.metrics import baseline, classification
 from ldt.metrics.baseline import Baselines
 from ldt.tasks.base import (
-    Outputs,
     PublishedLayout,
+    Scores,
     TaskAnswers,
     TaskInputs,
     TaskReads,
@@ -43,9 +43,6 @@ from ldt.tasks.questions import (
     spans_of,
     with_evidence,
 )
-
-if TYPE_CHECKING:
-    from ldt.data.options import DataSection
 
 
 class EvidenceClassification(QuestionTask, ByPlaces):
@@ -81,6 +78,7 @@ class EvidenceClassification(QuestionTask, ByPlaces):
     )
     inputs: ClassVar[TaskInputs] = replace(
         QuestionTask.inputs,
+        head="LdtForEvidenceClassification",
         roles=(*QuestionTask.inputs.roles, "passages"),
         markers=("[SPAN]",),
         extras=(*QuestionTask.inputs.extras, "passages", "spans", "about"),
@@ -106,22 +104,16 @@ class EvidenceClassification(QuestionTask, ByPlaces):
     weights: dict[Literal["class", "passages"], Weight] = {}
     threshold: float = Field(0.5, ge=0, le=1)
 
-    def head(self) -> type:
-        from ldt.model import LdtForEvidenceClassification
-
-        return LdtForEvidenceClassification
-
-    def classes(self, example: Example, data: "DataSection") -> str | list[str] | None:
+    def classes(self, example: Example, data: DataSection) -> str | list[str] | None:
         """Return the class."""
         reader = self._reader(data)
         return reader.classes(reader.raw(example), example.where)
 
-    def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
+    def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
         """Return id2label, label2id, num_labels, evidence_weights and passage_loss.
 
         Raises:
-            DataError: no examples, a field that is missing or wrong, a label that is not in
-                ``labels``, or the same label everywhere.
+            DataError: no examples, a label that is not in ``labels``, or the same label everywhere.
         """
         source, seen = training_set(data), Counter[str]()
         for example in not_empty(self, examples, source):
@@ -132,55 +124,37 @@ class EvidenceClassification(QuestionTask, ByPlaces):
                 f"{next(iter(seen))!r}"
             )
         names = self.labels or (LABELS if seen.keys() <= set(LABELS) else sorted(seen))
-        return {
-            **named_labels(names),
-            "evidence_weights": self.weights,
-            "passage_loss": "each",
-        }
+        weights = {"evidence_weights": self.weights, "passage_loss": "each"}
+        return {**named_labels(names), **weights}
 
     def meaning(self, config) -> str:
-        """The classes of a hypothesis, in their order."""
         names = listed(names_of(config), 5)
         return f"labels: one class a hypothesis, in the order {names} (task.labels names another)"
 
-    def marks(self, example: Example, data: "DataSection") -> list[tuple[Span, str]]:
+    def marks(self, example: Example, data: DataSection) -> list[tuple[Span, str]]:
         """Return the spans, with one marker for all."""
         return [(span, self.inputs.markers[0]) for span in self._spans(example, data)]
 
-    def right(self, example: Example, data: "DataSection", config, context: str) -> RightAnswer:
-        """The class and the evidence."""
+    def right(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
         gold = self.gold(example, data, config)
         number, evidence = names_of(config).index(gold["label"]), gold["evidence"]
         return RightAnswer(passages=evidence, label=class_with_evidence(number, evidence))
 
-    def about(self, example: Example, data: "DataSection") -> dict[str, Any]:
+    def about(self, example: Example, data: DataSection) -> dict[str, Any]:
         """Return the ``spans`` [spans, 2], and what the answer is to name of the example."""
         named = {"hypothesis": question_of(self, example, data, "hypothesis")}
         places = np.array(self._spans(example, data), np.int32).reshape(-1, 2)
         return {"spans": places, "about": named | self._named(example, data)}
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Number of inputs with evidence, and of those whose class is not learnt."""
-        features = list(features)
-        lines, unknown = [with_evidence(features)], sum(each["labels"] < 0 for each in features)
-        if unknown:
-            lines.append(
-                f"inputs without the evidence of their document: {unknown:,}; their class is not "
-                "learnt"
-            )
-        return lines
+        """Number of inputs with evidence."""
+        return [with_evidence(features)]
 
-    def gold(self, example: Example, data: "DataSection", config) -> dict[str, Any]:
-        """Return label, evidence, the number of ``spans``, and key and document, or None.
-
-        Raises:
-            DataError: a field is missing or of another form, or the model has no such label.
-        """
+    def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
+        """Return label, evidence, the number of ``spans``, and key and document, or None."""
         return self._gold(example, data, () if config is None else names_of(config))
 
-    def decode(
-        self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
-    ) -> dict:
+    def decode(self, outputs, config, example, features) -> dict:
         """Return the answer and the flags.
 
         ``label`` and ``scores``, the probability of each class; ``evidence``, the spans above the
@@ -203,16 +177,12 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         }
         return answer | features[0]["about"] | features[0]["flags"]
 
-    def places(
-        self, answer: dict, example: Example, data: "DataSection"
-    ) -> list[tuple[int, float]]:
+    def places(self, answer, example, data) -> list[tuple[int, float]]:
         """Return the beginnings of all spans, with the probability of each."""
         starts = [start for start, _ in self._spans(example, data)]
         return list(zip(starts, answer["span_probs"], strict=True))
 
-    def measure(
-        self, answers: Sequence[dict], golds: Sequence[Any], config
-    ) -> tuple[dict[str, float], list[dict]]:
+    def measure(self, answers, golds, config) -> Scores:
         """Return figures with the names of ContractNLI, from 0 to 100, and a row per class.
 
         Where all hypotheses have a key and a document and the classes are those of ContractNLI,
@@ -230,7 +200,7 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         figures = {f"class.{name}": metrics[name] for name in ("accuracy", "macro_f1")}
         return figures | contractnli.evidence_map(golds, answers), rows
 
-    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
+    def baseline(self, trained, golds, config) -> Baselines:
         """Return what the most frequent class has, of each hypothesis where they have keys, with
         all spans alike."""
         usual = baseline.commonest([gold["label"]] for gold in trained)
@@ -250,10 +220,10 @@ class EvidenceClassification(QuestionTask, ByPlaces):
             what = "always the commonest class of a hypothesis"
         return baseline.best({what: metrics})
 
-    def _reader(self, data: "DataSection") -> LabelReader:
+    def _reader(self, data: DataSection) -> LabelReader:
         return LabelReader(data.label, data.label_separator, self.labels)
 
-    def _gold(self, example: Example, data: "DataSection", names: Sequence[str]) -> dict[str, Any]:
+    def _gold(self, example: Example, data: DataSection, names: Sequence[str]) -> dict[str, Any]:
         """The right answer; with names its label must be one of them."""
         label = self._reader(data).gold(example, SINGLE)
         if names and label not in names:
@@ -264,14 +234,14 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         named = {"key": None, "document": None} | self._named(example, data)
         return {"label": label, "evidence": numbers, "spans": spans} | named
 
-    def _named(self, example: Example, data: "DataSection") -> dict[str, Any]:
+    def _named(self, example: Example, data: DataSection) -> dict[str, Any]:
         """Key and document, as far as the example has them."""
         paths = {name: path_of(self, name, data) for name in ("key", "document")}
         return {
             name: field(example, path) for name, path in paths.items() if path in example.fields
         }
 
-    def _spans(self, example: Example, data: "DataSection") -> list[Span]:
+    def _spans(self, example: Example, data: DataSection) -> list[Span]:
         """The characters of each span."""
         path, length = path_of(self, "spans", data), len(text(example, path_of(self, "text", data)))
         return spans_of(field(example, path), length, f"{example.where}: field {path!r}")

@@ -3,18 +3,14 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from ldt.data.features import Feature
 from ldt.data.sentences import Span, Unit
-from ldt.io.records import Example
 from ldt.metrics.numbers import logsumexp, softmax
 from ldt.tasks.base import Task
-
-if TYPE_CHECKING:
-    from ldt.data.options import DataSection
 
 
 class Merge(NamedTuple):
@@ -111,9 +107,7 @@ class Explained(Task):
     """A task whose answers rest on passages of the document: `ByLogits` or `ByPlaces`."""
 
     @abstractmethod
-    def reading(
-        self, example: Example, tokenizer, data: "DataSection", unit: Unit = "sentence"
-    ) -> Reading:
+    def reading(self, example, tokenizer, data, unit: Unit = "sentence") -> Reading:
         """The document as `encode` reads it, in passages."""
 
 
@@ -121,9 +115,7 @@ class ByLogits(Explained):
     """A task whose answers are decided by logits, of which a gradient names the passages."""
 
     @abstractmethod
-    def targets(
-        self, answer: dict, config, features: Sequence[Feature], labels: Sequence[str] = ()
-    ) -> list[Target]:
+    def targets(self, answer, config, features, labels=()) -> list[Target]:
         """Return the logits that decided an answer, or those of ``labels``."""
 
 
@@ -133,7 +125,5 @@ class ByPlaces(Explained):
     chunked: ClassVar[bool] = True  # one chunk alone has an answer too
 
     @abstractmethod
-    def places(
-        self, answer: dict, example: Example, data: "DataSection"
-    ) -> list[tuple[int, float]]:
+    def places(self, answer, example, data) -> list[tuple[int, float]]:
         """Return where in the document's text an answer stands: (character, score) of each."""

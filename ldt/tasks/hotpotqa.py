@@ -4,44 +4,43 @@ Input: <s> [question] question [/question]
        (<t> title </t> (sentence [/sent])* [/par])*  yes no null </s>
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from ldt.benchmarks import hotpotqa
 from ldt.data.features import Feature, Segment, cut_off, ends, join
-from ldt.data.options import Length
+from ldt.data.options import DataSection, Length
 from ldt.data.tokenization import marker_ids, tokenize, tokenize_inside
 from ldt.errors import DataError
-from ldt.io.records import Example, field, kind, text
+from ldt.io.records import Example, field, text
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.numbers import logistic, logsumexp, softmax
-from ldt.metrics.result import mean
 from ldt.tasks.base import (
     NO_LABEL,
     Fault,
     Outputs,
     PublishedLayout,
+    Scores,
     Task,
     TaskAnswers,
     TaskInputs,
     TaskReads,
     best_constant,
+    grouped,
     named_labels,
     path_of,
     question_of,
 )
+from ldt.tasks.questions import Weight
 from ldt.tasks.text import aligned, mentions, real_tokens
 
-if TYPE_CHECKING:
-    from ldt.data.options import DataSection
-
 TYPES = ("span", "yes", "no")  # of answers, in the order of the head
-WEIGHTS = ("span", "class", "passages", "sentences")
 OPTIONS = " yes no null"  # behind the last paragraph, as the authors have it
 PARAGRAPHS = 2  # that an answer's evidence is from, in this data set always
 
@@ -114,6 +113,7 @@ class HotpotQA(Task):
     )
     inputs: ClassVar[TaskInputs] = replace(
         Task.inputs,
+        head="LdtForEvidenceAnswering",
         roles=(
             *("cls", "question", "titles", "sentences"),
             *("document", "paragraphs", "options", "sep"),
@@ -143,48 +143,27 @@ class HotpotQA(Task):
 
     name: Literal["hotpotqa"] = "hotpotqa"
     global_attention: list[str] = ["cls", "question", "titles", "sentences"]
-    weights: dict[str, float] = {}
+    weights: dict[Literal["span", "class", "passages", "sentences"], Weight] = {}
     threshold: float = Field(0.5, ge=0, le=1)
     max_answer: Length = 30
 
-    @field_validator("weights")
-    @classmethod
-    def _known(cls, weights):
-        for name, weight in weights.items():
-            if name not in WEIGHTS:
-                raise ValueError(f"no loss {name!r}; there are {', '.join(WEIGHTS)}")
-            if weight < 0:
-                raise ValueError(f"{name}: must not be below 0, got {weight}")
-        return weights
-
-    def head(self) -> type:
-        from ldt.model import LdtForEvidenceAnswering
-
-        return LdtForEvidenceAnswering
-
-    def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
-        """Return id2label, label2id, num_labels, evidence_weights and passage_loss.
-
-        Raises:
-            DataError: no examples, or one without answer or supporting facts.
-        """
+    def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
+        """Return id2label, label2id, num_labels, evidence_weights and passage_loss."""
         super().learn(examples, data)
         return {**named_labels(TYPES), "evidence_weights": self.weights, "passage_loss": "each"}
 
-    def faults(self, example: Example, data: "DataSection") -> Iterator[Fault]:
+    def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
         """Yield an answer that no sentence mentions, and evidence that is not there."""
         answer, facts = self.gold(example, data, None).values()
         context = read_context(example, path_of(self, "context", data))
-        there = {(title, place) for title, sentences in context for place in range(len(sentences))}
+        there = _sentences(context)
         sentences_read = "\n".join(sentence for _, sentences in context for sentence in sentences)
         if answer not in TYPES[1:] and not mentions(sentences_read, [answer]):
             yield Fault("answer_not_mentioned", f"no mention of {answer[:60]!r}")
         for title, place in sorted(facts - there):
             yield Fault("answer_not_in_context", f"no sentence {place} of {title[:60]!r}, a fact")
 
-    def encode(
-        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
-    ) -> list[Feature]:
+    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
         """Return a feature per input.
 
         ``passage_positions`` are the <t> of the ``paragraphs`` [paragraphs], by their places in
@@ -192,9 +171,6 @@ class HotpotQA(Task):
         of the paragraph, place in it, first token, number of tokens. ``offsets`` [tokens, 2] are
         characters of the sentence that a token is of. The first feature has the ``context``, and
         with labels how many supporting facts (``lost``) and answers (``unfound``) are not in it.
-
-        Raises:
-            DataError: an empty question, one that leaves no room, or no sentences.
         """
         question = question_of(self, example, data)
         context = read_context(example, path_of(self, "context", data))
@@ -207,13 +183,13 @@ class HotpotQA(Task):
         room = max_length - around
         if room < LEAST:
             raise DataError(
-                f"{example.where}: the question has {len(question_ids) - 2:,} tokens and leaves "
-                f"{max(room, 0):,} of {max_length:,} for the paragraphs; a larger data.max_length "
-                "would do (ldt convert SOURCE --max-length N makes a longer model)"
+                f"{example.where}: the question leaves {max(room, 0):,} of {max_length:,} tokens "
+                "for the paragraphs; a larger data.max_length would do (ldt convert SOURCE "
+                "--max-length N makes a longer model)"
             )
         read = tokenized(context, tokenizer)
         length = around + sum(paragraph.size for paragraph in read)
-        chunks, flags = grouped(read, room, example, data)
+        chunks, flags = in_inputs(read, room, example, data)
         shared = {"document": 0, "tokens": length, "flags": flags}
         features = [self._feature(head, chunk, tail, marks) | shared for chunk in chunks]
         features[0]["context"] = context
@@ -223,26 +199,17 @@ class HotpotQA(Task):
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Numbers of answers and supporting facts that training cannot learn from."""
-        lost = unfound = 0
+        counts = Counter[str]()
         for feature in features:
-            lost += feature.get("lost", 0)
-            unfound += feature.get("unfound", 0)
-        lines = []
-        if unfound:
-            lines.append(
-                f"answers that no supporting sentence mentions: {unfound:,}; their evidence is "
-                "learnt, their place is not"
-            )
-        if lost:
-            lines.append(f"supporting facts that are not in their context: {lost:,}")
-        return lines
+            counts.update({key: feature.get(key, 0) for key in ("lost", "unfound")})
+        lines = {
+            "unfound": "answers that no supporting sentence mentions, learnt by their evidence",
+            "lost": "supporting facts that are not in their context",
+        }
+        return [f"{line}: {counts[key]:,}" for key, line in lines.items() if counts[key]]
 
-    def gold(self, example: Example, data: "DataSection", config) -> dict[str, Any]:
-        """Return ``answer`` and ``facts``, a set of (title, number of a sentence).
-
-        Raises:
-            DataError: a field is missing or of another form.
-        """
+    def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
+        """Return ``answer`` and ``facts``, a set of (title, number of a sentence)."""
         path, facts = path_of(self, "supporting_facts", data), set()
         listed = field(example, path)
         for fact in listed if isinstance(listed, list) else [listed]:
@@ -256,9 +223,7 @@ class HotpotQA(Task):
                     )
         return {"answer": text(example, path_of(self, "answer", data)), "facts": facts}
 
-    def decode(
-        self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
-    ) -> dict:
+    def decode(self, outputs, config, example, features) -> dict:
         """Return the answer, its evidence and the flags.
 
         ``answer``, ``type`` (span, yes or no) and ``score``, the probability of the type, of a span
@@ -280,31 +245,22 @@ class HotpotQA(Task):
         answer["fact_scores"] = [score for _, score in rows]
         return answer | features[0]["flags"]
 
-    def measure(
-        self, answers: Sequence[dict], golds: Sequence[dict], config
-    ) -> tuple[dict[str, float], list[dict]]:
+    def measure(self, answers, golds, config) -> Scores:
         """Return em and f1 of the answer, of the facts (sp_) and of both together (joint_), from 0
         to 100, and rows of the kinds of answers.
         """
-        groups: dict[str, list[dict[str, float]]] = {name: [] for name in TYPES}
         scores = []
         for answer, gold in zip(answers, golds, strict=True):
             values = hotpotqa.score(gold, answer)
-            scores.append({name: values[name] for name in hotpotqa.SHOWN})
-            groups[TYPES[_type(gold["answer"])]].append(scores[-1])
-        rows = [
-            {"type": name, "questions": len(members), **mean(members)}
-            for name, members in groups.items()
-            if members
-        ]
-        return mean(scores), rows
+            shown = {name: values[name] for name in hotpotqa.SHOWN}
+            scores.append((TYPES[_type(gold["answer"])], shown))
+        return grouped("type", scores, TYPES, "questions")
 
-    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
+    def baseline(self, trained, golds, config) -> Baselines:
         """Return what the most frequent answer has, without facts."""
         usual = baseline.commonest([gold["answer"]] for gold in trained)
-        return best_constant(
-            self, {baseline.quoted(usual): {"answer": usual, "supporting_facts": []}}, golds, config
-        )
+        answer = {"answer": usual, "supporting_facts": []}
+        return best_constant(self, {baseline.quoted(usual): answer}, golds, config)
 
     def _feature(
         self, head: list[Segment], chunk: list[Paragraph], tail: list[Segment], marks: list[int]
@@ -359,8 +315,7 @@ class HotpotQA(Task):
             feature["end_positions"] = [end for _, end in spans] or [NO_LABEL]
             if spans:
                 feature["answer_tokens"] = min(end - start + 1 for start, end in spans)
-        there = {(title, place) for title, sentences in context for place in range(len(sentences))}
-        features[0]["lost"] = len(gold["facts"] - there)
+        features[0]["lost"] = len(gold["facts"] - _sentences(context))
         features[0]["unfound"] = int(TYPES[answer_type] == "span" and not mentioned)
 
     def _evidence(
@@ -427,6 +382,11 @@ class HotpotQA(Task):
         }
 
 
+def _sentences(context: list[tuple[str, list[str]]]) -> set[tuple[str, int]]:
+    """Title and number of each sentence, as supporting facts name it."""
+    return {(title, place) for title, listed in context for place in range(len(listed))}
+
+
 def _type(answer: str) -> int:
     word = answer.strip().lower()
     return TYPES.index(word) if word in TYPES[1:] else 0
@@ -439,15 +399,13 @@ def read_context(example: Example, path: str) -> list[tuple[str, list[str]]]:
         DataError: there is no such field, something else in it, or not a word in any sentence.
     """
     listed, context = field(example, path), []
-    if not isinstance(listed, list):
-        raise DataError(f"{example.where}: field {path!r} is {kind(listed)}, expected a list")
-    for paragraph in listed:
+    for paragraph in listed if isinstance(listed, list) else [listed]:
         match paragraph:
             case [str(title), list(sentences)] if all(isinstance(text, str) for text in sentences):
                 context.append((title, sentences))
             case _:
                 raise DataError(
-                    f"{example.where}: field {path!r}: {str(paragraph)[:60]}, expected "
+                    f"{example.where}: field {path!r}: {str(paragraph)[:60]}, expected a list of "
                     "[title, list of sentences]"
                 )
     if not any(text.strip() for _, sentences in context for text in sentences):
@@ -467,17 +425,12 @@ def tokenized(context: list[tuple[str, list[str]]], tokenizer) -> list[Paragraph
     ]
 
 
-def grouped(
-    paragraphs: list[Paragraph], room: int, example: Example, data: "DataSection"
+def in_inputs(
+    paragraphs: list[Paragraph], room: int, example: Example, data: DataSection
 ) -> tuple[list[list[Paragraph]], dict[str, Any]]:
     """Return the paragraphs of each input, whole and in order, and flags for the answer.
 
-    A paragraph that is too long alone is changed: it loses its end.
-
-    Args:
-        room: tokens of an input, at least `LEAST`.
-        example: for messages.
-        data: its overflow and max_windows.
+    A paragraph that is too long alone, with ``room`` tokens, at least `LEAST`, loses its end.
 
     Raises:
         DataError: they do not fit one input, and ``data.overflow`` is "error".

@@ -3,10 +3,11 @@
 Input: <s> question </s> document </s>, with a marker in front of each passage that may be named.
 """
 
+import operator
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -14,6 +15,7 @@ from pydantic import Field
 from ldt.benchmarks import nq, passage_qa, tydiqa
 from ldt.benchmarks.passage_qa import Annotation, PassageAnswer, PassageGold
 from ldt.data.features import Feature
+from ldt.data.options import DataSection
 from ldt.data.sentences import Span
 from ldt.errors import DataError, shown
 from ldt.io.records import Example, field, text
@@ -23,6 +25,7 @@ from ldt.metrics.numbers import logsumexp
 from ldt.tasks.base import (
     Outputs,
     PublishedLayout,
+    Scores,
     TaskAnswers,
     TaskInputs,
     TaskReads,
@@ -40,23 +43,12 @@ from ldt.tasks.questions import (
     thinned,
 )
 
-if TYPE_CHECKING:
-    from ldt.data.options import DataSection
-
 TYPES = ("none", "passage", "span", "yes", "no")  # of answers, in the order of the head
 NONE, PASSAGE, SPAN, YES, NO = range(len(TYPES))
 MARKERS = {"paragraph": "[paragraph]", "table": "[table]", "list": "[list]"}
 PASSAGE_MARKER = "[passage]"
 # What the writer of a layout needs beside an answer, of documents that are read in it.
 OFFSETS = {"nq": nq.offsets, "tydiqa": tydiqa.offsets}
-
-
-class _Chosen(NamedTuple):
-    """A passage, its score, and the input in which it has it."""
-
-    number: int | None
-    score: float
-    chunk: int
 
 
 class PassageQA(SpanTask):
@@ -99,6 +91,7 @@ class PassageQA(SpanTask):
     )
     inputs: ClassVar[TaskInputs] = replace(
         SpanTask.inputs,
+        head="LdtForPassageAnswering",
         roles=(*SpanTask.inputs.roles, "passages"),
         markers=(*MARKERS.values(), PASSAGE_MARKER),
         extras=(*SpanTask.inputs.extras, "passages", "candidates", "layout"),
@@ -125,17 +118,8 @@ class PassageQA(SpanTask):
     global_attention: list[str] = ["cls", "question", "passages"]
     null_windows: Annotated[float, Field(ge=0, le=1)] = 1.0
 
-    def head(self) -> type:
-        from ldt.model import LdtForPassageAnswering
-
-        return LdtForPassageAnswering
-
-    def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
-        """Return id2label, label2id and num_labels, how passages are learnt, and no thresholds.
-
-        Raises:
-            DataError: no examples, or one whose annotations cannot be read.
-        """
+    def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
+        """Return id2label, label2id and num_labels, how passages are learnt, and no thresholds."""
         super().learn(examples, data)
         changes = {"passage_loss": "one", "evidence_weights": {}, "answer_thresholds": {}}
         return named_labels(TYPES) | changes
@@ -148,12 +132,12 @@ class PassageQA(SpanTask):
         features[0]["candidates"] = np.array(places, np.int32).reshape(-1, 2)
         return features
 
-    def marks(self, example: Example, data: "DataSection") -> list[tuple[Span, str]]:
+    def marks(self, example: Example, data: DataSection) -> list[tuple[Span, str]]:
         """Return the candidates, each with the marker of its type."""
         candidates = self._candidates(example, data)
         return [(span, MARKERS.get(str(name), PASSAGE_MARKER)) for name, span in candidates]
 
-    def right(self, example: Example, data: "DataSection", config, context: str) -> RightAnswer:
+    def right(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
         """The answers of all annotations together; spans of no passage are right too."""
         annotations = self._annotations(example, data)
         has_passage, has_span = passage_qa.right_of(annotations)
@@ -171,8 +155,7 @@ class PassageQA(SpanTask):
         right = {passage for passage, _, _ in annotations if passage is not None}
         return RightAnswer([*spans] if has_span else [], CLS, right, kind)
 
-    def about(self, example: Example, data: "DataSection") -> dict[str, Any]:
-        """Return the ``layout`` whose writer needs more than the answer."""
+    def about(self, example: Example, data: DataSection) -> dict[str, Any]:
         return {"layout": data.format if data.format in OFFSETS else None}
 
     def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
@@ -188,12 +171,8 @@ class PassageQA(SpanTask):
         there = ", ".join(f"{name} {counts[name]:,}" for name in TYPES if counts[name])
         return [f"inputs by type of answer: {there}"]
 
-    def gold(self, example: Example, data: "DataSection", config) -> PassageGold:
-        """Return what the annotations say, spans in the unit in which the metric counts.
-
-        Raises:
-            DataError: a field is missing or of another form.
-        """
+    def gold(self, example: Example, data: DataSection, config) -> PassageGold:
+        """Return what the annotations say, spans in the unit in which the metric counts."""
         annotations: list[Annotation] = []
         for number, (passage, spans, yes_no) in enumerate(self._annotations(example, data)):
             if data.format == "nq":
@@ -208,9 +187,7 @@ class PassageQA(SpanTask):
         language = example.fields["language"] if data.format == "tydiqa" else None
         return PassageGold(tuple(annotations), first, language)
 
-    def decode(
-        self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
-    ) -> dict:
+    def decode(self, outputs, config, example, features) -> dict:
         """Return the passage and the answer with their scores, and the flags.
 
         ``passage``, number of a candidate; ``answer``, text, with ``start`` and ``end``, its
@@ -220,8 +197,14 @@ class PassageQA(SpanTask):
         its writer needs, and their ``language``.
         """
         context, layout = features[0]["context"], features[0]["layout"]
-        chosen = self._passage(outputs, features)
-        spans = self._inside(outputs, features, chosen.number)
+        passages = (
+            (float(score), int(number), chunk)
+            for chunk, (output, feature) in enumerate(zip(outputs, features, strict=True))
+            for score, number in zip(output["passage_logits"], feature["passages"], strict=False)
+        )
+        first = operator.itemgetter(0)
+        passage_score, passage, chunk = max(passages, key=first, default=(0.0, None, 0))
+        spans = self._inside(outputs, features, passage)
         if layout == "nq":  # whose spans are of whole words
             spans = [
                 each._replace(span=nq.whole_words(example.fields, each.span)) for each in spans
@@ -229,16 +212,16 @@ class PassageQA(SpanTask):
         answer = self.answer(spans, context)
         score = answer.pop("score") or 0.0
         span = spans[0].span if spans else None
-        types = np.asarray(outputs[chosen.chunk]["logits"], np.float64)
+        types = np.asarray(outputs[chunk]["logits"], np.float64)
         yes_no = None
         if types[[YES, NO]].max() > types[SPAN]:
             number = YES if types[YES] >= types[NO] else NO
             yes_no, score = TYPES[number], float(types[number] - logsumexp(types[: PASSAGE + 1]))
             answer |= {"answer": yes_no, "start": None, "end": None}
         answer |= {
-            **{"passage": chosen.number, "passage_score": chosen.score},
+            **{"passage": passage, "passage_score": passage_score},
             **{"span_score": score, "yes_no": yes_no},
-            **{"best_passage": chosen.number, "best": answer["answer"]},
+            **{"best_passage": passage, "best": answer["answer"]},
             **{"best_start": answer["start"], "best_end": answer["end"]},
         }
         refused: dict[str, dict[str, Any]] = {
@@ -249,37 +232,20 @@ class PassageQA(SpanTask):
             if answer[f"{part}_score"] < config.answer_thresholds.get(part, -np.inf):
                 answer |= nothing
         if layout:
-            answer["offsets"] = OFFSETS[layout](example.fields, chosen.number, span)
+            answer["offsets"] = OFFSETS[layout](example.fields, passage, span)
         if layout == "tydiqa":
             answer["language"] = example.fields["language"]
         return answer | features[0]["flags"]
 
-    def measure(
-        self, answers: Sequence[dict], golds: Sequence[PassageGold], config
-    ) -> tuple[dict[str, float], list[dict]]:
-        """Return the figures and rows of `ldt.benchmarks.passage_qa.measure`."""
+    def measure(self, answers, golds, config) -> Scores:
         return passage_qa.measure(golds, list(map(passage_qa.answer_of, answers)))
 
-    def baseline(
-        self, trained: Sequence[PassageGold], golds: Sequence[PassageGold], config
-    ) -> Baselines:
+    def baseline(self, trained, golds, config) -> Baselines:
         """Return what the first paragraph, or else the first passage, has as the passage."""
         first = [PassageAnswer(gold.first) for gold in golds]
         metrics, _ = passage_qa.measure(golds, first)
         figures = {name: metrics[name] for name in ("f1", "passage_f1")}
         return baseline.best({"always the first paragraph": figures})
-
-    def _passage(self, outputs: Sequence[Outputs], features: Sequence[Feature]) -> _Chosen:
-        """The passage of the highest score; without any, none of that of none."""
-        best = _Chosen(None, 0.0, 0)
-        for chunk, (output, feature) in enumerate(zip(outputs, features, strict=True)):
-            numbers = feature["passages"]
-            scores = np.asarray(output["passage_logits"], np.float64)[: len(numbers)]
-            if len(numbers):
-                place = int(scores.argmax())
-                if best.number is None or scores[place] > best.score:
-                    best = _Chosen(int(numbers[place]), float(scores[place]), chunk)
-        return best
 
     def _inside(
         self, outputs: Sequence[Outputs], features: Sequence[Feature], passage: int | None
@@ -299,20 +265,19 @@ class PassageQA(SpanTask):
             parts.append(part | {"context": feature["context"]})
         return self.best(scores, parts) or self.best(scores, features)
 
-    def _candidates(self, example: Example, data: "DataSection") -> list[tuple[str | None, Span]]:
+    def _candidates(self, example: Example, data: DataSection) -> list[tuple[str | None, Span]]:
         """The type and the characters of each candidate."""
         path = path_of(self, "candidates", data)
         length = len(text(example, path_of(self, "context", data)))
-        items, where = _listed(example, path), f"{example.where}: {path}"
-        for number, item in enumerate(items):
-            if not isinstance(item, dict):
-                raise DataError(
-                    f"{where} {number:,}: {shown(item)}, expected an object with start and end"
-                )
-        spans = spans_of([[item.get("start"), item.get("end")] for item in items], length, where)
+        items = _listed(example, path)
+        places = [[x.get("start"), x.get("end")] if isinstance(x, dict) else x for x in items]
+        where = f"{example.where}: {path}"
+        if not all(isinstance(item, dict) for item in items):
+            raise DataError(f"{where}: {shown(places[0])}, expected objects with start and end")
+        spans = spans_of(places, length, where)
         return [(item.get("type"), span) for item, span in zip(items, spans, strict=True)]
 
-    def _annotations(self, example: Example, data: "DataSection") -> list[Annotation]:
+    def _annotations(self, example: Example, data: DataSection) -> list[Annotation]:
         """Annotations with spans in characters."""
         path = path_of(self, "annotations", data)
         length = len(text(example, path_of(self, "context", data)))
@@ -320,19 +285,16 @@ class PassageQA(SpanTask):
         for number, item in enumerate(_listed(example, path)):
             where = f"{example.where}: {path} {number:,}"
             match item:
-                case {"passage": int() | None as passage, "spans": list() as spans}:
-                    yes_no = item.get("yes_no")
+                case {"passage": int() | None as passage, "spans": list() as spans} if passage in (
+                    None,
+                    *range(candidates),
+                ) and (yes_no := item.get("yes_no")) in ("yes", "no", None):
+                    annotations.append((passage, spans_of(spans, length, where), yes_no))
                 case _:
                     raise DataError(
-                        f"{where}: expected passage, spans and yes_no, got {shown(item)}"
+                        f"{where}: {shown(item)}, expected passage, null or the number of one of "
+                        f"{candidates:,} candidates from 0 on, spans, and yes_no, yes, no or null"
                     )
-            if passage is not None and not 0 <= passage < candidates:
-                raise DataError(
-                    f"{where}: passage is {passage:,}, of {candidates:,} candidates, from 0 on"
-                )
-            if yes_no not in ("yes", "no", None):
-                raise DataError(f"{where}: yes_no is {shown(yes_no)}, expected yes, no or null")
-            annotations.append((passage, spans_of(spans, length, where), yes_no))
         if not annotations:
             raise DataError(f"{example.where}: {path}: none, a question has at least one")
         return annotations

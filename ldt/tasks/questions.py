@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
-from ldt.data.features import Feature, Segment, ends, fit, join
-from ldt.data.options import Count, Length
+from ldt.data.features import Feature, Segment, ends
+from ldt.data.options import Count, DataSection, Length
 from ldt.data.sentences import UNITS, Span, Unit
 from ldt.data.tokenization import marker_ids, tokenize, tokenize_inside
 from ldt.errors import DataError, shown
@@ -34,15 +34,13 @@ from ldt.tasks.base import (
     TaskAnswers,
     TaskInputs,
     TaskReads,
+    in_chunks,
     path_of,
     question_of,
     strata_of,
 )
 from ldt.tasks.explained import Reading
 from ldt.tasks.text import aligned, real_tokens, with_marks
-
-if TYPE_CHECKING:
-    from ldt.data.options import DataSection
 
 Weight = Annotated[float, Field(ge=0)]  # of a loss
 CLS = 0  # where an input without the answer points to
@@ -104,17 +102,17 @@ class QuestionTask(Task):
     global_attention: list[str] = ["cls", "question"]
     max_question: Length | None = None
 
-    def source(self, example: Example, data: "DataSection") -> str | Path:
+    def source(self, example: Example, data: DataSection) -> str | Path:
         """The document's text, or the path of its file."""
         return text(example, path_of(self, self.reads.document, data))
 
-    def marks(self, example: Example, data: "DataSection") -> Sequence[tuple[Span, str]] | None:
+    def marks(self, example: Example, data: DataSection) -> Sequence[tuple[Span, str]] | None:
         """The characters of each passage of the document, and the marker in front of it; None of
         tasks without."""
         return None
 
     @abstractmethod
-    def right(self, example: Example, data: "DataSection", config, context: str) -> RightAnswer:
+    def right(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
         """The right answer in the form that features are labelled by.
 
         Args:
@@ -122,36 +120,24 @@ class QuestionTask(Task):
             context: the document's text.
         """
 
-    def about(self, example: Example, data: "DataSection") -> Mapping[str, Any]:
+    def about(self, example: Example, data: DataSection) -> Mapping[str, Any]:
         """Further keys of all features."""
         return {}
 
-    def parts(self, example: Example, data: "DataSection") -> tuple[str, str]:
-        """The document as it is read, and the question."""
+    def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
         asked = question_of(self, example, data, self.reads.asked[0])
         return context_of(self.source(example, data)), asked
 
-    def groups(self, example: Example, data: "DataSection") -> SplitGroups:
+    def groups(self, example: Example, data: DataSection) -> SplitGroups:
         """The document: questions on one are not parted."""
         return SplitGroups(self.source(example, data), strata_of(self, example, data))
 
-    def reading(
-        self, example: Example, tokenizer, data: "DataSection", unit: Unit = "sentence"
-    ) -> Reading:
-        """The document, whose passages are its sentences or paragraphs."""
+    def reading(self, example, tokenizer, data, unit: Unit = "sentence") -> Reading:
         context = context_of(self.source(example, data))
         offsets = self._document(context, self.marks(example, data), tokenizer).offsets
         return Reading(context, offsets, UNITS[unit](context))
 
-    def encode(
-        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
-    ) -> list[Feature]:
-        """A feature per chunk.
-
-        Raises:
-            DataError: a field is missing or of another form, the question is empty or leaves no
-                room for the document.
-        """
+    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
         source, marks = self.source(example, data), self.marks(example, data)
         try:
             context = context_of(source)
@@ -163,32 +149,21 @@ class QuestionTask(Task):
         flags = {}
         if self.max_question is not None and len(asked) > self.max_question:
             asked, flags = asked[: self.max_question], {"question_cut": True}
-        first = len(asked) + 2
-        room = max_length - first - 1
-        if room <= data.stride:
-            raise DataError(
-                f"{example.where}: the question has {len(asked):,} tokens and leaves {room:,} of "
-                f"{max_length:,} for the document, windows share {data.stride:,}; a smaller "
-                "task.max_question cuts it"
-            )
         document = self._document(context, marks, tokenizer)
-        parted = document.parted if marks else None
-        chunks, cut = fit(len(document.ids), room, example, data, context, parted)
         cls, sep = ends(tokenizer)
-        head = [cls, Segment("question", asked), sep]
-        shared = {"document": 0, "flags": flags | cut, "tokens": first + len(document.ids) + 1}
-        shared |= {"context": source, "chunks": len(chunks), **self.about(example, data)}
-        features = []
-        for start, end in chunks:
-            segments = [*head, *document.segments(start, end), replace(sep, token_type=1)]
-            feature = join(segments, self.global_attention, token_types=_numbers_pairs(tokenizer))
-            feature |= {"offsets": document.offsets[start:end], "first": first}
-            feature |= {"read": (first, start, end), **shared}
+        head, tail = [cls, Segment("question", asked), sep], [replace(sep, token_type=1)]
+        parted, types = document.parted if marks else None, _numbers_pairs(tokenizer)
+        around = (head, document, tail, context, parted, types)
+        features = in_chunks(self, example, data, max_length, *around)
+        shared = {"context": source, **self.about(example, data)}
+        for feature in features:
+            first, start, end = feature["read"]
+            feature["flags"] = flags | feature["flags"]
+            feature |= {"offsets": document.offsets[start:end], "first": first, **shared}
             if marks is not None:
                 numbers, places = document.marked(start, end)
                 feature |= {"passages": numbers}
                 feature |= {"passage_positions": (places - start + first).tolist()}
-            features.append(feature)
         if right is not None:
             self.label(features, right, document)
         return features
@@ -231,7 +206,9 @@ class SpanTask(QuestionTask):
         n_best: spans in an answer line, the best ones.
     """
 
-    inputs: ClassVar[TaskInputs] = replace(QuestionTask.inputs, label_names=SPAN_LABELS, stride=128)
+    inputs: ClassVar[TaskInputs] = replace(
+        QuestionTask.inputs, head="LdtForQuestionAnswering", label_names=SPAN_LABELS, stride=128
+    )
     answers: ClassVar[TaskAnswers] = replace(
         QuestionTask.answers,
         outputs=SPAN_LOGITS,
@@ -241,11 +218,6 @@ class SpanTask(QuestionTask):
     max_answer: Length = 30
     top: Count = 20
     n_best: Count = 1
-
-    def head(self) -> type:
-        from ldt.model import LdtForQuestionAnswering
-
-        return LdtForQuestionAnswering
 
     def label(self, features: Sequence[Feature], right: RightAnswer, document: "Marked") -> None:
         """Add labels, and say of an answer that it is not learnt: no input holds it whole, or it
@@ -257,10 +229,7 @@ class SpanTask(QuestionTask):
         elif tokens > self.max_answer:
             features[0]["unlearnt"] = "answer_too_long", tokens
 
-    def places(
-        self, answer: dict, example: Example, data: "DataSection"
-    ) -> list[tuple[int, float]]:
-        """Return the beginnings of the answers, with their scores; of "" none."""
+    def places(self, answer, example, data) -> list[tuple[int, float]]:
         answers = answer.get("n_best") or [answer]
         return [(each["start"], each["score"]) for each in answers if answer["answer"]]
 
@@ -331,13 +300,8 @@ class SpanTask(QuestionTask):
 def thinned(
     answered: Sequence[bool], share: float, chosen: object, seed: int
 ) -> tuple[list[int], list[str]]:
-    """The inputs with an answer and a share of the others, drawn by the seed; and a line about it.
-
-    Args:
-        answered: True for each input that has an answer.
-        share: of those without that are trained on, from 0 on.
-        chosen: ``task.null_windows``, for the line.
-    """
+    """The inputs with an answer and a share of the others, drawn by the seed; and a line about it,
+    which has ``chosen`` as the value of ``task.null_windows``."""
     used = np.array(answered)
     without = np.flatnonzero(~used)
     used[without] = np.random.default_rng(seed).random(len(without)) < share
@@ -349,11 +313,7 @@ def thinned(
 
 
 def context_of(source: str | Path) -> str:
-    """The document of a feature, which has its text or, not to hold it in memory, its file.
-
-    Raises:
-        DataError: the file is not there any more.
-    """
+    """The document of a feature, which has its text or, not to hold it in memory, its file."""
     if isinstance(source, str):
         return source
     try:
@@ -372,19 +332,11 @@ def class_with_evidence(number: int, passages: Collection[int]) -> Callable[[Fea
 def probabilities(
     outputs: Sequence[Outputs], features: Sequence[Feature], passages: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The probabilities of the classes, and of each passage that it is evidence.
+    """The probabilities of the classes, and of each of so many passages that it is evidence.
 
     That of a passage is the mean over the chunks that have its marker, 0 where none has. Those of
     the classes are a mean over chunks, each weighted by the mean probability of its passages, so
     that a chunk with evidence says more; where no chunk has a passage, all weigh the same.
-
-    Args:
-        outputs: logits [classes] and passage_logits [passages of the chunk or more] of each chunk.
-        features: the chunks.
-        passages: of the document.
-
-    Returns:
-        [classes] and [passages] float64.
 
     Source: Koreeda and Manning 2021 (arXiv:2110.01799), their script's means over windows; there
     the weight is a mean over all tokens of a window, here over its markers.
@@ -420,32 +372,23 @@ def spans_of(listed: Any, length: int, where: str) -> list[Span]:
     Raises:
         DataError: no list, or one that is not within the text.
     """
-    if not isinstance(listed, list):
-        raise DataError(f"{where} is {shown(listed)}, expected [start, end] of each span")
-    spans = []
-    for number, span in enumerate(listed):
+    for span in listed if isinstance(listed, list) else [listed]:
         match span:
             case [int(start), int(end)] if 0 <= start <= end <= length:
-                spans.append((start, end))
+                pass
             case _:
                 raise DataError(
-                    f"{where}: span {number:,} is {span!r:.60}, expected [start, end] within the "
+                    f"{where}: {span!r:.60}, expected a list of [start, end] within the "
                     f"{length:,} characters of the text"
                 )
-    return spans
+    return [(start, end) for start, end in listed]
 
 
 def numbers_of(listed: Any, count: int, where: str, of: str) -> list[int]:
-    """Numbers of passages, from 0.
-
-    Args:
-        listed: value of a field.
-        count: passages that there are.
-        where: place of the field, for messages.
-        of: what they are numbers of.
+    """Numbers in the list of a field, each from 0 to before ``count``.
 
     Raises:
-        DataError: one that is none.
+        DataError: one is none.
     """
     for number in listed if isinstance(listed, list) else [listed]:
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:

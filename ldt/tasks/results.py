@@ -32,13 +32,8 @@ Evaluated = tuple[Result, Sequence[Any], Any]
 
 
 def score_of(task: Task, right: Any, answer: Example | None, where: str) -> dict[str, float]:
-    """Return the scores of an answer by the names of the metrics, from 0 to 1: by the scorer of the
-    task, else `Task.measure` of this document alone, in percent there.
-
-    Args:
-        right: the right answer, as `Task.gold` has it.
-        answer: None where there is none.
-        where: place of the answer, for messages.
+    """Return the scores of an answer, or of none, by the names of the metrics, from 0 to 1: by the
+    scorer of the task, else `Task.measure` of this document alone, in percent there.
 
     Raises:
         DataError: it is not as ``ldt predict`` writes it.
@@ -87,7 +82,11 @@ def entities_of(answer: Example, text: str | None = None) -> dict[str, Any]:
         except ValueError as error:
             raise DataError(f"{answer.where}: field 'tags': {error}") from None
     items = field(answer, "entities")
-    if not isinstance(items, list) or not all(map(_is_entity, items)):
+    shape = {"start": int, "end": int, "label": str}
+    if not isinstance(items, list) or not all(
+        isinstance(item, dict) and all(type(item.get(key)) is kind for key, kind in shape.items())
+        for item in items
+    ):
         raise DataError(
             f"{answer.where}: entities is {shown(items)}, expected a list of {{start, end, label}}"
         )
@@ -95,9 +94,8 @@ def entities_of(answer: Example, text: str | None = None) -> dict[str, Any]:
     if text is not None:
         entities = [Entity(*trimmed(text, start, end), label) for start, end, label in entities]
     scored = bool(items) and all("score" in item for item in items)
-    where = f"{answer.where}: entities"
-    scores = [_number(item, "score", where) for item in items] if scored else None
-    return {"entities": entities, "scores": scores}
+    scores = _numbers({n: item["score"] for n, item in enumerate(items) if scored}, answer.where)
+    return {"entities": entities, "scores": [*scores.values()] if scored else None}
 
 
 def choice_of(answer: Example, choices: Sequence[str]) -> dict[str, Any]:
@@ -123,25 +121,16 @@ def choice_of(answer: Example, choices: Sequence[str]) -> dict[str, Any]:
                 f"{answer.where}: scores is {shown(scores)}, expected {len(choices):,} numbers, "
                 "one of each choice"
             )
-        where = f"{answer.where}: scores"
-        scores = [_number(scores, place, where) for place in range(len(scores))]
+        scores = [*_numbers(dict(enumerate(scores)), answer.where).values()]
     return {"choice": value if is_place else None, "scores": scores}
 
 
-def _is_entity(value: Any) -> bool:
-    if not isinstance(value, dict) or not isinstance(value.get("label"), str):
-        return False
-    return all(type(value.get(key)) is int for key in ("start", "end"))
-
-
-def _number(values: Any, key: Any, where: str) -> float:
-    """A finite number."""
-    value = values[key]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DataError(f"{where}: {key} is {shown(value)}, expected a number")
-    if not math.isfinite(value):
-        raise DataError(f"{where}: {key} is {float(value)}, expected a finite number")
-    return float(value)
+def _numbers(values: Mapping[Any, Any], where: str) -> dict[Any, float]:
+    """Scores, each a finite number."""
+    for key, value in values.items():
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise DataError(f"{where}: scores: {key} is {shown(value)}, expected a finite number")
+    return {key: float(value) for key, value in values.items()}
 
 
 # -- a file of answers
@@ -180,12 +169,9 @@ def classes(task: Any, data, examples: Sequence[Example], answers: Answers, name
     read = {id: {"label": labels[id], "scores": scores[id]} for id in answers}
     judged = _judged(task, data, examples, golds, read)
     result = own_answers.classes(judged, names, several=problem == MULTI)
-    if first is not None and right - scored:
-        what = f"gold classes without scores: {listed(sorted(right - scored))}"
-        result.warnings.append(f"{name}: {what}")
-    if strange := predicted - right - scored:
-        what = f"classes that no gold document has: {listed(sorted(strange))}"
-        result.warnings.append(f"{name}: {what}")
+    strange = {"gold classes without scores": right - scored if first else set()}
+    strange["classes that no gold document has"] = predicted - right - scored
+    result.warnings += [f"{name}: {k}: {listed(sorted(x))}" for k, x in strange.items() if x]
     lacking = [id for id, each in scores.items() if each is None]
     if 0 < len(lacking) < len(scores):
         what = f"{plural(len(lacking), 'answer')} without scores, left out of ranking and"
@@ -208,7 +194,7 @@ def _scores(each: Example) -> dict[str, float] | None:
     scores = each.fields.get("scores") or {}
     if not isinstance(scores, dict):
         raise DataError(f"{each.where}: scores is {shown(scores)}, expected {{class: number}}")
-    return {name: _number(scores, name, f"{each.where}: scores") for name in scores} or None
+    return _numbers(scores, each.where) or None
 
 
 def entities(

@@ -1,34 +1,31 @@
 """A summary of a document, or of several, which a model with a decoder writes."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from ldt.benchmarks import summarization
 from ldt.data.features import Feature, Segment, cut_off, ends, join
+from ldt.data.options import DataSection
 from ldt.data.tokenization import tokenize
-from ldt.errors import DataError, plural
-from ldt.io.records import Example, flat, kind, text, texts
-from ldt.io.records import field as field_of
+from ldt.errors import DataError, plural, shown
+from ldt.io.records import Example, field, flat, text, texts
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import count_words, mean
 from ldt.tasks.base import (
-    Outputs,
     PublishedLayout,
+    Scores,
     TaskAnswers,
     TaskInputs,
     TaskReads,
     path_of,
     question_of,
 )
-from ldt.tasks.writing_task import WritingTask, wordless
-
-if TYPE_CHECKING:
-    from ldt.data.options import DataSection
+from ldt.tasks.writing import WritingTask, wordless
 
 log = logging.getLogger("ldt")
 
@@ -51,7 +48,6 @@ class Summarization(WritingTask):
     inputs: ClassVar[TaskInputs] = replace(
         WritingTask.inputs,
         roles=("cls", "question", "separator", "document", "sep"),
-        extras=(*WritingTask.inputs.extras, "parts"),
         one_class=True,
     )
     answers: ClassVar[TaskAnswers] = replace(
@@ -68,100 +64,60 @@ class Summarization(WritingTask):
     name: Literal["summarization"] = "summarization"
     global_attention: list[str] = ["cls", "question", "separator"]
 
-    def parts(self, example: Example, data: "DataSection") -> tuple[str, str]:
+    def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
         """Return the documents, a line for each, and the question."""
-        return flat(self._documents(example, data)), self._asked(example, data) or ""
+        return flat(self._documents(example, data)), self._question(example, data) or ""
 
-    def answer_key(self, example: Example, data: "DataSection") -> str:
+    def answer_key(self, example: Example, data: DataSection) -> str:
         """Return the summary."""
         return self._summary(example, data)
 
-    def encode(
-        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
-    ) -> list[Feature]:
+    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
         """Return the only feature of an example.
 
         ``labels`` [tokens] int32 are those of its summary; ``target`` is how many it would have
-        without a limit, ``parts`` the number of documents. With several documents ``read_tokens``
-        of the flags has how many of each are read.
+        without a limit. With several documents ``read_tokens`` of the flags has how many of each
+        are read.
 
         Raises:
-            DataError: a field is missing, the question is empty or leaves no room, or the
-                documents do not fit and ``data.overflow`` is "error".
             RecipeError: the model has no decoder, or one with fewer positions.
         """
         self._tokenizer = tokenizer
-        documents, asked = self._documents(example, data), self._asked(example, data)
+        documents, question = self._documents(example, data), self._question(example, data)
         cls, sep = ends(tokenizer)
         separator = Segment("separator", sep.ids)
-        head, flags = [cls], {} if any(map(str.strip, documents)) else {"empty": True}
-        if asked is not None:
-            question, cut = self.cut(tokenize(tokenizer, asked.strip()))
+        segments, flags = [cls], {} if any(map(str.strip, documents)) else {"empty": True}
+        if question is not None:
+            asked, cut = self.asked(question.strip(), tokenizer)
             flags |= cut
-            head += [Segment("question", question), separator]
+            segments += [asked, separator]
         ids = [tokenize(tokenizer, document) for document in documents]
-        taken = sum(len(segment.ids) for segment in head) + len(ids)  # with separators and the end
+        taken = sum(len(each.ids) for each in segments) + len(ids)  # with separators and the end
         room, lengths = max_length - taken, [len(each) for each in ids]
-        if room < len(ids):
-            what = "the question" if asked is not None else f"{len(ids):,} documents"
-            advice = "a smaller task.max_question cuts it" if asked is not None else "fewer fit"
-            raise DataError(
-                f"{example.where}: {what} and the special tokens take {taken:,} tokens of the "
-                f"{max_length:,} of an input, which leaves too few for the text; {advice}"
-            )
+        self.room(example, sum(lengths), room, len(ids), data)
         read = shares(lengths, room)
-        unread = sum(lengths) - sum(read)
-        if unread and data.overflow == "error":
-            raise DataError(
-                f"{example.where}: document {example.id!r} has {sum(lengths):,} tokens, {room:,} "
-                "fit; data.overflow=truncate reads its beginning"
-            )
-        segments = head
         for number, (document, size) in enumerate(zip(ids, read, strict=True)):
             segments += [separator] * (number > 0) + [Segment("document", document[:size])]
         # For the roles that may have global attention, where an input has none of these.
         segments += [Segment("question", ()), Segment("separator", ()), sep]
-        flags |= cut_off(unread) | ({"read_tokens": read} if len(ids) > 1 else {})
+        flags |= cut_off(sum(lengths) - sum(read)) | ({"read_tokens": read} if len(ids) > 1 else {})
         feature = join(segments, self.global_attention)
         feature |= {"document": 0, "tokens": taken + sum(lengths), "flags": flags}
-        feature["parts"] = len(ids)
         if config is not None:
             feature |= self.learnt(self._summary(example, data), tokenizer, config)
         return [feature]
 
-    def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Lengths of the summaries, how many are cut off, and what is read of several documents."""
-        several: list[list[int]] = []
-
-        def noted() -> Iterator[Feature]:
-            for feature in features:
-                several.extend([feature["flags"]["read_tokens"]] if feature["parts"] > 1 else [])
-                yield feature
-
-        lines = super().remarks(noted(), left_out)
-        if several:
-            read = [tokens for each in several for tokens in each]
-            lines.append(
-                f"{len(several):,} inputs of several documents, {len(read) / len(several):.1f} in "
-                f"the mean, which have {np.mean(read):,.0f} tokens each of an input"
-            )
-        return lines
-
-    def gold(self, example: Example, data: "DataSection", config) -> dict[str, Any]:
+    def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
         """Return the ``summary``, and the ``text`` with its documents."""
         return {"summary": self._summary(example, data), "text": self._documents(example, data)}
 
-    def decode(
-        self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
-    ) -> dict:
+    def decode(self, outputs, config, example, features) -> dict:
         """Return the ``summary``, its ``summary_tokens`` without special ones, and the flags;
         ``unfinished`` where it had become too long before its end came."""
         (feature,), (output,) = features, outputs
         return self.read_off("summary", output) | feature["flags"]
 
-    def measure(
-        self, answers: Sequence[dict], golds: Sequence[dict], config
-    ) -> tuple[dict[str, float], list[dict]]:
+    def measure(self, answers, golds, config) -> Scores:
         """Return ROUGE and the other figures of `ldt.benchmarks.summarization`."""
         blank = sum(answer.get("summary_tokens", 2) < 2 for answer in answers)
         if len(answers) > 1 and (doubt := wordless(blank, len(answers))):
@@ -169,7 +125,7 @@ class Summarization(WritingTask):
         scores = map(summarization.score, golds, answers)
         return mean([*scores], summarization.metrics), []
 
-    def baseline(self, trained: Sequence[dict], golds: Sequence[dict], config) -> Baselines:
+    def baseline(self, trained, golds, config) -> Baselines:
         """Return what the beginnings of the documents have, as long as a summary is."""
         words = round(float(np.mean([count_words(gold["summary"]) for gold in trained])))
         leads = [summarization.beginning(gold["text"], words) for gold in golds]
@@ -177,27 +133,26 @@ class Summarization(WritingTask):
         figures = mean([*map(summarization.rouge, summaries, leads)])
         return baseline.best({f"the first {plural(words, 'word')}": figures})
 
-    def _documents(self, example: Example, data: "DataSection") -> list[str]:
+    def _documents(self, example: Example, data: DataSection) -> list[str]:
         path = path_of(self, "text", data)
-        value = field_of(example, path)
-        if isinstance(value, list):
-            if documents := texts(example, path):
-                return documents
-            raise DataError(f"{example.where}: field {path!r} is an empty list")
+        value = field(example, path)
         if isinstance(value, str):
             return [value]
-        raise DataError(
-            f"{example.where}: field {path!r} is {kind(value)}, expected text or a list of them"
-        )
+        if not isinstance(value, list) or not value:
+            raise DataError(
+                f"{example.where}: field {path!r} is {shown(value)}, expected text or a list of "
+                "documents"
+            )
+        return texts(example, path)
 
-    def _asked(self, example: Example, data: "DataSection") -> str | None:
+    def _question(self, example: Example, data: DataSection) -> str | None:
         """The question, None where there is none; one that the recipe names is to be there."""
         path = path_of(self, "question", data)
         if "question" not in data.fields and example.fields.get(path) is None:
             return None
         return question_of(self, example, data)
 
-    def _summary(self, example: Example, data: "DataSection") -> str:
+    def _summary(self, example: Example, data: DataSection) -> str:
         summary = text(example, path_of(self, "summary", data))
         if not summary.strip():
             raise DataError(f"{example.where}: the summary is empty")

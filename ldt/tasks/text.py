@@ -3,7 +3,7 @@
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import islice
@@ -13,7 +13,7 @@ import numpy as np
 
 from ldt.data.sentences import JOINERS, SEPARATORS, Span, bare, is_mark, trimmed
 from ldt.data.tokenization import special_id, tokenize_inside, tokenize_with_offsets
-from ldt.errors import DataError
+from ldt.errors import DataError, shown
 from ldt.io.records import Example, field, kind
 from ldt.metrics import word_overlap
 from ldt.metrics.entities import Entity
@@ -174,12 +174,10 @@ def sentences(example: Example, path: str) -> tuple[list[list[str]], bool]:
     nested = isinstance(value, list) and bool(value) and all(isinstance(x, list) for x in value)
     listed = value if nested else [value]
     for sentence in listed:
-        wrong = [sentence]
-        if isinstance(sentence, list):
-            wrong = [item for item in sentence if not isinstance(item, str)]
-        if wrong:
+        items = sentence if isinstance(sentence, list) else [None]
+        if not all(isinstance(item, str) for item in items):
             raise DataError(
-                f"{example.where}: field {path!r}: {kind(wrong[0])}, expected a list of text, or "
+                f"{example.where}: field {path!r}: {shown(sentence)}, expected a list of text, or "
                 "a list of sentences that are such lists"
             )
     return listed, nested
@@ -189,8 +187,7 @@ def spans(example: Example, path: str, text: str) -> list[Entity]:
     """The entities of a raw text, {start, end, label} each, as `trimmed`.
 
     Raises:
-        DataError: there is no such field, an entity is of another form, outside of the text, not
-            what its ``text`` says, or overlaps another.
+        DataError: one is of another form, not where its ``text`` says, or overlaps another.
     """
     value, entities = field(example, path), []
     here = f"{example.where}: field {path!r}"
@@ -199,21 +196,14 @@ def spans(example: Example, path: str, text: str) -> list[Entity]:
     for item in value:
         match item:
             case {"start": int(start), "end": int(end), "label": str(label)} if label:
-                pass
+                words = text[max(start, 0) : max(end, 0)]
             case _:
-                raise DataError(
-                    f"{here}: {str(item)[:60]}, expected an object with start, end and label"
-                )
-        words = text[max(start, 0) : max(end, 0)]
-        if not 0 <= start < end <= len(text) or not bare(words):
+                raise DataError(f"{here}: {str(item)[:60]}, expected {{start, end, label}}")
+        outside = not 0 <= start < end <= len(text) or not bare(words)
+        if outside or item.get("text", words) != words:
             raise DataError(
-                f"{here}: {label} from {start:,} to {end:,}: no words there; the text has "
-                f"{len(text):,} characters"
-            )
-        if item.get("text", words) != words:
-            raise DataError(
-                f"{here}: {label} from {start:,} to {end:,} is {words[:40]!r}, not "
-                f"{str(item['text'])[:40]!r}; places count characters, not bytes"
+                f"{here}: {str(item)[:60]}: there stands {words[:40]!r}; the text has "
+                f"{len(text):,} characters (start and end count code points, not bytes)"
             )
         entities.append(Entity(*trimmed(text, start, end), label))
     entities.sort()
@@ -227,7 +217,8 @@ def spans(example: Example, path: str, text: str) -> list[Entity]:
 
 
 def mentions(text: str, names: Iterable[str]) -> list[tuple[int, int]]:
-    """Return where in ``text`` any of ``names`` stands, in order, each place once.
+    """Return where in ``text`` any of ``names`` stands, in order, each place once, as pairs of the
+    first character and the one behind the last; places of different names may overlap.
 
     TriviaQA has answers and documents but not where in a document the answer stands; every mention
     of one of its names counts as right (distant supervision, Joshi et al. 2017, arXiv:1705.03551,
@@ -238,68 +229,22 @@ def mentions(text: str, names: Iterable[str]) -> list[tuple[int, int]]:
     for instance, and each letter of Chinese and Japanese is one by itself. Punctuation of every
     alphabet only parts them. They are compared in lower case and composed (NFC), and articles
     (a, an, the) are passed over, in the names as in between the words of the text.
-
-    Args:
-        text: as it is; the places are characters of it.
-        names: of the answer; one without a word is found nowhere.
-
-    Returns:
-        Pairs (first character, the one behind the last). Places of different names may overlap.
     """
-    wanted: dict[str, set[tuple[str, ...]]] = {}
-    for name in names:
-        spelt = tuple(word for word, _, _ in _words(name, 0))
-        if spelt:
-            wanted.setdefault(spelt[0], set()).add(spelt)
-    longest = max((len(spelt) for some in wanted.values() for spelt in some), default=0)
-    places = set()
-    for place in _places(text, wanted):
-        there = list(islice(_words(text, place), longest))
-        for spelt in wanted.get(there[0][0], ()) if there else ():
-            if tuple(word for word, _, _ in there[: len(spelt)]) == spelt:
-                places.add((there[0][1], there[len(spelt) - 1][2]))
+    wanted = {tuple(word for word, _, _ in _words(name)) for name in names} - {()}
+    begins = {spelt[0] for spelt in wanted}
+    words, places = _words(text), set()
+    for number, (word, start, _) in enumerate(words):
+        for spelt in wanted if word in begins else ():
+            there = words[number : number + len(spelt)]
+            if tuple(word for word, _, _ in there) == spelt:
+                places.add((start, there[-1][2]))
     return sorted(places)
 
 
-def _places(text: str, first: Iterable[str]) -> Iterator[int]:
-    """Places where a word begins that begins with one of ``first``.
-
-    Looks for their letters, which is faster than taking every word. Where letters change in number
-    or kind as they are compared, every word is a place.
-    """
-    lower = text.lower()
-    if len(lower) != len(text) or not unicodedata.is_normalized("NFC", text):
-        yield from (match.start() for match in _pattern().finditer(text))
-        return
-    for word in first:
-        place = lower.find(word)
-        while place >= 0:
-            if _begins(text, place):
-                yield place
-            place = lower.find(word, place + 1)
-
-
-def _begins(text: str, place: int) -> bool:
-    """Tell whether the letter or symbol at ``place`` is the first of a word."""
-    if not place or not _LETTER.match(text, place):
-        return True
-    before = text[place - 1]
-    if _LETTER.match(before):
-        return False
-    if before not in _JOINERS and unicodedata.category(before)[0] != "M":
-        return True
-    begin = place  # a mark is part of a word, or stands alone
-    while begin and not text[begin - 1].isspace():
-        begin -= 1
-    return any(match.start() == place for match in _pattern().finditer(text, begin, place + 1))
-
-
-def _words(text: str, place: int) -> Iterator[tuple[str, int, int]]:
-    """The words from ``place`` on as they are compared, each with its first character and end."""
-    for match in _pattern().finditer(text, place):
-        word = _compared(match[0])
-        if word:
-            yield word, *match.span()
+def _words(text: str) -> list[tuple[str, int, int]]:
+    """The words of a text as they are compared, each with its first character and end."""
+    words = ((_compared(match[0]), *match.span()) for match in _pattern().finditer(text))
+    return [each for each in words if each[0]]
 
 
 @lru_cache(1 << 16)
@@ -348,8 +293,7 @@ def joined(
     token that some vocabularies have for the blank in front of it is left out here.
 
     Args:
-        most: paragraphs that are read, the first ones; None reads all.
-        words: of each that are read, the first ones; None reads all.
+        most, words: paragraphs that are read, and words of each, the first ones; None reads all.
     """
     separator, start, unread = special_id(tokenizer, "sep"), 0, 0
     ids: list[int] = []

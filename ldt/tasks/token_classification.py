@@ -1,20 +1,18 @@
 """Entities in a long document: [cls] document [sep], a BIO tag for each word."""
 
-import itertools
-import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from ldt.benchmarks import conll
 from ldt.data import sentences as splitter
-from ldt.data.features import Feature, Segment, ends, fit, join
-from ldt.data.options import Names
+from ldt.data.features import Feature, ends
+from ldt.data.options import DataSection, Names
 from ldt.data.tokenization import tokenize_with_offsets
-from ldt.errors import DataError
+from ldt.errors import DataError, listed
 from ldt.io.records import Example, field, text
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.entities import COUNTS, NAMES, Entity, by_sentence, ratios, tags_of
@@ -23,27 +21,26 @@ from ldt.metrics.numbers import softmax
 from ldt.tasks import results
 from ldt.tasks.base import (
     NO_LABEL,
+    Document,
     Fault,
     Outputs,
     PublishedLayout,
+    Scores,
     TaskAnswers,
     TaskInputs,
     TaskReads,
     best_constant,
     evaluation_set,
+    in_chunks,
     named_labels,
     not_empty,
     path_of,
+    refuse_unseen,
     training_set,
 )
+from ldt.tasks.deciding import Weighted
 from ldt.tasks.explained import ByPlaces, Reading
 from ldt.tasks.text import Words, cuts_word, sentences, spans
-from ldt.tasks.weighted import Weighted
-
-if TYPE_CHECKING:
-    from ldt.data.options import DataSection
-
-log = logging.getLogger("ldt")
 
 
 class TokenClassification(Weighted, ByPlaces):
@@ -71,6 +68,7 @@ class TokenClassification(Weighted, ByPlaces):
     )
     inputs: ClassVar[TaskInputs] = replace(
         Weighted.inputs,
+        head="LdtForTokenClassification",
         roles=("cls", "document", "sep"),
         stride=32,
         extras=("words", "text", "astray", "sizes", "nested"),
@@ -91,27 +89,19 @@ class TokenClassification(Weighted, ByPlaces):
     global_attention: list[str] = ["cls"]
     labels: Names | None = None
 
-    def head(self) -> type:
-        from ldt.model import LdtForTokenClassification
-
-        return LdtForTokenClassification
-
-    def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
+    def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
         """Return id2label, label2id and num_labels: O, and B and I of each type.
 
         Raises:
             DataError: no entities at all, or one of a type that is not in ``labels``.
         """
-        counts: Counter[str] = Counter()
-        letters: set[str] = set()
-        documents = 0
+        counts, documents = Counter[str](), 0
         for documents, example in enumerate(examples, 1):  # noqa: B007
-            letters |= self._letters(example, data)
             for entity in self.gold(example, data, None):
                 if self.labels and entity.label not in self.labels:
                     raise DataError(
                         f"{example.where}: an entity {entity.label!r}, which is not in "
-                        f"task.labels: {', '.join(map(repr, self.labels))}"
+                        f"task.labels: {listed(self.labels)}"
                     )
                 counts[entity.label] += 1
         if not counts:
@@ -119,55 +109,35 @@ class TokenClassification(Weighted, ByPlaces):
                 f"{training_set(data)}: nothing to learn, {documents:,} documents and no entity in "
                 "them"
             )
-        if letters:
-            log.info(
-                "%s: tags with %s beside B and I: E and L end an entity, S, U and W are one",
-                training_set(data),
-                ", ".join(sorted(letters)),
-            )
         types = self.labels or sorted(counts)
-        names = ["O", *(f"{kind}-{name}" for name in types for kind in "BI")]
-        return named_labels(names)
+        return named_labels(["O", *(f"{kind}-{name}" for name in types for kind in "BI")])
 
     def meaning(self, config) -> str:
-        """The number of types, of which each word has none or one."""
         types = _types(config)
         order = "as task.labels orders them" if self.labels else "sorted as text"
         return (
             f"labels: entities of {len(types):,} types, {order} (task.labels names them in order)"
         )
 
-    def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
-        """Read the entities of all evaluation examples.
+    def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
+        """Read the entities of all evaluation examples."""
+        golds = (
+            (example.where, entity.label)
+            for example in not_empty(self, examples, evaluation_set(data))
+            for entity in self.gold(example, data, config)
+        )
+        refuse_unseen(golds, _types(config), "types")
 
-        Raises:
-            DataError: there are no examples, entities that cannot be read, or types that the
-                training set does not have; the message has their count.
-        """
-        unseen: Counter[str] = Counter()
-        where = ""
-        for example in not_empty(self, examples, evaluation_set(data)):
-            for entity in self.gold(example, data, config):
-                if f"B-{entity.label}" not in config.label2id:
-                    unseen[entity.label] += 1
-                    where = where or example.where
-        if unseen:
-            listed = ", ".join(f"{name!r} ({n:,})" for name, n in unseen.most_common(5))
-            raise DataError(
-                f"{where}: types that the training set does not have, with the number of "
-                f"entities: {listed}; it has {', '.join(map(repr, _types(config)))}"
-            )
-
-    def parts(self, example: Example, data: "DataSection") -> tuple[str, str]:
+    def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
         """Return the text, or the words with a space between them."""
         tokens = self._tokens(example, data)
         return Words.given(*tokens).text if tokens else self._text(example, data), ""
 
-    def classes(self, example: Example, data: "DataSection") -> list[str]:
+    def classes(self, example: Example, data: DataSection) -> list[str]:
         """Return the type of each entity."""
         return [entity.label for entity in self.gold(example, data, None)]
 
-    def faults(self, example: Example, data: "DataSection") -> Iterator[Fault]:
+    def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
         """Yield entities of a raw text that begin or end inside of a word."""
         if self._tokens(example, data) is None:
             document = self._text(example, data)
@@ -175,9 +145,7 @@ class TokenClassification(Weighted, ByPlaces):
                 if cuts_word(document, start, end):
                     yield Fault("span_cuts_word", f"{label} {document[start:end][:40]!r}")
 
-    def encode(
-        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
-    ) -> list[Feature]:
+    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
         """Return a feature per chunk; an empty document has one, flagged ``empty``.
 
         ``words`` [words, 4] int32 has for each word whose first token is in the chunk its number,
@@ -189,25 +157,20 @@ class TokenClassification(Weighted, ByPlaces):
         ids, offsets = tokenize_with_offsets(tokenizer, document.text)
         words = document.located(offsets)
         cls, sep = ends(tokenizer)
-        chunks, flags = fit(len(ids), max_length - 2, example, data, document.text)
+        read = Document("document", ids)
+        features = in_chunks(self, example, data, max_length, [cls], read, [sep], document.text)
         labels, astray = None, 0
         if config is not None:
-            labels, astray = _labels(
-                self.gold(example, data, config), words, config, raw=document.sizes is None
-            )
-        features = []
-        for start, end in chunks:
-            segments = [cls, Segment("document", ids[start:end]), sep]
-            feature = join(segments, self.global_attention)
-            feature |= {"document": 0, "tokens": len(ids) + 2, "flags": flags}
-            feature["read"] = (1, start, end)
+            gold = self.gold(example, data, config)
+            labels, astray = _labels(gold, words, config, raw=document.sizes is None)
+        for feature in features:
+            _, start, end = feature["read"]
             here = (words[:, 1] >= start) & (words[:, 1] < end)
             inside = words[here] - [0, start - 1, 0, 0]
             feature["words"] = inside.astype(np.int32)
             if labels is not None:
                 feature["labels"] = np.full(len(feature["input_ids"]), NO_LABEL, np.int32)
                 feature["labels"][inside[:, 1]] = labels[here]
-            features.append(feature)
         features[0] |= {"text": document.text, "astray": astray}
         features[0] |= {"sizes": document.sizes, "nested": document.nested}
         return features
@@ -215,19 +178,11 @@ class TokenClassification(Weighted, ByPlaces):
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Number of entities that begin or end inside of a word."""
         astray = sum(feature.get("astray", 0) for feature in features)
-        if not astray:
-            return []
-        return [
-            f"entities that begin or end inside of a word: {astray:,}; they are learnt as whole "
-            "words"
-        ]
+        what = "entities that begin or end inside of a word, learnt as whole words"
+        return [f"{what}: {astray:,}"] if astray else []
 
-    def gold(self, example: Example, data: "DataSection", config) -> list[Entity]:
-        """Return the entities in words of ``tokens``, or in characters of ``text``.
-
-        Raises:
-            DataError: a field is missing, of another form, or does not go with the words.
-        """
+    def gold(self, example: Example, data: DataSection, config) -> list[Entity]:
+        """Return the entities in words of ``tokens``, or in characters of ``text``."""
         tokens = self._tokens(example, data)
         if tokens is None:
             return spans(example, path_of(self, "entities", data), self._text(example, data))
@@ -245,20 +200,12 @@ class TokenClassification(Weighted, ByPlaces):
                 f"{example.where}: field {path_of(self, 'tags', data)!r}: {error}"
             ) from None
 
-    def decode(
-        self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
-    ) -> dict:
+    def decode(self, outputs, config, example, features) -> dict:
         """Return ``entities``, and of given words the ``tags`` in their form; and the flags.
 
         An entity has start, end and label as `gold` has them, its text, and as score the mean of
         its words' probabilities. I where no entity of the type goes on counts as B, and is written
         so.
-
-        Args:
-            outputs: ``logits`` [tokens, labels] of each chunk.
-            config: the model's.
-            example: the document.
-            features: those of the chunks.
         """
         # Each word that was read has one label, and entities do not cross the border of a sentence.
         first, sizes = features[0], features[0]["sizes"]
@@ -284,9 +231,7 @@ class TokenClassification(Weighted, ByPlaces):
             answer["tags"] = parted if first["nested"] else tags
         return answer | first["flags"]
 
-    def reading(
-        self, example: Example, tokenizer, data: "DataSection", unit: splitter.Unit = "sentence"
-    ) -> Reading:
+    def reading(self, example, tokenizer, data, unit: splitter.Unit = "sentence") -> Reading:
         """Return the text, of given words with a space between them; passages are its sentences, or
         its paragraphs, which of given sentences are as many as are no longer than one."""
         document = self._words(example, data)
@@ -299,10 +244,7 @@ class TokenClassification(Weighted, ByPlaces):
         passages = pairs if unit == "sentence" else [*splitter.together(pairs)]
         return Reading(document.text, offsets, passages)
 
-    def places(
-        self, answer: dict, example: Example, data: "DataSection"
-    ) -> list[tuple[int, float]]:
-        """Return the beginnings of the entities, with their scores."""
+    def places(self, answer, example, data) -> list[tuple[int, float]]:
         document = self._words(example, data)
         starts = None if document.sizes is None else document.places[:, 0]
         return [
@@ -310,9 +252,7 @@ class TokenClassification(Weighted, ByPlaces):
             for each in answer["entities"]
         ]
 
-    def measure(
-        self, answers: Sequence[dict], golds: Sequence[list[Entity]], config
-    ) -> tuple[dict[str, float], list[dict]]:
+    def measure(self, answers, golds, config) -> Scores:
         """Return precision, recall and f1 of all entities, from 0 to 100, with a row per type."""
         totals: Counter[str] = Counter()
         for answer, gold in zip(answers, golds, strict=True):
@@ -326,18 +266,18 @@ class TokenClassification(Weighted, ByPlaces):
         ]
         return _percent(totals, ""), rows
 
-    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
+    def baseline(self, trained, golds, config) -> Baselines:
         """Return what O for every word has."""
         return best_constant(self, {"always O": {"entities": []}}, golds, config)
 
-    def raw_text(self, example: Example, data: "DataSection") -> str | None:
+    def raw_text(self, example: Example, data: DataSection) -> str | None:
         """The text whose characters the places of entities are; None of given words, or of none."""
         try:
             return None if self._tokens(example, data) else self._text(example, data)
         except DataError:
             return None
 
-    def _tokens(self, example: Example, data: "DataSection") -> tuple[list[list[str]], bool] | None:
+    def _tokens(self, example: Example, data: DataSection) -> tuple[list[list[str]], bool] | None:
         """The words as sentences, and whether they were given so; None of an example with text."""
         path = path_of(self, "tokens", data)
         if data.text is not None:
@@ -353,18 +293,11 @@ class TokenClassification(Weighted, ByPlaces):
             ) from None
         return sentences(example, path)
 
-    def _letters(self, example: Example, data: "DataSection") -> set[str]:
-        """The letters of tags of given words, but for those that IOB has."""
-        if self._tokens(example, data) is None:
-            return set()
-        tags = itertools.chain.from_iterable(sentences(example, path_of(self, "tags", data))[0])
-        return {tag[:1] for tag in tags} - {*"BIO"}
-
-    def _words(self, example: Example, data: "DataSection") -> Words:
+    def _words(self, example: Example, data: DataSection) -> Words:
         tokens = self._tokens(example, data)
         return Words.given(*tokens) if tokens else Words.raw(self._text(example, data))
 
-    def _text(self, example: Example, data: "DataSection") -> str:
+    def _text(self, example: Example, data: DataSection) -> str:
         return text(example, path_of(self, self.reads.document, data))
 
 

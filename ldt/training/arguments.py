@@ -23,9 +23,8 @@ from ldt.metrics.meanings import LOWER_IS_BETTER
 from ldt.recipe.problems import shown
 from ldt.recipe.recipe import Recipe, check_training
 from ldt.recipe.sections import NEW_NAMES, OWN_TRAINING_KEYS
-from ldt.tasks.deciding import Deciding
-from ldt.tasks.weighted import Weighted
-from ldt.tasks.writing_task import WritingTask
+from ldt.tasks.deciding import Deciding, Weighted
+from ldt.tasks.writing import WritingTask
 from ldt.training import lora, processes
 from ldt.training.progress import check_reports
 

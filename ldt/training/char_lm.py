@@ -25,7 +25,7 @@ from ldt.model.loading import read_tokenizer
 from ldt.model.weights import require_memory
 from ldt.recipe.recipe import Recipe
 from ldt.recipe.run import Run
-from ldt.tasks.char_lm import Phase, character_lm_metrics
+from ldt.tasks.language_models import Phase, character_lm_metrics
 from ldt.training import processes
 from ldt.training.arguments import is_automatic
 from ldt.training.evaluation import BySum

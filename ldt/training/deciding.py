@@ -23,9 +23,8 @@ from ldt.recipe.problems import explain
 from ldt.recipe.recipe import Recipe
 from ldt.recipe.run import CARD, CONFIG, REPLACED, RESULTS, Run
 from ldt.tasks.base import Task, metric_of
-from ldt.tasks.deciding import Deciding, names_of
-from ldt.tasks.decisions.report import in_words
-from ldt.tasks.decisions.thresholds import DEFAULT
+from ldt.tasks.deciding import Deciding, in_words, names_of
+from ldt.tasks.decisions import DEFAULT
 from ldt.training import TrainingResult
 from ldt.training.arguments import settings
 from ldt.training.evaluation import ByExample, Measured, MetricsByStep, no_better_than

@@ -23,7 +23,7 @@ from ldt.recipe.recipe import Recipe
 from ldt.recipe.run import is_metric
 from ldt.tasks.base import WRITTEN, AnyTask, Task, score_all, settings_of
 from ldt.tasks.deciding import Calibrated, Decision
-from ldt.tasks.writing_task import WritingTask
+from ldt.tasks.writing import WritingTask
 
 if TYPE_CHECKING:
     from ldt.training.trainer import Trainer
@@ -38,7 +38,7 @@ class Measured(NamedTuple):
         metrics: by name.
         table: rows of further metrics, such as those of each class.
         changes: to the config of the model that has these metrics, such as a threshold.
-        decisions: figures of what it decides by (`ldt.tasks.decisions.report`).
+        decisions: figures of what it decides by (`ldt.tasks.deciding.report`).
         by_length: the metrics of the documents of up to 512 tokens, of up to twice as many …: rows
             of ``most_tokens``, ``documents`` and ``metrics``; none where all are of one row.
     """
@@ -124,9 +124,9 @@ class ByExample(Measure):
                 f"{', '.join(wrong[:10])}"
             )
         decision, golds = Decision(answers), [self.golds[number] for number in numbers]
-        lengths = [self.features[self.rows[n][0]]["tokens"] for n in numbers]
         if self.decides:
-            decision = self.decides.decide(answers, golds, self.config, lengths)
+            decision = self.decides.decide(answers, golds, self.config)
+        lengths = [self.features[self.rows[n][0]]["tokens"] for n in numbers]
         metrics, table = score_all(self.task, decision.answers, golds, self.config)
         rows = zip_longest(table, decision.columns, fillvalue={})
         changes = settings_of(self.task, metrics) | decision.changes

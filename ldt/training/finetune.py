@@ -20,7 +20,7 @@ from ldt.model.loading import draw_embeddings, find_folder, read_config
 from ldt.recipe.recipe import Recipe
 from ldt.system import processors
 from ldt.tasks.base import metric_of
-from ldt.tasks.writing_task import configure
+from ldt.tasks.writing import configure
 from ldt.training import dataset_cache, lora
 from ldt.training.arguments import check_smoothing
 from ldt.training.check import first_look

@@ -26,7 +26,7 @@ from ldt.model.encoders.longformer import Encoder
 from ldt.model.graphs import use_graphs
 from ldt.recipe.recipe import Recipe
 from ldt.recipe.run import Run
-from ldt.tasks.writing_task import WritingTask
+from ldt.tasks.writing import WritingTask
 from ldt.training import processes
 from ldt.training.arguments import arguments
 from ldt.training.evaluation import ByExample, Measure, Measured, MetricsByStep, check_metric

@@ -38,8 +38,7 @@ from ldt.io.sources import Names, named
 from ldt.recipe.recipe import Recipe
 from ldt.system import end_with_parent
 from ldt.tasks.base import Task, path_of, training_set
-from ldt.tasks.deciding import Deciding
-from ldt.tasks.weighted import classes_of
+from ldt.tasks.deciding import Deciding, classes_of
 from ldt.training.dataset_cache import LabelledSets
 
 AT_ONCE = 64  # documents that a process gets at a time

@@ -24,7 +24,7 @@ from ldt.io import files
 from ldt.io.progress import duration
 from ldt.model.pooling import gates
 from ldt.recipe.run import CARD, LOG, RESULTS, FolderLost, Run, identity
-from ldt.tasks.decisions.report import in_words
+from ldt.tasks.deciding import in_words
 from ldt.training import TrainingOptions, TrainingResult, checkpoints, lora, processes
 from ldt.training.arguments import is_automatic, precision, settings
 from ldt.training.cost import Cost, estimate, fitting

@@ -41,7 +41,7 @@ from ldt.model.encoders import encoder_class
 from ldt.model.loading import find_folder, read_config, read_tokenizer
 from ldt.model.weights import read_weights, require_memory
 from ldt.recipe.recipe import Recipe
-from ldt.tasks.masked_lm import masked_lm_metrics
+from ldt.tasks.language_models import masked_lm_metrics
 from ldt.training import processes
 from ldt.training.check import first_look_at_text
 from ldt.training.evaluation import BySum

@@ -16,8 +16,7 @@ from ldt.model.config import HEADS
 from ldt.model.weights import UNNAMED
 from ldt.tasks.base import AnyTask, Task, settings_of
 from ldt.tasks.classification import REGRESSION
-from ldt.tasks.deciding import Calibrated
-from ldt.tasks.decisions.report import in_words
+from ldt.tasks.deciding import Calibrated, in_words
 from ldt.training.evaluation import no_better_than
 
 TEMPLATE = Path(__file__).with_name("model_card.md.jinja")

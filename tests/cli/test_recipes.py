@@ -7,7 +7,7 @@ from ldt import cli
 from ldt.cli.recipes import summary
 from ldt.recipe import load, shipped
 from ldt.recipe.recipe import COMMANDS
-from ldt.tasks.writing_task import WritingTask
+from ldt.tasks.writing import WritingTask
 
 
 @pytest.fixture

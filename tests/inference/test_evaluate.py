@@ -310,7 +310,7 @@ def test_choices_are_scored_by_place_or_text(score):
             [{"label": "a"}],
             [{"id": 1, "label": "a", "scores": {"a": "much"}}],
             "classification",
-            "pred:1: scores: a is 'much', expected a number",
+            "pred:1: scores: a is 'much', expected a finite number",
         ),
         (
             [{"label": "a"}],

@@ -11,7 +11,7 @@ from ldt.errors import UserError
 from ldt.recipe import load, shipped
 from ldt.recipe.recipe import COMMANDS as COMMANDS_BY_KIND
 from ldt.tasks import TASKS
-from ldt.tasks.writing_task import WritingTask
+from ldt.tasks.writing import WritingTask
 
 SMALL = {  # by kind of recipe, overrides beside those of all
     "finetune": {"data.stride": 8},

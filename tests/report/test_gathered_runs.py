@@ -11,7 +11,7 @@ from ldt.recipe import load
 from ldt.report.documents import gather
 from ldt.tasks import TASKS
 from ldt.tasks.explained import ByLogits
-from ldt.tasks.writing_task import WritingTask
+from ldt.tasks.writing import WritingTask
 
 RECIPES = {name: name for name, task in TASKS.items() if task.reads.kind == "examples"} | {
     "evidence_classification": "contractnli",

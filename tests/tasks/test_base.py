@@ -57,27 +57,12 @@ def test_join_lays_segments_end_to_end_and_marks_the_roles_that_are_global():
     }
 
 
-def test_join_leaves_the_segments_as_they_are():
-    ids = [7]
-    join([Segment("document", ids), Segment("sep", [2])], ["document"])
-    assert ids == [7]
-
-
 def test_a_global_role_that_no_segment_has_is_an_error():
     with pytest.raises(ValueError, match="no segment has the role 'title'"):
         join([Segment("cls", [0])], ["cls", "title"])
 
 
 # tokenize
-
-
-def test_tokenize_gives_known_ids(shared_data):
-    folder = shared_data / "tokenizers"
-    roberta = AutoTokenizer.from_pretrained(folder / "roberta-base")
-    assert tokenize(roberta, "Hello world!") == [31414, 232, 328]
-    bert = AutoTokenizer.from_pretrained(folder / "bert-base-uncased")
-    assert tokenize(bert, "Hello world!") == [7592, 2088, 999]
-    assert tokenize(bert, "") == []
 
 
 @pytest.mark.parametrize("piece", [24, 100])
@@ -124,11 +109,6 @@ def test_pieces_are_bounded_even_without_spaces():
     word = "x" * 100_000  # a word that is longer than a piece is still whole
     assert list(tokenization._pieces(f"{word} {word}")) == [word, " " + word]
     assert max(map(len, tokenization._pieces("word " * 10_000))) <= tokenization.PIECE
-
-
-def test_a_word_of_a_million_characters_is_tokenized(real):
-    ids = tokenize(real, "x" * 1_000_000)
-    assert 0 < len(ids) <= 1_000_000
 
 
 def test_no_warning_tells_that_a_text_is_longer_than_the_model(
@@ -198,12 +178,6 @@ def test_more_windows_than_allowed_are_flagged():
     flags = {"truncated": True, "unread_tokens": 10}
     assert fit(30, 10, EXAMPLE, data) == ([(0, 10), (10, 20)], flags)
     assert fit(20, 10, EXAMPLE, data) == ([(0, 10), (10, 20)], {})
-
-
-def test_without_a_limit_the_longest_document_is_read_to_its_end():
-    chunks, flags = fit(1_000_003, 1000, EXAMPLE, DataSection())
-    assert (len(chunks), chunks[-1], flags) == (1001, (999_003, 1_000_003), {})
-    assert len(fit(1_000_003, 1000, EXAMPLE, DataSection(max_windows=64))[0]) == 64
 
 
 def test_overflow_truncates_with_a_flag_or_stops_with_place_and_lengths():

@@ -32,7 +32,7 @@ def answer(task, logits, made, **flags):
         ({"threshold_target": "recall>=0.9"}, MULTI, "threshold_target: is of no use without"),
         ({"positive": "a", "threshold_target": "f2"}, SINGLE, "threshold_target: is of no use"),
         ({"threshold": 0.3}, REGRESSION, "threshold: a regression has no probabilities"),
-        ({"threshold": {"a": 0.2}}, SINGLE, "threshold: classes have thresholds in multi_label"),
+        ({"threshold": {"a": 0.2}}, SINGLE, "threshold: of single_label answers one class"),
         ({"threshold": {"d": 0.2}}, MULTI, "threshold: no class 'd'; there are 'a', 'b', 'c'"),
         ({"calibration": "platt"}, SINGLE, "of single_label answers: none, temperature or auto"),
         ({"calibration": "temperature"}, MULTI, "of multi_label answers: none, platt, beta or"),
@@ -142,7 +142,7 @@ def test_what_is_decided_by_answers_is_what_decode_decides_by(problem):
     ]
     plain = config(problem)
     answers = [answer(task, row, plain) for row in logits]
-    decision = task.decide(answers, golds, plain, [10] * 80)
+    decision = task.decide(answers, golds, plain)
     assert [each["scores"] for each in decision.answers] == [each["scores"] for each in answers]
     decided = config(problem, **decision.changes["decisions"])
     found = [answer(task, row, decided) for row in logits]
@@ -160,7 +160,7 @@ def test_a_label_with_one_positive_or_none_has_a_threshold_all_the_same():
     logits = np.random.default_rng(1).normal(0, 2, (40, 3))
     golds = [["a"] if row[0] > 0 else [] for row in logits]
     golds[3] = ["b"]
-    decision = task.decide([answer(task, x, plain) for x in logits], golds, plain, [1] * 40)
+    decision = task.decide([answer(task, x, plain) for x in logits], golds, plain)
     thresholds = decision.changes["decisions"]["thresholds"]
     assert all(0 < t < 1 for t in thresholds.values())
     assert thresholds["c"] == 0.5  # nothing to choose by

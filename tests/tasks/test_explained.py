@@ -9,7 +9,7 @@ from ldt.data.sentences import UNITS
 from ldt.data.tokenization import add_tokens
 from ldt.io.records import Example
 from ldt.tasks import TASKS
-from ldt.tasks.wikihop import WikiHop, joined, offsets_in
+from ldt.tasks.choosing import WikiHop, joined, offsets_in
 
 TEXT = (
     "The first party , 😀 ends . The other\r\ncafe\u0301 ( party ) agrees.\r\n\r\n"

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ldt.data.masking import Masker, word_joins
 from ldt.errors import RecipeError
-from ldt.tasks.masked_lm import MaskedLM, masked_lm_metrics
+from ldt.tasks.language_models import MaskedLM, masked_lm_metrics
 
 
 @pytest.fixture(scope="module")

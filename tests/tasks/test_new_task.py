@@ -27,7 +27,7 @@ def agreement(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(source, vars(module))
     (tmp_path / "agreement.yaml").write_text(recipe)
-    monkeypatch.setitem(tasks._CLASSES, "agreement", "agreement:Agreement")
+    monkeypatch.setitem(tasks.TASKS.data, "agreement", "agreement:Agreement")
     monkeypatch.chdir(tmp_path)
     verdicts = ("yes", "no", "open")
     records = [

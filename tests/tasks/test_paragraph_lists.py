@@ -6,16 +6,15 @@ import json
 import numpy as np
 import pytest
 import torch
-from classified import answer, read, write
+from classified import answer, write
 from sklearn.metrics import f1_score
 from transformers import AutoTokenizer
 
 from ldt import benchmarks
-from ldt.benchmarks import formats, lexglue
+from ldt.benchmarks import formats
 from ldt.benchmarks.lexglue import TASKS, with_none
 from ldt.errors import DataError
 from ldt.inference.answer_file import write_published
-from ldt.inference.predict import predict
 from ldt.io.records import Example
 from ldt.model import load, load_tokenizer
 from ldt.recipe.recipe import DataSection
@@ -182,34 +181,8 @@ def test_the_official_figures_are_those_of_the_model(run, part, shared_data, tmp
     assert {row.count("\t") for row in table} == {len(part.classes)}
 
 
-def test_the_layouts_of_the_benchmark_are_written_and_evaluated(run, shared_data, tmp_path):
-    folder = run(TASKS["scotus"])
-    source = shared_data / "lexglue" / "scotus.hf_layout.jsonl.gz"
-    source = shortened(source, tmp_path / "gold.jsonl")
-    lines, table = str(tmp_path / "pred.json"), str(tmp_path / "test_predictions.csv")
-    assert predict(source, model=str(folder), output=lines) == 0
-    assert predict(source, model=str(folder), output=table, layout="lexglue-logits") == 0
-    logits = np.loadtxt(table, delimiter="\t")[:, 1:]
-    assert logits.min() < 0  # and so no probabilities
-    found = [each["label"] for each in read(lines)]
-    assert found == logits.argmax(1).tolist()
-    one, other = (
-        benchmarks.evaluate(source, file, format="lexglue", task="scotus")
-        for file in (lines, table)
-    )
-    assert one.metrics == other.metrics
-
-
 def test_classes_of_another_model_are_no_part_of_the_benchmark():
     answers = [{"id": 7, "label": "a", "scores": {"b": 0.1, "a": 0.9}}]
     for layout in Classification.answers.layouts.values():
         with pytest.raises(DataError, match="7: the classes 'a', 'b'; the layout lexglue has"):
             list(layout.write(answers))
-
-
-def test_a_model_that_does_not_decide_says_the_likeliest_class_or_none():
-    scores = dict.fromkeys(TASKS["scotus"].classes, 0.0) | {"3": 0.4}
-    silent = {"id": 7, "label": None, "scores": scores}
-    assert list(lexglue.published([silent])) == [{"id": 7, "label": 2}]
-    silent["scores"] = dict.fromkeys(TASKS["ecthr_b"].classes, 0.0)
-    assert list(lexglue.published([silent])) == [{"id": 7, "labels": []}]

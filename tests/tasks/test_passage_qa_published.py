@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from passage_answers import CONFIG, encode, outputs_of
-from passages_made import changed, nq, simplified, tydi, write
+from passages_made import nq, simplified, tydi, write
 from training_runs import train
 from transformers import AutoTokenizer
 
@@ -265,63 +265,6 @@ def test_twelve_pages_are_learnt_and_predicted_in_the_published_layout(trained, 
 def model_of(trained):
     """The folder of the trained model."""
     return str(next(trained[0].glob("runs/*")))
-
-
-def wrong_everywhere(model, tiny_longformer, source, format, what):
-    """Check that training, prediction and evaluation say what is wrong, in one line."""
-    recipe = RECIPE.format(model=tiny_longformer, format=format, epochs=1)
-    Path("r.yaml").write_text(recipe.replace("train.jsonl.gz", source))
-    options = {"model": model, "data": {"format": format}, "layout": format, "output": "a.json"}
-    for call in (
-        lambda: train(recipes.load("r.yaml", command="finetune")),
-        lambda: predict(source, **options),
-        lambda: evaluation.evaluate(source, "none.json", format=format),
-    ):
-        with pytest.raises(DataError, match=what) as caught:
-            call()
-        assert "\n" not in str(caught.value)
-
-
-FAULTS = {
-    "beyond": (
-        [changed(made_up(1), "long_answer_candidates.0.end_token", 99)],
-        ":1: candidate 0: start_token 0, end_token 99; expected 0 <= start < end <= 15",
-    ),
-    "inside": (
-        [
-            changed(
-                nq(1, ["<P>", "🎉", "</P>"], [(0, 3)], [(0, (1, 2))] * 2),
-                "annotations.0.short_answers.0.start_byte",
-                12,
-            )
-        ],
-        ":1: annotation 0: start_byte 12 is inside of a character of the UTF-8",
-    ),
-    "language": (
-        [tydi(1, TEXT, [(2, 7)], [(0, (2, 7), "NONE")] * 3, "klingon")],
-        ":1: field language: found 'klingon'; string should match",
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", FAULTS)
-def test_a_fault_in_a_file_is_one_line_everywhere(
-    trained, tiny_longformer, tmp_path, monkeypatch, kind
-):
-    monkeypatch.chdir(tmp_path)
-    lines, what = FAULTS[kind]
-    write(tmp_path / "x.jsonl", *lines)
-    format = "tydiqa" if kind == "language" else "nq"
-    wrong_everywhere(model_of(trained), tiny_longformer, "x.jsonl", format, what)
-
-
-def test_a_shard_that_breaks_off_is_one_line_everywhere(
-    trained, tiny_longformer, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    whole = (trained[0] / "train.jsonl.gz").read_bytes()
-    (tmp_path / "x.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-    wrong_everywhere(model_of(trained), tiny_longformer, "x.jsonl.gz", "nq", "x.jsonl.gz.* cut")
 
 
 def test_an_id_that_comes_twice_is_one_line_everywhere(

@@ -305,20 +305,3 @@ def test_passages_name_the_likeliest_paragraph(run):
         best = int(np.argmax(answer["paragraph_probs"]))
         assert answer["passages"][0]["score"] == answer["paragraph_probs"][best]
         assert answer["passages"][0]["text"][:4] == ("The ", None, "Of p")[best]
-
-
-def test_a_question_twice_is_one_line_in_training_prediction_and_evaluation(run):
-    folder, _ = run
-    file, lines = folder / "twice.json", folder / "lines.jsonl"
-    made = papers(2)
-    made["p1"]["qas"][0]["question_id"] = "0-0"
-    file.write_text(json.dumps(made), encoding="utf-8")
-    lines.write_text("")
-    recipe = recipes.load(folder / "r.yaml", [f"data.train={file}"])
-    for use in (
-        lambda: train(recipe, dry_run=True),
-        lambda: predict(str(file), model=str(folder / "run"), output=str(folder / "x.jsonl")),
-        lambda: evaluation.evaluate(str(file), str(lines), format="qasper"),
-    ):
-        with pytest.raises(DataError, match=r"^\S*twice\.json: .*id '0-0' "):
-            use()

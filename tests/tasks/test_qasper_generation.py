@@ -114,7 +114,7 @@ def test_a_long_paper_is_read_from_its_beginning(tiny, left):
     assert feature["passage_positions"] == places[: 3 + (left > 0)]
     assert feature["passage_labels"] == [0, 0, 0, 1][: 3 + (left > 0)]
     assert feature["flags"] == {"truncated": True, "unread_tokens": feature["tokens"] - room}
-    with pytest.raises(DataError, match="paper 'q' has .* tokens, .* fit; data.overflow=truncate"):
+    with pytest.raises(DataError, match="document 'q' has .* tokens, .* fit; data.over"):
         encode(asked(), tiny, max_length=room, overflow="error")
 
 
@@ -127,7 +127,7 @@ def test_a_question_is_cut_and_must_leave_room(tiny):
     (feature,) = encode(asked(question=words), tiny, task=task)
     assert feature["input_ids"][:5] == [0, *whole[:3], SEP]
     assert feature["flags"] == {"question_cut": True}
-    with pytest.raises(DataError, match="leaves none of 8 for the paper; .*max_question cuts it"):
+    with pytest.raises(DataError, match="leave 0 tokens for the text; .*max_question"):
         encode(asked(question=words), tiny, max_length=8)
 
 

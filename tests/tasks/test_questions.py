@@ -216,39 +216,14 @@ def test_the_input_is_the_question_and_the_document_parted_by_one_separator(tiny
     assert "".join(pieces) == "thepartyagree"
 
 
-def test_windows_share_the_stride_and_hold_the_whole_document(tiny):
-    features = encode(tiny, "the party of the first part and the other party agree " * 8)
-    assert len(features) > 3
-    for before, after in zip(features, features[1:-1], strict=False):
-        assert after["offsets"][3].tolist() == before["offsets"][-1].tolist()
-    covered = {tuple(place) for feature in features for place in feature["offsets"].tolist()}
-    ids, offsets = tokenize_with_offsets(tiny, features[0]["context"])
-    assert covered >= {tuple(place) for place in offsets.tolist()[1:]}
-    assert all(len(feature["input_ids"]) <= 32 for feature in features)
-
-
 def test_a_question_is_cut_or_refused_never_the_reason_for_an_empty_document(tiny):
     (feature,) = encode(tiny, "the party", question="the " * 40, max_question=5)
     assert feature["flags"] == {"question_cut": True}
     assert feature["first"] == 7
     with pytest.raises(DataError) as caught:
         encode(tiny, "the party", question="the " * 40)
-    assert str(caught.value).startswith("dev.jsonl:3: the question has 40 tokens and leaves -11")
-    with pytest.raises(DataError, match="windows share 4; a smaller task.max_question"):
-        encode(tiny, "the party", question="the " * 26)
-
-
-@pytest.mark.parametrize("question", ["", " \n"])
-def test_an_empty_question_is_a_data_error(tiny, question):
-    with pytest.raises(DataError, match="dev.jsonl:3: the question is empty"):
-        encode(tiny, "the party", question=question)
-
-
-def test_an_empty_document_is_flagged(tiny):
-    (feature,) = encode(tiny, "")
-    assert feature["offsets"].shape == (0, 2)
-    assert feature["flags"] == {"empty": True}
-    assert encode(tiny, " \r\n ")[0]["flags"] == {"empty": True}
+    said = "dev.jsonl:3: what is asked leaves 0 tokens of an input for the context, chunks share 4"
+    assert str(caught.value).startswith(said)
 
 
 @pytest.mark.parametrize("name", ["roberta-base", "bert-base-uncased"])

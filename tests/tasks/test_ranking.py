@@ -12,17 +12,23 @@ from training_runs import train
 from transformers import PretrainedConfig
 
 from ldt import cli
-from ldt.errors import ModelError, RecipeError
+from ldt.errors import RecipeError
 from ldt.inference.predict import predict
 from ldt.metrics.numbers import softmax
 from ldt.model.loading import read_config
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import MultipleChoice, Squad, WikiHop
-from ldt.tasks.decisions.calibration import Platt, folds
-from ldt.tasks.decisions.policy import Rules, decide
-from ldt.tasks.decisions.report import in_words
-from ldt.tasks.decisions.thresholds import abstain_for_coverage, abstain_for_risk, risk_coverage
+from ldt.tasks.calibrators import Platt
+from ldt.tasks.deciding import in_words
+from ldt.tasks.decisions import (
+    Rules,
+    abstain_for_coverage,
+    abstain_for_risk,
+    decide,
+    folds,
+    risk_coverage,
+)
 
 approx = pytest.approx
 HELD_OUT = DataSection(train="t.jsonl", eval="e.jsonl")
@@ -58,7 +64,7 @@ def test_the_temperature_of_candidates_has_the_least_cross_entropy(task, questio
     logits, right = questions
     answers = [ranking(task.in_full(), row) for row in logits]
     golds = [{"answer": str(place), "choice": place} for place in right]
-    found = task.decide(answers, golds, config(), [100] * len(right))
+    found = task.decide(answers, golds, config())
 
     def cross_entropy(inverse):
         pairs = zip(logits, right, strict=True)
@@ -83,13 +89,13 @@ def test_questions_without_a_right_candidate_do_not_count(questions):
     logits, right = questions
     answers = [ranking(task.in_full(), row) for row in logits]
     golds = [{"answer": str(place)} for place in right]
-    alone = task.decide(answers, golds, config(), [1] * len(right))
+    alone = task.decide(answers, golds, config())
     more = [*answers, ranking(task.in_full(), np.arange(9.0))]
-    found = task.decide(more, [*golds, {"answer": "none"}], config(), [1] * len(more))
+    found = task.decide(more, [*golds, {"answer": "none"}], config())
     kept, expected = (each.changes["decisions"]["calibration"] for each in (found, alone))
     assert kept == expected
     assert list(found.answers) == more
-    nothing = task.decide(answers[:1], [{"answer": "none"}], config(), [1])
+    nothing = task.decide(answers[:1], [{"answer": "none"}], config())
     assert nothing.changes == {"decisions": {}}
 
 
@@ -127,7 +133,7 @@ def test_how_sure_an_answer_must_be_is_chosen_on_held_out_questions(task, abstai
     logits, right = questions
     answers = [ranking(task.in_full(), row) for row in logits]
     golds = [{"answer": str(place), "choice": place} for place in right]
-    found = task.decide(answers, golds, config(), [100] * len(right))
+    found = task.decide(answers, golds, config())
     assert list(found.answers) == answers  # metrics are those of all answers
     sure = np.array([softmax(row).max() for row in logits])
     hits = np.array([row.argmax() == place for row, place in zip(logits, right, strict=True)])
@@ -159,10 +165,10 @@ def test_questions_without_a_right_candidate_are_wrong_answers(questions):
     golds = [{"answer": str(place)} for place in right] + [{"answer": "none"}] * 300
     task = WikiHop(abstain={"coverage": 1.0}, calibration="temperature")
     answers = [ranking(task.in_full(), row) for row in logits]
-    report = task.decide(answers, golds, config(), [1] * len(golds)).report
+    report = task.decide(answers, golds, config()).report
     wrong = sum(row.argmax() != place for row, place in zip(logits, right, strict=False)) + 300
     assert report["abstention"]["risk"] == approx(wrong / len(golds))
-    alone = task.decide(answers[:1500], golds[:1500], config(), [1] * 1500).report["calibration"]
+    alone = task.decide(answers[:1500], golds[:1500], config()).report["calibration"]
     assert report["calibration"]["before"] == approx(alone["before"])
     assert report["documents"] == len(golds)
 
@@ -180,17 +186,11 @@ def test_auto_leaves_probabilities_that_are_right(questions):
     logits, right = questions
     answers = [ranking(task, row / 3) for row in logits]
     golds = [{"choice": place} for place in right]
-    found = task.decide(answers, golds, config(), [1] * len(right)).changes["decisions"]
+    found = task.decide(answers, golds, config()).changes["decisions"]
     if "calibration" in found:  # as good as none
         assert found["calibration"]["temperature"] == approx(1, abs=0.15)
     else:
         assert set(found) == {"measured"}
-
-
-def test_answers_list_as_many_candidates_as_are_asked_for():
-    task = WikiHop(calibration="temperature", n_best=2)
-    assert len(ranking(task, np.arange(4.0))["n_best"]) == 2
-    assert len(ranking(task.in_full(), np.arange(4.0))["n_best"]) == 4
 
 
 def no_answer(task, doubt, made):
@@ -210,7 +210,7 @@ def test_the_probability_of_no_answer_is_calibrated():
     answers = [no_answer(task, doubt, made) for doubt in doubts]
     silent = {"answer": "", "best": "", "no_answer": 1.0}  # a document without a word
     golds = [{"answers": [] if none else ["York"]} for none in empty]
-    found = task.decide([*answers, silent], [*golds, {"answers": []}], made, [9] * 201)
+    found = task.decide([*answers, silent], [*golds, {"answers": []}], made)
 
     right = empty[:, None]
     oracle = Platt.fit(doubts[:, None], right)
@@ -249,12 +249,6 @@ def recipes_example(fields):
     from ldt.io.records import Example
 
     return Example(fields, "q", "t.jsonl:1")
-
-
-def test_decisions_of_another_model_are_refused():
-    made = PretrainedConfig(decisions={"calibration": {"method": "temperature"}})
-    with pytest.raises(ModelError, match="decisions: not those of this model"):
-        ranking(WikiHop(), np.arange(3.0), made)
 
 
 def test_squad_has_no_abstention_of_its_own():

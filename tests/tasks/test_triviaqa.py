@@ -52,28 +52,6 @@ def encode(tiny, example, config=ANY, max_length=64, data=None, **fields):
             ["Chicago", "Chicago, Illinois", "Chicago"],
         ),
         (
-            "wikipedia",
-            "tc_9--David_Soul.txt",
-            "bert-base-uncased",
-            [101, 2029, 2103, 2515, 2585, 3969, 2272, 2013, 1029, 102, 2585, 3969, 1006, 2141],
-            [(3057968975, 2731787992), (2511254074, 3600873927), (937273436, 2274303258)],
-            10,
-            [75, 75, 215],
-            [75, 77, 215],
-            ["Chicago", "Chicago, Illinois", "Chicago"],
-        ),
-        (
-            "web",
-            "tc_1--46/46_46.txt",
-            "roberta-base",
-            [0, 6834, 470, 12, 5400, 19189, 351, 5, 12821, 9421, 13, 34247, 11, 15891, 116, 2],
-            [(1998979550, 1755940418)],
-            16,
-            [30, 41, 62],
-            [32, 43, 63],
-            ["Sinclair Lewis"] * 3,
-        ),
-        (
             "web",
             "tc_1--46/46_46.txt",
             "bert-base-uncased",
@@ -132,11 +110,6 @@ def test_a_mention_is_right_in_each_window_that_has_it_whole(tiny):
     assert all(feature["end_positions"] == [] for feature in features if feature not in having)
 
 
-def test_without_a_config_answers_are_not_asked_for(tiny):
-    (feature,) = encode(tiny, example(answers=()), config=None)
-    assert not {"start_positions", "mentions"} & feature.keys()
-
-
 def test_a_context_file_is_read_raw_when_it_is_needed(tiny, tmp_path):
     text = "\ufeffParty\r\nof\rYork 🎉\n"
     path = tmp_path / "e.txt"
@@ -161,11 +134,11 @@ def test_a_context_file_is_read_raw_when_it_is_needed(tiny, tmp_path):
     [
         ({"context_file": Path("gone.txt")}, "f:d: gone.txt: No such file or directory; data.evi"),
         ({"context_file": "page.txt"}, "f:d: context_file 'page.txt' is not read; data.evidence"),
-        ({"context_file": 3}, "f:d: context_file is a number, expected a path"),
+        ({"context_file": 3}, "f:d: context_file 3 is not read; data.evidence"),
         ({"context_file": None}, "f:d: no field 'context'"),
-        ({"context": "York", "answers": []}, "f:d: 'answers' is empty, expected a list of all"),
-        ({"context": "York", "answers": None}, "f:d: 'answers' is missing, expected a list"),
-        ({"context": "York", "answers": [3]}, "f:d: a number in 'answers', expected text"),
+        ({"context": "York", "answers": []}, "f:d: 'answers' is [], expected a list of the answer"),
+        ({"context": "York", "answers": None}, "f:d: 'answers' is None, expected a list of the an"),
+        ({"context": "York", "answers": [3]}, "f:d: 'answers' is [3], expected a list of the answ"),
         ({"context": "York", "question": " "}, "f:d: the question is empty"),
     ],
 )
@@ -205,40 +178,16 @@ def trained_on(tiny, *items, **fields):
 
 def test_documents_without_an_answer_are_left_out_kept_or_an_error(tiny):
     items = [example(id="a"), example("Nothing here.", id="b"), example("York, York", id="c")]
-    found = "answers found: 3 mentions in 2 documents, 3 of them to learn from"
+    found = "answers: 3 mentions in 2 documents"
     rest = "documents without an answer in what is read: 1, "
     assert trained_on(tiny, *items) == [found, rest + "left out (task.without_answer)"]
     kept = trained_on(tiny, *items, without_answer="keep", loss="first")
     assert kept == [
-        "answers found: 3 mentions in 3 documents, 2 of them to learn from",
+        "answers: 3 mentions in 3 documents",
         rest + "kept, with a loss of 0",
     ]
     with pytest.raises(DataError, match="^f:b: no answer in what is read of the document"):
         trained_on(tiny, *items, without_answer="error")
-
-
-def test_mentions_that_are_not_read_are_not_learnt_from(tiny):
-    text = "York " + "the party of the first part and " * 4 + "York"
-    item, data = example(text), DataSection(overflow="truncate")
-    encoder = Encoder(TriviaQA(), tiny, data, 32, ANY)
-    lines = TriviaQA().remarks(encode_all([item], encoder), 0)
-    assert lines == ["answers found: 2 mentions in 1 documents, 1 of them to learn from"]
-
-
-def test_cut_questions_are_counted(tiny):
-    lines = trained_on(tiny, example(question="the party agree"), example(id="e"), max_question=2)
-    assert lines[-1] == "questions cut to 2 tokens (task.max_question): 2"
-
-
-def test_a_set_without_questions_or_answers_is_a_data_error():
-    task, data = TriviaQA(), DataSection(train="t.jsonl", eval="e.jsonl")
-    with pytest.raises(DataError, match="^t.jsonl: no questions$"):
-        task.learn([], data)
-    with pytest.raises(DataError, match="^e.jsonl: no questions$"):
-        task.check([], data, ANY)
-    with pytest.raises(DataError, match="f:d: 'answers' is missing"):
-        task.check([example(), Example({}, "d", "f:d")], data, ANY)
-    assert task.learn([example()], data) == {}
 
 
 # answers
@@ -271,18 +220,6 @@ def test_the_best_document_of_a_question_answers():
     assert score_all(task, answers, golds, ANY)[0]["verified_f1"] == 100
     with pytest.raises(DataError, match="no questions to score"):
         score_all(task, [], [], ANY)
-
-
-def test_the_published_file_has_an_answer_a_question():
-    answers = [
-        answered("", None, "q1") | {"id": "1"},
-        answered("York", -2.5, "q1") | {"id": "2"},
-        answered("London", -3.5, "q1") | {"id": "3"},
-        answered("Bath", 0.5) | {"id": 7},
-    ]
-    published = TriviaQA.answers.layouts["triviaqa"].write
-    assert published(iter(answers)) == {"q1": "York", "7": "Bath"}
-    assert published(()) == {}
 
 
 # the whole
@@ -318,50 +255,12 @@ def questions(folder, domain):
     return file
 
 
-@pytest.fixture(scope="module")
-def learnt(tiny_longformer, tmp_path_factory):
-    """A model that was trained on the 16 questions, and what was printed."""
-    folder = tmp_path_factory.mktemp("learnt")
-    file = questions(folder, "Wikipedia")
-    (folder / "r.yaml").write_text(f"""
-task: {{name: triviaqa}}
-model: {{path: {tiny_longformer}}}
-data: {{train: {file}, eval: {file}, format: triviaqa}}
-training:
-  output_dir: {folder}/run
-  num_train_epochs: 40
-  learning_rate: 0.02
-  per_device_train_batch_size: 16
-  gradient_accumulation_steps: 1
-  eval_strategy: "no"
-  save_strategy: "no"
-""")
-    return train(load(folder / "r.yaml", command="finetune")), str(folder / "run")
-
-
 @pytest.mark.parametrize("domain", ["Wikipedia", "Web"])
-def test_16_questions_are_learnt_by_heart_and_scored_by_the_published_evaluator(
-    domain, learnt, tmp_path
-):
-    metrics, model = learnt
-    assert metrics["eval_exact_match"] >= 90
-    file, output = questions(tmp_path, domain), tmp_path / "pred.json"
-    assert predict(str(file), model=model, output=str(output)) == 0
-    keys = json.loads(output.read_text()).keys()
-    assert ("q0" in keys) == (domain == "Wikipedia")
-    assert ("q0--0 é/York.txt" in keys) == (domain == "Web")
-    data = DataSection(evidence=str(tmp_path / "evidence"))
-    result = evaluate(str(file), str(output), format="triviaqa", data=data)
-    assert result.metrics["exact_match"] == pytest.approx(metrics["eval_exact_match"])
-    assert result.metrics["f1"] == pytest.approx(metrics["eval_f1"])
-    assert result.metrics["common"] == 16
-
-
 def test_documents_in_windows_train_together_and_are_answered_as_they_are_scored(
-    tiny_longformer, tmp_path
+    domain, tiny_longformer, tmp_path
 ):
     """One step over 16 documents of several windows each; the best window answers in both."""
-    file, output = questions(tmp_path, "Wikipedia"), tmp_path / "pred.json"
+    file, output = questions(tmp_path, domain), tmp_path / "pred.json"
     (tmp_path / "r.yaml").write_text(f"""
 task: {{name: triviaqa, without_answer: keep, max_answer: 4}}
 model: {{path: {tiny_longformer}}}
@@ -385,5 +284,7 @@ training:
         == 0
     )
     assert all(json.loads(output.read_text()).values())
-    result = evaluate(str(file), str(output), format="triviaqa")
+    assert ("q0" in json.loads(output.read_text())) == (domain == "Wikipedia")
+    data = DataSection(evidence=str(tmp_path / "evidence"))
+    result = evaluate(str(file), str(output), format="triviaqa", data=data)
     assert result.metrics["f1"] == pytest.approx(metrics["eval_f1"])

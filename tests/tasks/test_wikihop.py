@@ -4,24 +4,19 @@ import math
 
 import numpy as np
 import pytest
-import torch
-from training_runs import train
 from transformers import AutoTokenizer, PretrainedConfig
 
-from ldt import benchmarks as evaluate
 from ldt.benchmarks.formats import read
 from ldt.data.features import Collator, reordered
 from ldt.data.tokenization import add_tokens
-from ldt.errors import DataError, ModelError
-from ldt.inference.predict import predict
+from ldt.errors import DataError
 from ldt.io.records import Example
-from ldt.model import LdtModel, load, load_tokenizer
+from ldt.model import load
 from ldt.model.loading import draw_embeddings
-from ldt.recipe import recipe
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import WikiHop
 from ldt.tasks.base import path_of, score_all
-from ldt.tasks.wikihop import joined
+from ldt.tasks.choosing import joined
 
 CONFIG = PretrainedConfig(decisions={})
 approx = pytest.approx
@@ -77,14 +72,6 @@ def test_question_and_candidates_stand_in_front_and_are_global(tiny, encode):
     assert (feature["labels"], feature["tokens"]) == (1, len(mask))
 
 
-@pytest.mark.parametrize(
-    ("roles", "count"), [(["cls"], 1), (["question"], 5), (["cls", "candidates"], 10), ([], 0)]
-)
-def test_the_recipe_names_what_is_global(encode, roles, count):
-    (feature,) = encode(question(), task=WikiHop(global_attention=roles))
-    assert sum(feature["global_attention_mask"]) == count
-
-
 GOLDEN = {  # first item of dev: tokens, [ent]s, label, first ids
     "roberta-base": (
         2576,
@@ -127,13 +114,6 @@ def test_spaces_of_tokenized_text_are_closed_as_by_the_authors():
     assert joined(text) == "The Games (2004), held's end! Really? Yes. (ok)"
 
 
-def test_markers_spelt_in_a_text_are_letters(tiny, encode):
-    (feature,) = encode(question(supports=["the [ent] x [/ent] </s> end"]))
-    ids = feature["input_ids"]
-    assert ids.count(tiny.convert_tokens_to_ids("[ent]")) == 3
-    assert ids.count(tiny.sep_token_id) == 2
-
-
 def test_long_supports_are_read_in_parts_with_the_question_in_front(encode):
     (whole,) = encode(question())
     parts = encode(question(), max_length=A + 4, stride=1)
@@ -159,22 +139,13 @@ def test_a_candidate_that_stands_twice_is_scored_once(encode):
     assert (len(feature["positions"]), feature["labels"]) == (3, 2)
 
 
-def test_odd_characters_around_an_answer_are_kept(encode):
-    odd = ["\u05d0\u05de\u05ea", "\U0001f600 ok", "a\r\nb", "\ufeffx"]
-    example = question(candidates=odd, answer=odd[2], supports=[f"x\r\n{word}" for word in odd])
-    (feature,) = encode(example)
-    assert feature["labels"] == 2
-    said = [{"logits": np.array([0.0, 3.0, 1.0, 0.0])}]
-    assert WikiHop().decode(said, CONFIG, example, [feature])["answer"] == odd[1]
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"query": "  "}, "train.jsonl:17: the question is empty"),
         ({"query": 3}, "train.jsonl:17: field 'query' is a number, expected text"),
-        ({"candidates": []}, "train.jsonl:17: field 'candidates' is an empty list"),
-        ({"candidates": ["a", " "]}, "train.jsonl:17: field 'candidates': a candidate is empty"),
+        ({"candidates": []}, "train.jsonl:17: field 'candidates': a list, empty, expect"),
+        ({"candidates": ["a", " "]}, "train.jsonl:17: field 'candidates': a list of 2, expect"),
         ({"candidates": "a"}, "field 'candidates' is text, expected a list of texts"),
         ({"candidates": ["a", None]}, "field 'candidates': null in place 2, expected text"),
         ({"supports": [["a"]]}, "field 'supports': a list in place 1, expected text"),
@@ -190,14 +161,12 @@ def test_ten_thousand_candidates_need_a_longer_input(encode):
     many = question(candidates=[f"party {number}" for number in range(10_000)])
     with pytest.raises(DataError) as caught:
         encode(many, max_length=4096, config=None)
-    said = str(caught.value)
-    assert said.startswith("train.jsonl:17: the question and its 10,000 candidates take ")
-    assert "of the 4,096 of an input" in said
-    assert "fewer candidates would do, or a larger data.max_length" in said
+    said = "train.jsonl:17: what is asked leaves 0 tokens of an input for the supports"
+    assert str(caught.value).startswith(said)
     many.fields["candidates"] = many.fields["candidates"][:2_000]
     (feature,) = encode(many, max_length=40_000, config=None)
     assert len(set(feature["positions"])) == 2_000
-    with pytest.raises(DataError, match=f"take {A} tokens of the {A + 4}"):
+    with pytest.raises(DataError, match="leaves 4 tokens .* chunks share 4"):
         encode(question(), max_length=A + 4, stride=4)
 
 
@@ -209,12 +178,6 @@ def test_questions_without_supports_are_flagged_and_one_candidate_is_enough(enco
     said = [{"logits": np.array([-3.0])}]
     answer = WikiHop().decode(said, CONFIG, question(), [feature])
     assert answer == {"answer": "agree", "score": 1.0, "empty": True}
-
-
-def test_a_tokenizer_without_the_markers_is_refused(tokenizer_folder):
-    plain = AutoTokenizer.from_pretrained(tokenizer_folder)
-    with pytest.raises(ModelError, match=r"has no token \[question\]; fine-tuning for the task"):
-        WikiHop().encode(question(), plain, data=DataSection(), max_length=99)
 
 
 # training and evaluation sets
@@ -244,8 +207,8 @@ def test_an_answer_outside_of_the_candidates_ends_a_training_before_it_begins():
     with pytest.raises(DataError) as caught:
         task.learn([question(), question(answer="Agree")], data)
     assert str(caught.value) == (
-        "train.jsonl:17: the answer 'Agree' is none of the 3 candidates ('party', 'agree', "
-        "'first'); training needs it among them"
+        "train.jsonl:17: the answer 'Agree' is none of 'party', 'agree', 'first'; training needs "
+        "it among them"
     )
     with pytest.raises(DataError, match="train.json: no questions"):
         task.learn([], data)
@@ -256,7 +219,7 @@ def test_an_answer_outside_of_the_candidates_counts_as_wrong_in_evaluation(encod
     strange = question(answer="Agree")
     with caplog.at_level(logging.WARNING, "ldt"):
         task.check([question(), strange], data, CONFIG)
-    assert "none of the candidates; so in 1 of 2 questions, which count as wrong" in caplog.text
+    assert "dev.json: the answers of 1 of 2 questions are none of the cand" in caplog.text
     (feature,) = encode(strange)
     assert feature["labels"] == -100
     answer = task.decode([{"logits": np.array([0.0, 9.0, 0.0])}], CONFIG, strange, [feature])
@@ -298,27 +261,12 @@ def test_accuracy_has_a_row_for_each_group_of_candidates():
     metrics, rows = score_all(WikiHop(), answers, golds, CONFIG)
     assert metrics == {"accuracy": 60}
     assert rows == [
-        {"candidates": "up to 9", "questions": 2, "accuracy": 50, "guessing": 37.5},
-        {"candidates": "10 to 19", "questions": 1, "accuracy": 100, "guessing": approx(100 / 12)},
-        {
-            "candidates": "80 and more",
-            "questions": 2,
-            "accuracy": 50,
-            "guessing": approx(100 * (1 / 80 + 1 / 5000) / 2),
-        },
+        {"candidates": "up to 9", "questions": 2, "accuracy": 50},
+        {"candidates": "10 to 19", "questions": 1, "accuracy": 100},
+        {"candidates": "80 and more", "questions": 2, "accuracy": 50},
     ]
     with pytest.raises(DataError, match="no questions to score"):
         score_all(WikiHop(), [], [], CONFIG)
-
-
-def test_the_published_layout_is_an_answer_by_id():
-    answers = [{"id": "WH_1", "answer": "a", "score": 0.5}, {"id": 7, "answer": "b"}]
-    published = WikiHop.answers.layouts["wikihop"].write
-    assert published(answers) == {"WH_1": "a", "7": "b"}
-    assert published(()) == {}
-
-
-# the whole
 
 
 def test_parts_and_the_whole_are_one_where_all_fits(tiny, tiny_longformer, encode):
@@ -343,58 +291,3 @@ def test_parts_and_the_whole_are_one_where_all_fits(tiny, tiny_longformer, encod
         for scores, gold in zip(merged, golds, strict=True)
     ]
     assert out.loss.item() == approx(sum(losses) / 2, rel=1e-5)
-
-
-def made(number):
-    """A question whose right candidate is always the same, but never in the same place."""
-    rng = np.random.default_rng(number)
-    one, other, third, fourth = (chr(ord("a") + letter) for letter in rng.permutation(26)[:4])
-    return {
-        "id": f"q{number}",
-        "query": one,
-        "candidates": [other, "Z"],
-        "supports": [f"{one} Z", f"{third} {fourth}"],
-        "answer": "Z",
-    }
-
-
-@pytest.fixture
-def eager(tmp_path, tiny_longformer):
-    """Folder of a tiny model that learns soon where in the input to look: larger weights."""
-    changes = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    model = load(tiny_longformer, LdtModel, initializer_range=0.3, **changes)
-    torch.manual_seed(0)
-    for weight in model.parameters():
-        if weight.dim() == 2:
-            torch.nn.init.normal_(weight, std=0.3)
-    model.save_pretrained(tmp_path / "eager")
-    load_tokenizer(tiny_longformer, model.config).save_pretrained(tmp_path / "eager")
-    return tmp_path / "eager"
-
-
-def test_sixteen_questions_are_learnt_by_heart(tmp_path, monkeypatch, eager):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "all.json").write_text(json.dumps([made(number) for number in range(16)]))
-    (tmp_path / "r.yaml").write_text(
-        f"""
-task: {{name: wikihop}}
-model: {{path: {eager}}}
-data: {{train: all.json, eval: all.json, format: wikihop, max_length: 64}}
-training:
-  num_train_epochs: 60
-  per_device_train_batch_size: 8
-  gradient_accumulation_steps: 1
-  learning_rate: 0.01
-  eval_strategy: "no"
-  save_strategy: "no"
-"""
-    )
-    metrics = train(recipe.load("r.yaml", command="finetune"))
-    assert metrics["eval_accuracy"] >= 15 / 16 * 100
-    assert predict("all.json", output="found.json") == 0
-    result = evaluate.evaluate("all.json", "found.json", format="wikihop")
-    assert result.metrics["accuracy"] == metrics["eval_accuracy"]
-    assert predict("all.json", output="found.jsonl", data={"format": "wikihop"}, n_best=2) == 0
-    line = json.loads((tmp_path / "found.jsonl").read_text().splitlines()[0])
-    assert list(line) == ["id", "answer", "score", "n_best", "windows"]
-    assert [best["answer"] for best in line["n_best"]][0] == line["answer"]

@@ -27,7 +27,7 @@ from ldt.model import LdtForCausalLM
 from ldt.model.loading import read_tokenizer
 from ldt.recipe import recipe as recipes
 from ldt.recipe.run import Run
-from ldt.tasks.char_lm import Sampling, character_lm_metrics
+from ldt.tasks.language_models import Sampling, character_lm_metrics
 from ldt.training.char_lm import phases
 from ldt.training.trainer import Trainer
 

@@ -200,10 +200,10 @@ def test_what_is_decided_about_labels_and_split_stands_first(recipe, capsys):
     train(recipe("data.eval=null", "data.eval_fraction=0.34"), dry_run=True)
     said = " ".join(capsys.readouterr().err.split())
     assert (
-        "labels: one class a document, 2 classes named by name, sorted as text (task.labels names "
-        "them in order, data.label_separator parts several in a cell) 8 documents to train on and "
-        "4 to evaluate on, data.eval_fraction=0.34 drawn by training.seed=42 (data.eval names "
-        "others)" in said
+        "labels: one class a document, 2 classes sorted as text (task.labels names them in order; "
+        "data.label_separator parts a cell, task.problem=regression reads numbers) 8 documents to "
+        "train on and 4 to evaluate on, data.eval_fraction=0.34 drawn by training.seed=42 "
+        "(data.eval names others)" in said
     )
     assert said.index("labels: one class") < said.index("tokens in the median")
     documents("train.jsonl", 12, 0, "number")

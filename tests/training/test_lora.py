@@ -22,7 +22,7 @@ from ldt.model import LdtForSequenceClassification, load
 from ldt.model.adapters import PROJECTIONS
 from ldt.recipe import recipe as recipes
 from ldt.tasks import TASKS
-from ldt.tasks.writing_task import WritingTask
+from ldt.tasks.writing import WritingTask
 from ldt.training.arguments import settings
 from ldt.training.lora import adapt
 

@@ -15,7 +15,7 @@ from ldt.errors import DataError, Interrupted, ModelError, RecipeError
 from ldt.inference.engine import read_recipe
 from ldt.inference.perplexity import scorer
 from ldt.model import LdtForMaskedLM, load
-from ldt.tasks.masked_lm import masked_lm_metrics
+from ldt.tasks.language_models import masked_lm_metrics
 from ldt.training.arguments import settings
 from ldt.training.masked_lm import Pretraining
 from ldt.training.progress import ProgressReport

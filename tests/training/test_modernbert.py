@@ -18,7 +18,7 @@ from ldt.inference.predict import predict
 from ldt.model import LdtForMaskedLM, LdtModernBertModel, load
 from ldt.recipe import recipe as recipes
 from ldt.tasks import TASKS
-from ldt.tasks.writing_task import WritingTask
+from ldt.tasks.writing import WritingTask
 
 ANSWERING = [
     name

@@ -1,14 +1,70 @@
-"""Character language modelling: each character or byte of a text is predicted from those before."""
+"""Pretraining on plain text: masked language modelling, and modelling of characters or bytes."""
 
+import math
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from ldt.data.masking import Masker
 from ldt.data.options import LONGEST, MOST, Count, Epochs, Length, Rate, Section
 from ldt.metrics.numbers import loss_and_bits
-from ldt.tasks.base import AnyTask, TaskAnswers, TaskReads
+from ldt.tasks.base import AnyTask, TaskAnswers, TaskInputs, TaskReads
 
 Span = Annotated[int, Field(le=LONGEST)]  # the rest is for the model to say, phase by phase
+
+
+class MaskedLM(AnyTask):
+    """Pretraining on plain text: 15 % of the tokens are predicted from the text around them.
+
+    Masks are sampled anew in every epoch. Special tokens are never chosen.
+
+    Args:
+        global_attention: ``[cls]`` gives the first token of every row global attention and trains
+            its projections; without, they become copies of the local ones when training is over,
+            as in the paper.
+        mask_fraction: expected share of the tokens that are predicted.
+        whole_words: whether all tokens of a word are predicted together.
+        trainable: ``all`` weights, or only the ``positions`` that conversion added; all else is
+            frozen.
+        source_length: tokens that the model read before it was made longer; goes with
+            ``trainable: positions``.
+    """
+
+    reads: ClassVar[TaskReads] = TaskReads(kind="corpus")
+    inputs: ClassVar[TaskInputs] = TaskInputs(
+        head="LdtForMaskedLM", roles=("cls",), any_encoder=True
+    )
+
+    name: Literal["mlm"] = "mlm"
+    global_attention: list[Literal["cls"]] = []
+    mask_fraction: float = Field(0.15, gt=0, lt=1)
+    whole_words: bool = False
+    trainable: Literal["all", "positions"] = "all"
+    source_length: Length | None = None
+
+    @model_validator(mode="after")
+    def _positions(self):
+        if (self.trainable == "positions") != (self.source_length is not None):
+            raise ValueError("trainable: positions and source_length go together")
+        return self
+
+    def masker(self, tokenizer) -> Masker:
+        """The masker that samples the masks."""
+        return Masker(tokenizer, self.mask_fraction, self.whole_words)
+
+
+def masked_lm_metrics(nats: float, masked: int, tokens: int, size: int) -> dict[str, float]:
+    """``loss``, ``bits_per_token`` (what the paper calls BPC) and ``bits_per_byte`` of
+    `ldt.metrics.numbers.loss_and_bits`, and ``perplexity``, e to the loss: how well a token is told
+    from the others around it, of both sides; a text cannot be stored in so few bits.
+
+    Args:
+        nats: sum of the cross-entropy over the predicted tokens.
+        masked: their number.
+        tokens, size: tokens of the whole text without special ones, and its bytes in UTF-8.
+    """
+    metrics = loss_and_bits(nats, masked, unit="token", units=tokens, size=size)
+    return metrics | {"perplexity": math.exp(min(metrics["loss"], 700.0))}
 
 
 class Phase(Section):
@@ -71,6 +127,7 @@ class CharacterLM(AnyTask):
     """
 
     reads: ClassVar[TaskReads] = TaskReads(kind="characters")
+    inputs: ClassVar[TaskInputs] = TaskInputs(head="LdtForCausalLM")
     answers: ClassVar[TaskAnswers] = TaskAnswers(keys=("text",))
 
     name: Literal["charlm"] = "charlm"
@@ -88,21 +145,8 @@ class CharacterLM(AnyTask):
             )
         return self
 
-    def head(self) -> type:
-        from ldt.model import LdtForCausalLM
-
-        return LdtForCausalLM
-
 
 def character_lm_metrics(nats: float, scored: int, characters: int, size: int) -> dict[str, float]:
-    """``loss``, ``bits_per_character`` (bpc) and ``bits_per_byte`` of a character model.
-
-    They are those of `ldt.metrics.numbers.loss_and_bits`; of a model of bytes a character is a
-    byte.
-
-    Args:
-        nats: sum of the cross-entropy over the scored characters.
-        scored: their number.
-        characters, size: of the text, and its bytes in UTF-8.
-    """
+    """``loss``, ``bits_per_character`` and ``bits_per_byte`` (`loss_and_bits`), by the sum of the
+    cross-entropy, the scored characters, those of the text, and its bytes in UTF-8."""
     return loss_and_bits(nats, scored, unit="character", units=characters, size=size)

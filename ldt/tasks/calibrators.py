@@ -1,10 +1,9 @@
-"""Calibration: logits to probabilities that are as often right as they say, measured in folds."""
+"""Calibration: logits to probabilities that are as often right as they say."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,30 +14,29 @@ RANGE = 10.0  # highest temperature; 1 / RANGE is the lowest
 _CLOSE = 1e-10  # of the derivative, where the fit ends
 
 
+def logistic(logits: np.ndarray) -> np.ndarray:
+    """Probabilities of logits, of each by itself."""
+    return 0.5 * (1 + np.tanh(logits / 2))
+
+
+def logit(p: np.ndarray | float) -> np.ndarray:
+    """Logits of probabilities, finite ones of 0 and 1 too."""
+    clipped = np.clip(p, 1e-12, 1 - 1e-12)
+    return np.log(clipped) - np.log1p(-clipped)
+
+
 @dataclass(frozen=True)
 class Temperature:
     """Logits of classes divided by a number, of which one is right (Guo et al. 2017, section 4.2,
-    https://arxiv.org/abs/1706.04599). The answer stays the same, its probability does not.
-
-    Args:
-        temperature: from 1 / `RANGE` to `RANGE`.
-    """
+    https://arxiv.org/abs/1706.04599). The answer stays the same, its probability does not."""
 
     name: ClassVar[str] = "temperature"
     temperature: float
 
     @classmethod
     def fit(cls, logits: np.ndarray, right: np.ndarray) -> Temperature:
-        """The temperature with the least cross-entropy.
-
-        Args:
-            logits: [documents, classes].
-            right: [documents] int, the right class.
-
-        Raises:
-            ValueError: a logit that is not finite.
-        """
-        logits = _finite(logits)
+        """The temperature with the least cross-entropy, of logits [documents, classes] and the
+        right class [documents] int."""
         of_right = logits[np.arange(len(logits)), right]
 
         def slope(inverse: float) -> float:
@@ -56,10 +54,6 @@ class Temperature:
     def apply(self, logits: np.ndarray) -> np.ndarray:
         """Probabilities [documents, classes]."""
         return softmax(np.asarray(logits, np.float64) / self.temperature)
-
-    def facts(self) -> dict[str, Any]:
-        """Arguments of the class as JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -83,19 +77,12 @@ class _ByLabel:
 
     @classmethod
     def fit(cls, logits: np.ndarray, right: np.ndarray):
-        """The weights of each label with the least cross-entropy.
+        """The weights of each label with the least cross-entropy, by [documents, labels].
 
         Targets are not quite 0 and 1, so that they are finite where a label can be told without a
         mistake (Platt 1999, section 2.2; Lin, Lin and Weng 2007).
-
-        Args:
-            logits: [documents, labels].
-            right: [documents, labels] bool.
-
-        Raises:
-            ValueError: a logit that is not finite.
         """
-        logits, weights = _finite(logits), []
+        weights = []
         for column, there in zip(logits.T, right.T, strict=True):
             positives = int(there.sum())
             negatives = len(there) - positives
@@ -110,21 +97,12 @@ class _ByLabel:
         """Probabilities [documents, labels]."""
         weights = np.array(self.weights).reshape(len(self.weights), len(self.keeps))
         features = self.features(np.asarray(logits, np.float64))
-        logit = (features * weights[:, :-1].T[:, None]).sum(0) + weights[:, -1]
-        return 0.5 * (1 + np.tanh(logit / 2))
-
-    def facts(self) -> dict[str, Any]:
-        """Arguments of the class as JSON."""
-        return {"weights": self.weights}
+        logits = (features * weights[:, :-1].T[:, None]).sum(0) + weights[:, -1]
+        return logistic(logits)
 
 
-@dataclass(frozen=True)
 class Platt(_ByLabel):
-    """Logits of each label times a number, plus another one (Platt 1999).
-
-    Args:
-        weights: factor and summand of each label.
-    """
+    """Logits of each label times a number, plus another one (Platt 1999)."""
 
     name: ClassVar[str] = "platt"
     keeps: ClassVar[tuple[float, ...]] = (1.0, 0.0)
@@ -137,19 +115,14 @@ class Platt(_ByLabel):
         """Probability of each label before calibration, [labels]; of one whose calibrated
         probability is always the same: 0 where that is at least as high, else 1."""
         factor, summand = np.array(self.weights).reshape(len(self.weights), 2).T
-        clipped = np.clip(probabilities, 1e-12, 1 - 1e-12)
-        over = np.log(clipped) - np.log1p(-clipped) - summand
+        over = logit(probabilities) - summand
         logits = np.divide(over, factor, out=np.where(over > 0, np.inf, -np.inf), where=factor > 0)
-        return 0.5 * (1 + np.tanh(logits / 2))
+        return logistic(logits)
 
 
-@dataclass(frozen=True)
 class Beta(_ByLabel):
     """A regression on log p and -log(1 - p) of each label (Kull, Silva Filho and Flach 2017,
     section 4, http://proceedings.mlr.press/v54/kull17a.html); it can pull both ends by themselves.
-
-    Args:
-        weights: a, b and c of each label.
     """
 
     name: ClassVar[str] = "beta"
@@ -163,21 +136,9 @@ class Beta(_ByLabel):
 CALIBRATORS = {each.name: each for each in (Temperature, Platt, Beta)}
 
 
-def _finite(logits: np.ndarray) -> np.ndarray:
-    logits = np.asarray(logits, np.float64)
-    if not np.isfinite(logits).all():
-        raise ValueError("a logit is not finite")
-    return logits
-
-
 def _regression(features: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Weights of a logistic regression by Newton's method, the intercept last; none but the
-    intercept is negative.
-
-    Args:
-        features: [features, documents].
-        targets: [documents], from 0 to 1.
-    """
+    """Weights of a logistic regression of targets [documents] on [features, documents], the
+    intercept last; none but the intercept is negative."""
     rows = np.vstack([features, np.ones(len(targets))])
     used = np.ones(len(rows), bool)
     while True:
@@ -195,7 +156,7 @@ def _newton(rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
     weights = np.zeros(len(rows))
     loss = _cross_entropy(weights @ rows, targets)
     for _ in range(100):
-        p = 0.5 * (1 + np.tanh(weights @ rows / 2))
+        p = logistic(weights @ rows)
         gradient = rows @ (p - targets)
         if np.abs(gradient).max() < _CLOSE * len(targets):
             break
@@ -213,34 +174,3 @@ def _newton(rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 def _cross_entropy(logits: np.ndarray, targets: np.ndarray) -> float:
     return float((np.logaddexp(0, logits) - targets * logits).sum())
-
-
-def folds(
-    count: int, parts: int = 5, seed: int = 0, groups: Sequence[Hashable] | None = None
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield for each part of a set the numbers of the others, to fit on, and its own.
-
-    Args:
-        count: documents of the set.
-        parts: into which it is cut, at random, as equal as they can be.
-        seed: of the cut.
-        groups: of each document, what must stay together; None keeps nothing together.
-
-    Yields:
-        [others] and [own] int64, sorted. Of fewer groups than parts there are as many as groups; of
-        one group none.
-    """
-    if groups is None:
-        unit = np.arange(count)
-    else:
-        numbers: dict[Hashable, int] = {}
-        unit = np.array([numbers.setdefault(group, len(numbers)) for group in groups], int)
-    units = int(unit.max(initial=-1)) + 1
-    parts = min(parts, units)
-    if parts < 2:
-        return
-    part = np.empty(units, int)
-    part[np.random.default_rng(seed).permutation(units)] = np.arange(units) % parts
-    for number in range(parts):
-        held_out = part[unit] == number
-        yield np.flatnonzero(~held_out), np.flatnonzero(held_out)

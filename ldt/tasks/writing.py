@@ -1,5 +1,6 @@
 """The base of tasks whose answer a model with a decoder writes, and the settings of its search."""
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
@@ -7,17 +8,24 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
 
-from ldt.data.features import Feature, ends
-from ldt.data.options import Count, Length, Section
+from ldt.data.features import Feature, Segment, ends
+from ldt.data.options import Count, DataSection, Length, Section
 from ldt.data.tokenization import special_id, tokenize
-from ldt.errors import RecipeError
-from ldt.tasks.base import WRITTEN, Outputs, Task, TaskAnswers, TaskInputs
+from ldt.errors import DataError, RecipeError
+from ldt.io.records import Example
+from ldt.tasks.base import (
+    WRITTEN,
+    Outputs,
+    Task,
+    TaskAnswers,
+    TaskInputs,
+)
+
+log = logging.getLogger("ldt")
 
 BLOCK = 8  # documents in a row that an evaluation takes, so that whole batches are answered
 START = 1  # tokens that the decoder starts with
 GIVEN = ("input_ids", "attention_mask", "global_attention_mask", "encoder_outputs")
-
-
 # Keys of a model and its tokenizer, which stay as they are.
 _OWN = (
     *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"),
@@ -37,9 +45,7 @@ class Generation(Section):
         early_stopping: end of the search: as soon as ``num_beams`` texts are finished (``true``),
             when no better one is likely (``false``), or when none is possible (``never``).
         max_length: longest text; none is the 95th percentile of the training set.
-        max_new_tokens: the same without the token that the decoder starts with.
         min_length: shortest text.
-        min_new_tokens: the same without the token that the decoder starts with.
         no_repeat_ngram_size: tokens in a row that a text has once at most; 0 allows all. It holds
             for names and numbers too.
         encoder_no_repeat_ngram_size: tokens in a row of the input that a text must not have; 0
@@ -53,9 +59,7 @@ class Generation(Section):
     length_penalty: float = Field(default=1.0, ge=-100, le=100)
     early_stopping: bool | Literal["never"] = False
     max_length: Length | None = None
-    max_new_tokens: Length | None = None
     min_length: int = Field(default=0, ge=0, le=1 << 24)
-    min_new_tokens: Length | None = None
     no_repeat_ngram_size: int = Field(default=3, ge=0, le=1 << 24)
     encoder_no_repeat_ngram_size: int = Field(default=0, ge=0, le=1 << 24)
     repetition_penalty: float = Field(default=1.0, gt=0, le=1e6)
@@ -63,32 +67,22 @@ class Generation(Section):
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
-        if self.max_length is not None and self.max_new_tokens is not None:
-            raise ValueError("max_length and max_new_tokens exclude each other")
         if self.num_beams == 1:
             for name in ("length_penalty", "early_stopping"):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(f"{name} compares beams, num_beams is 1")
-        shortest = max(self.min_length, (self.min_new_tokens or 0) + 1)
-        if self.longest is not None and shortest > self.longest:
-            raise ValueError(f"a text of {shortest:,} tokens at least and {self.longest:,} at most")
+        if self.max_length is not None and self.min_length > self.max_length:
+            raise ValueError(
+                f"a text of {self.min_length:,} tokens at least and {self.max_length:,} at most"
+            )
         return self
 
-    @property
-    def longest(self) -> int | None:
-        """Tokens of the longest text, the decoder's first one among them; None: by the data."""
-        return self.max_length or (self.max_new_tokens and self.max_new_tokens + 1)
-
     def settings(self, longest: int) -> dict[str, Any]:
-        """Arguments of a GenerationConfig.
-
-        Args:
-            longest: text where the recipe does not say.
-        """
+        """Arguments of a GenerationConfig; ``longest`` where the recipe does not say."""
         values = self.model_dump(exclude_none=True)
         if self.num_beams == 1:
             del values["length_penalty"], values["early_stopping"]
-        return values | ({} if self.longest else {"max_length": longest})
+        return values | {"max_length": self.max_length or longest}
 
 
 class WritingTask(Task):
@@ -108,7 +102,10 @@ class WritingTask(Task):
     """
 
     inputs: ClassVar[TaskInputs] = replace(
-        Task.inputs, extras=("target",), overflows=("truncate", "error")
+        Task.inputs,
+        head="LdtForConditionalGeneration",
+        extras=("target",),
+        overflows=("truncate", "error"),
     )
     answers: ClassVar[TaskAnswers] = replace(Task.answers, outputs=(WRITTEN,))
     written: ClassVar[str]  # what the texts are called in messages
@@ -120,23 +117,16 @@ class WritingTask(Task):
 
     _tokenizer: Any = PrivateAttr(None)  # of the inputs, by which answers become text
 
-    def head(self) -> type:
-        from ldt.model import LdtForConditionalGeneration
-
-        return LdtForConditionalGeneration
-
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Return a line with the lengths of the texts, and how many are cut off."""
-        targets, cut, limit = [], 0, 0
-        for feature in features:
-            targets.append(feature["target"])
-            cut += feature["target"] > len(feature["labels"])
-            limit = max(limit, len(feature["labels"]))
+        sizes = [(feature["target"], len(feature["labels"])) for feature in features]
+        targets = [target for target, _ in sizes]
+        cut = sum(target > learnt for target, learnt in sizes)
         median, p95 = (round(q) for q in np.percentile(targets, [50, 95]))
         return [
             f"{self.written}: {median:,} tokens in the median, {p95:,} at the 95th percentile, "
             f"{max(targets):,} in the longest; {cut:,} of {len(targets):,} cut"
-            + (f" after {limit:,} tokens" if cut else "")
+            + (f" after {max(learnt for _, learnt in sizes):,} tokens" if cut else "")
         ]
 
     def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
@@ -145,24 +135,15 @@ class WritingTask(Task):
         Raises:
             RecipeError: a text may become longer than the decoder has positions.
         """
-        positions = self.positions(config)
-        longest = self.generation.longest
-        if longest is not None and longest > positions:
-            name = "max_new_tokens" if self.generation.max_length is None else "max_length"
-            value = getattr(self.generation, name)
+        search, positions = self.generation, self.positions(config)
+        if (most := max(search.max_length or 0, search.min_length)) > positions:
             raise RecipeError(
-                f"task.generation.{name}: {value:,} tokens, the decoder of the model has "
+                f"task.generation: {self.written} of {most:,} tokens, the decoder of the model has "
                 f"{positions:,} positions, the first of them for the token that it starts with"
             )
         sizes = [len(features[number]["labels"]) for number in range(len(features))]
         usual = START + round(float(np.percentile(sizes, 95)))
-        shortest = max(self.generation.min_length, (self.generation.min_new_tokens or 0) + START)
-        settings = self.generation.settings(min(max(usual, shortest), positions))
-        if shortest > positions:
-            raise RecipeError(
-                f"task.generation: {self.written} of {shortest:,} tokens at least, the decoder of "
-                f"the model has {positions:,} positions"
-            )
+        settings = search.settings(min(max(usual, search.min_length, START), positions))
         plain = Generation().settings(0)
         shown = {k: v for k, v in settings.items() if k == "num_beams" or v != plain.get(k)}
         words = ", ".join(f"{name} {value}" for name, value in shown.items())
@@ -204,11 +185,7 @@ class WritingTask(Task):
 
     def learnt(self, text: str, tokenizer, config) -> Feature:
         """Return ``labels`` [tokens] int32 of a text, ``target``, how many it would have without a
-        limit, and that it is not learnt whole.
-
-        Raises:
-            RecipeError: as `positions`.
-        """
+        limit, and that it is not learnt whole."""
         cls, sep = ends(tokenizer)
         words, positions = tokenize(tokenizer, text), self.positions(config)
         limit = min(self.max_target_tokens or positions, positions)
@@ -217,11 +194,29 @@ class WritingTask(Task):
         cut = {"unlearnt": ("target_cut", size)} if size > len(labels) else {}
         return {"labels": np.array(labels, np.int32), "target": size} | cut
 
-    def cut(self, question: list[int]) -> tuple[list[int], dict[str, Any]]:
+    def asked(self, question: str, tokenizer) -> tuple[Segment, dict[str, Any]]:
         """Return as many tokens of a question as are read, and flags of the answer."""
-        if self.max_question is None or len(question) <= self.max_question:
-            return question, {}
-        return question[: self.max_question], {"question_cut": True}
+        ids = tokenize(tokenizer, question)
+        cut = self.max_question is not None and len(ids) > self.max_question
+        return Segment("question", ids[: self.max_question]), {"question_cut": True} if cut else {}
+
+    def room(self, example: Example, length: int, room: int, least: int, data: DataSection) -> None:
+        """Check that a document of some length fits the room of an input.
+
+        Raises:
+            DataError: less than ``least`` is left for it, or it does not fit and
+                ``data.overflow`` is "error".
+        """
+        if room < least:
+            raise DataError(
+                f"{example.where}: the question and the special tokens leave {max(room, 0):,} "
+                "tokens for the text; a smaller task.max_question or fewer documents would do"
+            )
+        if length > room and data.overflow == "error":
+            raise DataError(
+                f"{example.where}: document {example.id!r} has {length:,} tokens, {room:,} fit; "
+                "data.overflow=truncate reads its beginning"
+            )
 
     def read_off(self, name: str, output: Outputs) -> dict[str, Any]:
         """Return what an output says: the text by a name, the number of its tokens without special

@@ -1,0 +1,474 @@
+"""The right one of several candidates, as many as the question has; as in RACE and WikiHop.
+
+multiple_choice: an input for each choice, <s> question choice </s> text </s>
+wikihop:         <s> [question] query [/question] ([ent] candidate [/ent])* (</s> support </s>)*
+"""
+
+import logging
+import math
+import re
+import sys
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from ldt.benchmarks import wikihop
+from ldt.data.features import Feature, Segment, ends
+from ldt.data.options import Count, DataSection
+from ldt.data.sentences import UNITS, Unit
+from ldt.data.tokenization import marker_ids, tokenize, tokenize_with_offsets
+from ldt.errors import DataError, RecipeError, listed, shown
+from ldt.io.records import Example, field, flat, text, texts
+from ldt.metrics import baseline
+from ldt.metrics.baseline import Baselines
+from ldt.metrics.result import mean
+from ldt.tasks import results
+from ldt.tasks.base import (
+    NO_LABEL,
+    Document,
+    Fault,
+    PublishedLayout,
+    Scores,
+    TaskAnswers,
+    TaskInputs,
+    TaskReads,
+    best_constant,
+    evaluation_set,
+    grouped,
+    in_chunks,
+    not_empty,
+    path_of,
+    question_of,
+)
+from ldt.tasks.deciding import Abstaining, Decision, calibration, logits_of
+from ldt.tasks.decisions import Rules
+from ldt.tasks.explained import MERGES, ByLogits, Reading, Target
+
+log = logging.getLogger("ldt")
+
+_ABSENT = -1e5  # a logit whose probability is 0 at any temperature
+_SPACED = ((" .", "."), (" ,", ","), (" !", "!"), (" ?", "?"), ("( ", "("), (" )", ")"))
+_GROUPS = {9: "up to 9", 19: "10 to 19", 39: "20 to 39", 79: "40 to 79", math.inf: "80 and more"}
+
+
+class Choosing(Abstaining, ByLogits):
+    """A task whose answer is one of several candidates, as many as the question has.
+
+    How sure an answer is says the probability of the best candidate.
+
+    Args:
+        calibration: what makes the probabilities of candidates as often right as they say, fitted
+            to the evaluation set: ``temperature``, or ``auto``, which has it where it helps.
+    """
+
+    reads: ClassVar[TaskReads] = replace(Abstaining.reads, noun="questions")
+    inputs: ClassVar[TaskInputs] = replace(Abstaining.inputs, together=True)
+    answers: ClassVar[TaskAnswers] = replace(Abstaining.answers, metric="accuracy")
+
+    calibration: Literal["none", "auto", "temperature"] = "none"
+
+    @abstractmethod
+    def ranked(self, answer: dict, gold: Any) -> tuple[list[float], int | None]:
+        """The probabilities of all candidates, and which of them is right; None for none.
+
+        Args:
+            answer: of the task `in_full`.
+            gold: the right answer.
+        """
+
+    def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
+        """Return that nothing is decided yet.
+
+        Raises:
+            DataError: no examples, or a right answer that is not among the candidates.
+            RecipeError: there are no documents to calibrate by.
+        """
+        self.check_held_out(data)
+        return super().learn(examples, data) | {"decisions": {}}
+
+    def decide(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Decision:
+        """Fit a temperature, and choose how sure an answer must be.
+
+        Questions whose right answer is not among the candidates do not count for the temperature;
+        as answers they are wrong. The order of the candidates stays, and so do the answers.
+        """
+        pairs = [self.ranked(answer, gold) for answer, gold in zip(answers, golds, strict=True)]
+        if not self.decides or all(place is None for _, place in pairs):
+            return Decision(answers, {"decisions": {}})
+        logits = np.full((len(pairs), max(len(scores) for scores, _ in pairs)), _ABSENT)
+        right = np.zeros(logits.shape, bool)
+        for row, there, (scores, place) in zip(logits, right, pairs, strict=True):
+            row[: len(scores)] = logits_of(np.array(scores), several=False)
+            if place is not None:
+                there[place] = True
+        rules = Rules(several=False, calibration=self.calibration, abstain=self.asked_abstention)
+        return calibration(answers, logits, right, rules)[0]
+
+    def listed(self, example: Example, name: str, data: DataSection) -> list[str]:
+        """Texts of the candidates.
+
+        Raises:
+            DataError: they are missing, or one is empty.
+        """
+        path = path_of(self, name, data)
+        candidates = texts(example, path)
+        if not candidates or not all(each.strip() for each in candidates):
+            raise DataError(
+                f"{example.where}: field {path!r}: {shown(candidates)}, expected a list of one "
+                "text or more, none of them empty"
+            )
+        return candidates
+
+
+class MultipleChoice(Choosing):
+    """One of the choices of each question; questions may differ in their number.
+
+    Each choice is an input of its own and scored at the first token; the probabilities are the
+    softmax over the choices, as in RACE and QuALITY with RoBERTa or Longformer. The question stands
+    in front, as in Longformer's question answering (Beltagy et al. 2020, arXiv:2004.05150), so that
+    it is in each chunk of a text that does not fit. A choice's logit is its mean over the chunks.
+
+    The field that `data.label` names holds the place of the right choice, from 0 on, or its text.
+    """
+
+    reads: ClassVar[TaskReads] = replace(
+        Choosing.reads,
+        document="context",
+        asked=("question", "choices"),
+        fields=("question", "choices"),
+        also={"query": "question", "candidates": "choices", "supports": "context"},
+        label_keys=("label",),
+        signs=(("question", "choices"),),
+    )
+    inputs: ClassVar[TaskInputs] = replace(
+        Choosing.inputs,
+        head="LdtForMultipleChoice",
+        roles=("cls", "question", "choice", "context", "sep"),
+        extras=("texts",),
+    )
+    answers: ClassVar[TaskAnswers] = replace(
+        Choosing.answers,
+        kind="choice",
+        own=("multiple_choice",),
+        score=results.score_choice,
+        result=results.choices,
+        keys=("answer", "choice", "score", "scores", "abstained", "why"),
+    )
+    probability: ClassVar[str] = "scores"
+
+    name: Literal["multiple_choice"] = "multiple_choice"
+    global_attention: list[str] = ["cls", "question", "choice"]
+
+    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
+        """Return a feature for each choice and chunk, those of a choice together.
+
+        ``choices`` is the place of the feature's choice, ``texts`` are all of them. The chunks are
+        the same for all choices; the longest one leaves the least room.
+        """
+        asked = tokenize(tokenizer, question_of(self, example, data))
+        choices = self.choices(example, data)
+        document = text(example, path_of(self, "context", data))
+        cls, sep = ends(tokenizer)
+        offered = [tokenize(tokenizer, f" {choice.strip()}") for choice in choices]
+        read = Document("context", tokenize(tokenizer, document))
+        labels = {} if config is None else {"labels": self._label(example, data)}
+        longest, features = max(map(len, offered)), []
+        for place, choice in enumerate(offered):
+            head = [cls, Segment("question", asked), Segment("choice", choice), sep]
+            length = max_length - longest + len(choice)  # the same room for all
+            of_choice = in_chunks(self, example, data, length, head, read, [sep], document)
+            more = {"choices": place, "texts": choices} | labels
+            features += [feature | more for feature in of_choice]
+        return features
+
+    def gold(self, example: Example, data: DataSection, config) -> dict[str, int]:
+        """Return the place of the right ``choice``."""
+        return {"choice": self._label(example, data)}
+
+    def decode(self, outputs, config, example, features) -> dict:
+        """Return the ``answer``, which ``choice`` it is (from 0 on), its ``score``, the ``scores``
+        of all choices, which add up to 1, the number of ``windows`` and the flags.
+
+        Where the model is not as sure as it is to be, ``answer`` and ``choice`` are None,
+        ``abstained`` is true, and ``why`` says so.
+        """
+        choices, chunks = features[0]["texts"], features[0]["chunks"]
+        logits = np.array([output["logits"][0] for output in outputs], np.float64)
+        merged = logits.reshape(len(choices), chunks).mean(1)
+        scores = self.policy(config).scores(merged[None])[0]
+        best = int(merged.argmax())
+        answer = {"answer": choices[best], "choice": best, "score": float(scores[best])}
+        answer |= {"scores": scores.tolist(), "windows": chunks}
+        flags = features[0].get("flags", {})
+        silence = self.silence(scores, config, empty="empty" in flags)
+        nothing = {"answer": None, "choice": None} if silence else {}
+        return answer | flags | nothing | silence
+
+    def ranked(self, answer: dict, gold: Any) -> tuple[list[float], int | None]:
+        return answer["scores"], gold["choice"]
+
+    def reading(self, example, tokenizer, data, unit: Unit = "sentence") -> Reading:
+        document = text(example, path_of(self, "context", data))
+        _, offsets = tokenize_with_offsets(tokenizer, document)
+        return Reading(document, offsets, UNITS[unit](document))
+
+    def targets(self, answer, config, features, labels=()) -> list[Target]:
+        """Return the logit of the choice that is the answer."""
+        chunks, choice = features[0]["chunks"], int(np.argmax(answer["scores"]))
+        return [Target(None, range(choice * chunks, (choice + 1) * chunks), 0, "mean")]
+
+    def measure(self, answers, golds, config) -> Scores:
+        """Return accuracy in percent."""
+        pairs = zip(answers, golds, strict=True)
+        return mean([{"accuracy": one["choice"] == other["choice"]} for one, other in pairs]), []
+
+    def baseline(self, trained, golds, config) -> Baselines:
+        """Return what the place has where the right choice stands most often."""
+        place = baseline.commonest([gold["choice"]] for gold in trained)
+        return best_constant(self, {f"always choice {place}": {"choice": place}}, golds, config)
+
+    def choices(self, example: Example, data: DataSection) -> list[str]:
+        """Return the texts of all choices."""
+        return self.listed(example, "choices", data)
+
+    def _label(self, example: Example, data: DataSection) -> int:
+        """The place of the right choice."""
+        if isinstance(data.label, list):
+            raise RecipeError("data.label: several fields; one choice is right")
+        choices, label = self.choices(example, data), field(example, data.label)
+        if type(label) is int and 0 <= label < len(choices):
+            return label
+        if isinstance(label, str) and choices.count(label) == 1:
+            return choices.index(label)
+        raise DataError(
+            f"{example.where}: label {data.label!r} is {shown(label)}, expected the text of one of "
+            f"the choices or its place, 0 to {len(choices) - 1}"
+        )
+
+
+class WikiHop(Choosing):
+    """One of the candidates of each question, by documents that must be read together.
+
+    Encoding, head and shuffling are those of Beltagy et al. 2020 (arXiv:2004.05150), as in the
+    authors' scripts/wikihop.py. A candidate's logit is that of the [ent] in front of it. Supports
+    that do not fit are read in chunks, question and candidates in front of each; other than there,
+    the last chunk is as long as the others and overlaps the one before. Training sees candidates
+    and supports in a new order in every epoch.
+
+    Question, candidates and supports are tokenized as the authors did, each with a space in front
+    and without the spaces that tokenized text has around punctuation (`joined`): byte-level
+    vocabularies know " ," as another token than ",", and pretraining saw the second one. The
+    answer is the candidate as the file has it. One that stands twice is ranked once.
+
+    Args:
+        merge: how a candidate's logits in the chunks become one, before the softmax: by their
+            ``mean``, as in the paper, or their ``sum``, as in the authors' code.
+        n_best: candidates in an answer line, the best ones.
+    """
+
+    reads: ClassVar[TaskReads] = replace(
+        Choosing.reads,
+        document="supports",
+        asked=("query", "candidates"),
+        fields=("query", "candidates", "answer"),
+        also={"question": "query", "choices": "candidates", "context": "supports"},
+        several=True,
+        signs=(("query", "candidates", "supports", "answer"),),
+    )
+    inputs: ClassVar[TaskInputs] = replace(
+        Choosing.inputs,
+        head="LdtForCandidateRanking",
+        roles=("cls", "question", "candidates", "supports"),
+        markers=("[question]", "[/question]", "[ent]", "[/ent]"),
+        extras=("candidates",),
+        shuffled=("candidates", "supports"),
+    )
+    answers: ClassVar[TaskAnswers] = replace(
+        Choosing.answers,
+        kind="candidate",
+        score=wikihop.score,
+        keys=("answer", "score", "n_best", "best", "abstained", "why"),
+        layouts={"wikihop": PublishedLayout(wikihop.published)},
+    )
+    probability: ClassVar[str] = "score"
+
+    name: Literal["wikihop"] = "wikihop"
+    global_attention: list[str] = ["cls", "question", "candidates"]
+    merge: Literal["mean", "sum"] = "mean"
+    n_best: Count = 1
+
+    def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
+        def answerable() -> Iterator[Example]:
+            for example in examples:
+                if fault := self._misplaced(example, data):
+                    raise DataError(f"{example.where}: {fault.what}; training needs it among them")
+                yield example
+
+        return super().learn(answerable(), data) | {"window_merge": self.merge}
+
+    def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
+        """Warn of questions that cannot be answered, as no candidate is right."""
+        source = evaluation_set(data)
+        wrong = [bool(self._misplaced(each, data)) for each in not_empty(self, examples, source)]
+        if any(wrong):
+            log.warning(
+                f"{source}: the answers of {sum(wrong):,} of {len(wrong):,} questions are none of "
+                "the candidates; they count as wrong"
+            )
+
+    def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
+        """Yield an answer that is no candidate, and candidates that no support mentions."""
+        if fault := self._misplaced(example, data):
+            yield fault
+        supports = _words(flat(texts(example, path_of(self, "supports", data))))
+        missing = [x for x in self._candidates(example, data) if _words(x) not in supports]
+        if missing:
+            yield Fault("candidate_never_occurs", listed(missing, 3, _cut))
+
+    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
+        """Return a feature for each chunk of the supports.
+
+        ``positions`` are the [ent] of the ``candidates``, ``labels`` is the place of the right one
+        among them, -100 if none is. Questions without a support are flagged ``empty``.
+        """
+        question = question_of(self, example, data, "query")
+        candidates = self._candidates(example, data)
+        supports = texts(example, path_of(self, "supports", data))
+        asks, asked, here, there = marker_ids(tokenizer, self.inputs.markers)
+        cls, sep = ends(tokenizer)
+        named: list[int] = []
+        positions: list[int] = []
+        start = [asks, *_ids(tokenizer, question), asked]
+        for candidate in candidates:
+            positions.append(1 + len(start) + len(named))
+            named += [here, *_ids(tokenizer, candidate), there]
+        read = [
+            token
+            for support in supports
+            for token in (*sep.ids, *_ids(tokenizer, support), *sep.ids)
+        ]
+        shared = {"positions": positions, "candidates": candidates}
+        if config is not None:
+            answer = self._answer(example, data)
+            shared["labels"] = candidates.index(answer) if answer in candidates else NO_LABEL
+        head = [cls, Segment("question", start), Segment("candidates", named)]
+        document, words = Document("supports", read), " ".join(supports)
+        features = in_chunks(self, example, data, max_length, head, document, [], words)
+        return [feature | shared for feature in features]
+
+    def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
+        """Return the ``answer`` and the number of ``candidates``."""
+        candidates = self._candidates(example, data)
+        return {"answer": self._answer(example, data), "candidates": len(candidates)}
+
+    def decode(self, outputs, config, example, features) -> dict:
+        """Return the ``answer`` with its ``score``, a probability among the candidates; where
+        several are asked for, ``n_best`` of {answer, score} from the best on; and the flags.
+
+        Where the model is not as sure as it is to be, ``answer`` is None and ``best`` the candidate
+        that it would be, ``abstained`` is true, and ``why`` says so.
+        """
+        candidates = features[0]["candidates"]
+        logits = np.stack([output["logits"][: len(candidates)] for output in outputs])
+        merged = MERGES[self.merge].value(logits.astype(np.float64))
+        scores = self.policy(config).scores(merged[None])[0]
+        best = [
+            {"answer": candidates[place], "score": float(scores[place])}
+            for place in np.argsort(-merged, kind="stable")[: self.n_best]
+        ]
+        flags = features[0].get("flags", {})
+        answer = best[0] | ({"n_best": best} if self.n_best > 1 else {}) | flags
+        if silence := self.silence(scores, config, empty="empty" in flags):
+            answer |= {"answer": None, "best": answer["answer"]} | silence
+        return answer
+
+    def in_full(self) -> Self:
+        return self.model_copy(update={"n_best": sys.maxsize})
+
+    def ranked(self, answer: dict, gold: Any) -> tuple[list[float], int | None]:
+        best = answer["n_best"]
+        places = [place for place, each in enumerate(best) if each["answer"] == gold["answer"]]
+        return [each["score"] for each in best], places[0] if places else None
+
+    def reading(self, example, tokenizer, data, unit: Unit = "sentence") -> Reading:
+        """Return the supports, a line each, whose passages are their sentences or paragraphs."""
+        supports = texts(example, path_of(self, "supports", data))
+        outside = np.full((1, 2), -1, np.int32)  # the separators around a support
+        offsets, passages, start = [], [], 0
+        for support in supports:
+            offsets += [outside, start + offsets_in(support, tokenizer), outside]
+            passages += [(start + a, start + b) for a, b in UNITS[unit](support)]
+            start += len(support) + 1
+        return Reading("\n".join(supports), np.concatenate(offsets or [outside[:0]]), passages)
+
+    def targets(self, answer, config, features, labels=()) -> list[Target]:
+        """Return the logit of the candidate that is the answer."""
+        place = features[0]["candidates"].index(answer.get("best", answer["answer"]))
+        return [Target(None, range(len(features)), place, self.merge)]
+
+    def measure(self, answers, golds, config) -> Scores:
+        """Return accuracy in percent, and its rows by the number of candidates."""
+        scores = [
+            (next(name for most, name in _GROUPS.items() if gold["candidates"] <= most),)
+            + (wikihop.score(gold, answer),)
+            for answer, gold in zip(answers, golds, strict=True)
+        ]
+        return grouped("candidates", scores, [*_GROUPS.values()], "questions")
+
+    def baseline(self, trained, golds, config) -> Baselines:
+        """Return the accuracy of guessing, in the mean over all guesses."""
+        return wikihop.guessing(gold["candidates"] for gold in golds)
+
+    def _misplaced(self, example: Example, data: DataSection) -> Fault | None:
+        answer, candidates = self._answer(example, data), self._candidates(example, data)
+        if answer in candidates:
+            return None
+        what = f"the answer {_cut(answer)} is none of {listed(candidates, 5, _cut)}"
+        return Fault("answer_not_in_candidates", what)
+
+    def _answer(self, example: Example, data: DataSection) -> str:
+        return text(example, path_of(self, "answer", data))
+
+    def _candidates(self, example: Example, data: DataSection) -> list[str]:
+        """Those of an example, each once, in the order of their first occurrence."""
+        return list(dict.fromkeys(self.listed(example, "candidates", data)))
+
+
+def joined(text: str) -> str:
+    """Text with punctuation next to its word and single spaces, as the authors' normalize_string.
+
+    "the Games ( 2004 ) , held" gives "the Games (2004), held".
+    """
+    for spaced, close in (*_SPACED, (" 's", "'s")):
+        text = text.replace(spaced, close)
+    return " ".join(text.split())
+
+
+def offsets_in(text: str, tokenizer) -> np.ndarray:
+    """[tokens, 2] int32, the characters of a text that its tokens stand for, though what is
+    tokenized is `joined`, which differs from it in white space alone."""
+    _, offsets = tokenize_with_offsets(tokenizer, f" {(short := joined(text))}")
+    places = np.array([place for place, sign in enumerate(text) if not sign.isspace()], np.int32)
+    before = np.cumsum([0] + [not sign.isspace() for sign in f" {short}"])  # signs, by character
+    real = offsets[:, 1] > offsets[:, 0]
+    in_text = np.zeros_like(offsets)
+    in_text[real, 0] = places[before[offsets[real, 0]]]
+    in_text[real, 1] = places[before[offsets[real, 1]] - 1] + 1
+    return in_text
+
+
+def _words(text: str) -> str:
+    """The words in lower case, a space around each, to look for one text in another."""
+    words = " ".join(re.findall(r"\w+", text.casefold()))
+    return f" {words} "
+
+
+def _ids(tokenizer, text: str) -> list[int]:
+    return tokenize(tokenizer, f" {joined(text)}")
+
+
+def _cut(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:39]}…")

@@ -1,0 +1,572 @@
+"""Thresholds, abstention and calibration of a model, fitted to held-out documents.
+
+A `Policy` is fitted to the logits of documents after their chunks were merged. What is told about
+it is measured on documents that it was fitted without (`Decided`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ldt.metrics.calibration import figures
+from ldt.metrics.numbers import softmax
+from ldt.tasks.calibrators import CALIBRATORS, Beta, Platt, Temperature, logistic, logit
+
+DEFAULT = 0.5  # threshold where none is chosen
+DELTA = 0.1  # probability that an exact bound does not hold
+STRENGTH = 5  # positives of a label that weigh as much as all labels together
+STEPS = 20  # shares of answers that a risk is tried with
+TARGET = re.compile(r"f(\d+(?:\.\d+)?)|(precision|recall)\s*>=\s*(0?\.\d+|1(?:\.0*)?|0)")
+# Coverages of label sets that a model has quantiles for.
+COVERAGES = tuple(percent / 100 for percent in range(50, 100))
+# Ways to calibrate, by whether a document can have several labels; `auto` takes the best of them.
+METHODS = {False: ("none", "temperature"), True: ("none", "platt", "beta")}
+
+
+# -- thresholds: probabilities from which on a label is given
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Objective of a threshold.
+
+    Args:
+        beta: of F-beta, where recall weighs beta times as much as precision; None of a bound.
+        bounded: ``precision`` or ``recall``, which is to reach ``least``, the other one being as
+            high as it then can; empty of F-beta.
+        least: the bound, from 0 to 1.
+    """
+
+    beta: float | None = 1.0
+    bounded: str = ""
+    least: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Objective:
+        """The target of ``f1``, ``f2``, ``f0.5``, ``precision>=0.9`` or ``recall>=0.9``.
+
+        Raises:
+            ValueError: it is none of these.
+        """
+        match = TARGET.fullmatch(text.strip())
+        if match is None or match[1] and not float(match[1]):
+            raise ValueError(f"expected f1, f2, precision>=0.9 or recall>=0.9, got {text!r}")
+        beta, bounded, least = match.groups()
+        return cls(None, bounded, float(least)) if bounded else cls(float(beta))
+
+    def value(self, true: np.ndarray, given: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Value of the objective, the higher the better, at these counts of labels: given rightly,
+        given, and right."""
+        precision, recall = true / np.maximum(given, 1), true / np.maximum(right, 1)
+        if self.beta is not None:
+            square = self.beta**2
+            return (1 + square) * true / np.maximum(square * right + given, 1e-300)
+        bounded, other = (precision, recall) if self.bounded == "precision" else (recall, precision)
+        # Out of reach, what comes nearest to the bound is best; within it, the other one decides.
+        return np.where(bounded >= self.least - 1e-12, 1 + other, bounded - 1)
+
+
+class Outcome(NamedTuple):
+    """A target of one label on held-out documents.
+
+    Args:
+        verdict: ``reached`` or ``missed`` where an exact bound says so, ``too few`` where there are
+            too few documents for that, ``no documents`` of a label that none has, whose threshold
+            is `DEFAULT`; "" of an F-beta, which has no bound to reach.
+        right: documents that count for the bounded figure.
+        total: documents that it is a share of.
+        at_least, at_most: bounds of the share, each with a certainty of 1 - `DELTA` (Clopper and
+            Pearson 1934).
+    """
+
+    verdict: str
+    right: int = 0
+    total: int = 0
+    at_least: float = 0.0
+    at_most: float = 1.0
+
+    @property
+    def bound(self) -> str:
+        """The share that was measured, and the bound that decides, in words; "" without one."""
+        if self.verdict not in ("reached", "missed", "too few"):
+            return ""
+        if not self.total:
+            return "never given"
+        end = f"at most {self.at_most:.1%}" if self.verdict == "missed" else ""
+        return f"{self.right:,} of {self.total:,}, {end or f'at least {self.at_least:.1%}'}"
+
+
+def outcome(given: np.ndarray, right: np.ndarray, target: Objective) -> Outcome:
+    """The verdict on a target by whether documents, [documents] bool, that its threshold was chosen
+    without get the label, and whether they have it."""
+    if not right.any():
+        return Outcome("no documents")
+    if not target.bounded:
+        return Outcome("")
+    of = right if target.bounded == "recall" else given
+    count, hits = int(of.sum()), int((given & right).sum())
+    at_least = 1 - upper_bound(count - hits, count, DELTA)
+    at_most = upper_bound(hits, count, DELTA)
+    verdict = "reached" if at_least >= target.least else "too few"
+    if at_most < target.least:
+        verdict = "missed"
+    return Outcome(verdict, hits, count, at_least, at_most)
+
+
+def best_threshold(
+    scores: np.ndarray, right: np.ndarray, target: Objective
+) -> tuple[np.ndarray, np.ndarray]:
+    """The threshold of each label that is best on these documents, and its value by the target.
+
+    It lies in the middle between two scores, below the lowest one half-way to 0. Of several that
+    are equally good it is the highest; of a label without positives it is NaN.
+
+    Args:
+        scores: [documents, labels], probabilities.
+        right: [documents, labels] bool.
+        target: what is to be best.
+    """
+    positives, columns = right.sum(0), np.arange(scores.shape[1])
+    if not len(scores):
+        return np.full(len(columns), np.nan), np.full(len(columns), np.nan)
+    order = np.argsort(-scores, axis=0, kind="stable")
+    ordered = np.take_along_axis(scores, order, 0)
+    true = np.take_along_axis(right, order, 0).cumsum(0)
+    counts = np.arange(1, len(scores) + 1)[:, None]
+    values = target.value(true, counts, positives)
+    below = np.vstack([ordered[1:], np.zeros_like(ordered[:1])])
+    values[:-1][ordered[:-1] == ordered[1:]] = -np.inf  # no threshold lies between equal scores
+    place = values.argmax(0)
+    thresholds = (ordered[place, columns] + below[place, columns]) / 2
+    return np.where(positives > 0, thresholds, np.nan), values[place, columns]
+
+
+def label_thresholds(
+    scores: np.ndarray, right: np.ndarray, target: Objective, strength: float = STRENGTH
+) -> np.ndarray:
+    """Thresholds [labels] that hold for new documents, too: few positives choose little.
+
+    A label's best threshold is drawn to the best common one, as logits, as far as it has few
+    positives: with n of them it weighs n / (n + strength). A label without any keeps `DEFAULT`.
+
+    Args:
+        scores, right, target: as `best_threshold` has them.
+        strength: positives that weigh as much as the common threshold; 0 leaves each its own.
+    """
+    best, _ = best_threshold(scores, right, target)
+    common = best_threshold(scores.reshape(-1, 1), right.reshape(-1, 1), target)[0][0]
+    if np.isnan(common):
+        return np.full(scores.shape[1], DEFAULT)
+    positives = right.sum(0)
+    weight = positives / np.maximum(positives + strength, 1e-300)
+    drawn = weight * logit(np.nan_to_num(best, nan=common)) + (1 - weight) * logit(common)
+    return np.where(positives > 0, 1 / (1 + np.exp(-drawn)), DEFAULT)
+
+
+# -- abstention, and sets of labels
+
+
+class Abstention(NamedTuple):
+    """From which confidence on answers are given, and what that gave on the documents it is from.
+
+    Args:
+        threshold: confidence; minus infinity answers all, infinity none.
+        coverage: share of documents with an answer.
+        risk: share of wrong answers among those; NaN where there are none.
+        bound: with the asked certainty the risk is at most this on documents like these; NaN where
+            a coverage was asked for.
+    """
+
+    threshold: float
+    coverage: float
+    risk: float
+    bound: float
+
+    @classmethod
+    def measured(
+        cls, threshold: float, confidence: np.ndarray, right: np.ndarray, bound: float = math.nan
+    ) -> Abstention:
+        answered = confidence >= threshold
+        risk = float((~right[answered]).mean()) if answered.any() else math.nan
+        return cls(threshold, float(answered.mean()) if len(answered) else 0.0, risk, bound)
+
+
+def abstain_for_coverage(confidence: np.ndarray, right: np.ndarray, coverage: float) -> Abstention:
+    """The threshold above which a new document lies with at least this probability.
+
+    An order statistic: of n confidences, as of the new one, each place is equally likely (Vovk et
+    al. 2005; Angelopoulos and Bates 2021, section 1, https://arxiv.org/abs/2107.07511).
+
+    Args:
+        confidence: [documents], of held-out ones.
+        right: [documents] bool, whether the answer is right.
+        coverage: share of answers, from 0 to 1.
+    """
+    lowest = math.floor((len(confidence) + 1) * (1 - coverage) + 1e-9)
+    ordered = [-math.inf, *np.sort(confidence).tolist(), math.inf]
+    threshold = ordered[min(lowest, len(confidence) + 1)]
+    return Abstention.measured(threshold, confidence, right)
+
+
+def abstain_for_risk(
+    confidence: np.ndarray, right: np.ndarray, risk: float, delta: float = 0.1
+) -> Abstention:
+    """The lowest threshold above which at most this share of answers is wrong, surely enough;
+    infinity where no share of answers is sure enough.
+
+    `STEPS` shares of answers are tried, each with the exact binomial bound (Clopper and Pearson
+    1934) at delta / STEPS, so that all hold together (Geifman and El-Yaniv 2017, theorem 3.2,
+    https://arxiv.org/abs/1705.08500, with a fixed grid in place of a search).
+
+    Args:
+        confidence, right: as `abstain_for_coverage` has them.
+        risk: highest share of wrong answers, from 0 to 1.
+        delta: probability that the share is higher after all.
+    """
+    ordered = np.sort(confidence)[::-1]
+    for step in range(STEPS, 0, -1):
+        count = math.ceil(len(ordered) * step / STEPS)
+        if not count:
+            break
+        threshold = float(ordered[count - 1])
+        answered = confidence >= threshold
+        bound = upper_bound(int((~right[answered]).sum()), int(answered.sum()), delta / STEPS)
+        if bound <= risk:
+            everything = -math.inf if answered.all() else threshold
+            return Abstention.measured(everything, confidence, right, bound)
+    return Abstention.measured(math.inf, confidence, right)
+
+
+@lru_cache(maxsize=10_000)  # of many classes most have the same few counts
+def upper_bound(wrong: int, count: int, delta: float) -> float:
+    """The share that is not exceeded with a certainty of 1 - delta, where ``wrong`` of ``count``
+    were so (Clopper and Pearson 1934): the p at which so few or fewer have the probability delta.
+    """
+    if wrong >= count:
+        return 1.0
+    places = np.arange(wrong + 1)
+    gamma = np.array([math.lgamma(n + 1) for n in range(count + 1)])
+    choose = gamma[count] - gamma[places] - gamma[count - places]
+    low, high = wrong / count, 1.0
+    for _ in range(60):
+        p = (low + high) / 2
+        terms = choose + places * math.log(p) + (count - places) * math.log1p(-p)
+        top = terms.max()
+        tail = math.exp(top) * np.exp(terms - top).sum()
+        low, high = (p, high) if tail > delta else (low, p)
+    return high
+
+
+def risk_coverage(confidence: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Coverage and risk [documents] of the answers that are most certain; their mean is the AURC.
+
+    Among equal confidences the risk rises evenly (Geifman et al. 2019,
+    https://arxiv.org/abs/1805.08206).
+    """
+    order = np.argsort(-confidence, kind="stable")
+    wrong = (~right[order]).astype(float)
+    _, which, sizes = np.unique(-confidence[order], return_inverse=True, return_counts=True)
+    wrong = (np.bincount(which, wrong) / sizes)[which]
+    counts = np.arange(1, len(order) + 1)
+    return counts / max(len(order), 1), wrong.cumsum() / counts
+
+
+def conformal_quantile(nonconformity: np.ndarray, coverage: float) -> float:
+    """Bound that a new document's right answer does not exceed with at least this probability;
+    infinity where there are too few documents for it.
+
+    Split conformal prediction (Angelopoulos and Bates 2021, section 1,
+    https://arxiv.org/abs/2107.07511). With 1 - p as the nonconformity of a class, those of up to
+    the quantile are a set that holds the right one.
+
+    Args:
+        nonconformity: [documents], of the right answers of held-out ones.
+        coverage: from 0 to 1.
+    """
+    place = math.ceil((len(nonconformity) + 1) * coverage - 1e-9)
+    if place > len(nonconformity):
+        return math.inf
+    return float(np.sort(nonconformity)[place - 1]) if place else -math.inf
+
+
+# -- all of them together
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Rules of what is to be fitted.
+
+    Args:
+        several: whether a document can have several labels.
+        thresholds: [labels], as a `Policy` has them; None has them chosen.
+        target: by which they are.
+        calibration: one of `METHODS`, or ``auto``.
+        abstain: ``coverage`` or ``risk``, and how much; None always answers.
+        positive: the number of the label that is given from a threshold on, of answers with one
+            label; None of others, which have no threshold then.
+    """
+
+    several: bool
+    thresholds: np.ndarray | None = None
+    target: Objective = field(default_factory=Objective)
+    calibration: str = "none"
+    abstain: tuple[str, float] | None = None
+    positive: int | None = None
+
+    def tuned(self, labels: int) -> list[int]:
+        """Numbers of the labels, of so many, whose thresholds are chosen."""
+        if self.thresholds is not None or not (self.several or self.positive is not None):
+            return []
+        return list(range(labels)) if self.several else [self.positive or 0]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Calibration, thresholds and abstention in force.
+
+    Args:
+        several: whether a document can have several labels.
+        calibrator: makes probabilities of logits; None takes softmax or the logistic function.
+        thresholds: [labels], the probabilities from which on a label is given. Of answers with one
+            label they are NaN but for one label, which comes before the others from there on; None
+            gives the likeliest.
+        least: confidence from which on an answer is given.
+        quantiles: of 1 - p of the right labels, for each of `COVERAGES`; empty where there are no
+            label sets.
+    """
+
+    several: bool
+    calibrator: Temperature | Platt | Beta | None = None
+    thresholds: np.ndarray | None = None
+    least: float = -math.inf
+    quantiles: Sequence[float] = ()
+
+    def scores(self, logits: np.ndarray) -> np.ndarray:
+        """Probabilities [documents, labels] of merged logits."""
+        if self.calibrator is not None:
+            return self.calibrator.apply(logits)
+        return logistic(logits) if self.several else softmax(logits)
+
+    def given(self, scores: np.ndarray) -> np.ndarray:
+        """The labels [documents, labels] bool of an answer."""
+        if self.several:
+            return scores >= self.thresholds
+        if self.thresholds is not None:
+            first = ~np.isnan(self.thresholds)
+            is_there = scores >= self.thresholds
+            scores = np.where(first, np.where(is_there, np.inf, -np.inf), scores)
+        return scores.argmax(1)[:, None] == np.arange(scores.shape[1])
+
+    def confidence(self, scores: np.ndarray, given: np.ndarray) -> np.ndarray:
+        """The probability [documents] that an answer is right as a whole.
+
+        Of several labels the product over all of them, given or not, as if they were independent.
+        """
+        if not self.several:
+            return (scores * given).sum(1)
+        return np.exp(np.log(np.maximum(np.where(given, scores, 1 - scores), 1e-300)).sum(1))
+
+    def label_set(self, scores: np.ndarray, coverage: float) -> np.ndarray:
+        """The labels [labels] bool that, for a new document with these scores [labels], are all the
+        right ones or more with at least this probability (`conformal_quantile`).
+
+        Raises:
+            ValueError: there are no quantiles, or it is above the highest of `COVERAGES`.
+        """
+        least = next((n for n, each in enumerate(COVERAGES) if each >= coverage - 1e-9), None)
+        if not self.quantiles or least is None:
+            raise ValueError(f"no quantile for a coverage of {coverage}")
+        return 1 - scores <= self.quantiles[least]
+
+    def facts(self, names: Sequence[str]) -> dict[str, Any]:
+        """Facts as JSON, for `from_facts`; of labels with these names."""
+        facts: dict[str, Any] = {}
+        if self.calibrator is not None:
+            facts["calibration"] = {"method": self.calibrator.name} | asdict(self.calibrator)
+        if self.thresholds is not None:
+            pairs = zip(names, self.thresholds.tolist(), strict=True)
+            facts["thresholds"] = {name: each for name, each in pairs if not math.isnan(each)}
+        if self.least > -math.inf:
+            facts["abstain"] = {"confidence": _finite(self.least)}
+        if self.quantiles:
+            facts["label_sets"] = [*map(_finite, self.quantiles)]
+        return facts
+
+    @classmethod
+    def from_facts(
+        cls,
+        facts: Mapping[str, Any],
+        names: Sequence[str],
+        several: bool,
+        thresholds: np.ndarray | None = None,
+    ) -> Policy:
+        """The policy that a model has in its config.
+
+        Args:
+            facts: as `facts` made them, whatever else is in them; {} decides by the model alone.
+            names: of the labels.
+            several: whether a document can have several.
+            thresholds: [labels], where the facts have none.
+
+        Raises:
+            LookupError, TypeError, ValueError: they are not those of such a model.
+        """
+        policy = cls(several, thresholds=thresholds)
+        if "calibration" in facts:
+            values = dict(facts["calibration"])
+            maker: Any = CALIBRATORS[values.pop("method")]
+            policy = replace(policy, calibrator=maker(**values))
+        if "thresholds" in facts:
+            chosen = facts["thresholds"]
+            if not several and len({*chosen} & {*names}) != 1:
+                raise ValueError(f"expected the threshold of one label, got {chosen}")
+            of_labels = [chosen[name] if several else chosen.get(name, math.nan) for name in names]
+            policy = replace(policy, thresholds=np.array(of_labels, float))
+        if "abstain" in facts:
+            policy = replace(policy, least=_number(facts["abstain"]["confidence"]))
+        if "label_sets" in facts:
+            policy = replace(policy, quantiles=[*map(_number, facts["label_sets"])])
+        return policy
+
+
+class Decided(NamedTuple):
+    """A policy, and what it gives on documents that it was fitted without.
+
+    Args:
+        policy: fitted to all documents.
+        rules: those that were asked for, with the way to calibrate in place of ``auto``.
+        scores: [documents, labels], probabilities by the policy of the other folds.
+        labels: [documents, labels] bool, those given by that policy.
+        confidence: [documents].
+        abstention: what giving no answer does; None where there is always one.
+        tried: ``ece`` and ``nll`` of each way to calibrate, out of fold, where ``auto`` chose one.
+    """
+
+    policy: Policy
+    rules: Rules
+    scores: np.ndarray
+    labels: np.ndarray
+    confidence: np.ndarray
+    abstention: Abstention | None
+    tried: Mapping[str, Mapping[str, float]]
+
+
+def decide(logits: np.ndarray, right: np.ndarray, rules: Rules) -> Decided:
+    """Fit a policy to held-out documents.
+
+    Calibration and thresholds are fitted to all documents. When to be silent, and label sets, go by
+    probabilities that are out of fold, since those of the fit are too sure. Of a single document
+    nothing is out of fold; it is its own measure.
+
+    Args:
+        logits: [documents, labels], after merging.
+        right: [documents, labels] bool; one label of each row, or none where every answer is
+            wrong, unless there can be several.
+        rules: what to fit.
+
+    Raises:
+        ValueError: a logit that is not finite.
+    """
+    if not np.isfinite(logits).all():
+        raise ValueError("a logit is not finite")
+    tried: Mapping[str, Mapping[str, float]] = {}
+    if rules.calibration == "auto":
+        tried = _tried(logits, right, rules)
+        rules = replace(rules, calibration=_best(tried))
+    scores, labels = _out_of_fold(logits, right, rules)
+    policy = _fit(logits, right, rules)
+    confidence = policy.confidence(scores, labels)
+    abstention = None
+    if rules.abstain is not None:
+        what, share = rules.abstain
+        fit = abstain_for_coverage if what == "coverage" else abstain_for_risk
+        abstention = fit(confidence, (labels == right).all(1), share)
+        policy = replace(policy, least=max(abstention.threshold, 0.0))
+    # Of a document without labels the empty set holds all right ones.
+    misses = np.where(right, 1 - scores, -1.0).max(1)
+    quantiles = [conformal_quantile(misses, coverage) for coverage in COVERAGES]
+    policy = replace(policy, quantiles=quantiles)
+    return Decided(policy, rules, scores, labels, confidence, abstention, tried)
+
+
+def _fit(logits: np.ndarray, right: np.ndarray, rules: Rules) -> Policy:
+    policy = Policy(rules.several, thresholds=rules.thresholds)
+    if rules.calibration == "temperature":
+        # Where nothing is right, a temperature cannot help.
+        known = right.any(1)
+        fitted = Temperature.fit(logits[known], right[known].argmax(1))
+        policy = replace(policy, calibrator=fitted)
+    elif rules.calibration != "none":
+        maker: Any = CALIBRATORS[rules.calibration]
+        policy = replace(policy, calibrator=maker.fit(logits, right))
+    if tuned := rules.tuned(logits.shape[1]):
+        # Labels are drawn to a common threshold, so their probabilities must mean the same.
+        alike = rules.several and policy.calibrator is None
+        platt = Platt.fit(logits, right) if alike else None
+        scores = platt.apply(logits) if platt else policy.scores(logits)
+        chosen = np.full(logits.shape[1], math.nan)
+        chosen[tuned] = label_thresholds(scores[:, tuned], right[:, tuned], rules.target)
+        policy = replace(policy, thresholds=platt.before(chosen) if platt else chosen)
+    return policy
+
+
+def folds(count: int, parts: int = 5, seed: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield for each part of ``count`` documents, cut at random, the numbers of the others, to fit
+    on, and its own, sorted; of fewer than two documents nothing."""
+    parts = min(parts, count)
+    part = np.empty(count, int)
+    part[np.random.default_rng(seed).permutation(count)] = np.arange(count) % max(parts, 1)
+    for number in range(parts if parts > 1 else 0):
+        yield np.flatnonzero(part != number), np.flatnonzero(part == number)
+
+
+def _out_of_fold(
+    logits: np.ndarray, right: np.ndarray, rules: Rules
+) -> tuple[np.ndarray, np.ndarray]:
+    scores, labels = np.empty(logits.shape), np.empty(logits.shape, bool)
+    everything = np.arange(len(logits))
+    for others, held_out in list(folds(len(logits))) or [(everything, everything)]:
+        policy = _fit(logits[others], right[others], rules)
+        scores[held_out] = policy.scores(logits[held_out])
+        labels[held_out] = policy.given(scores[held_out])
+    return scores, labels
+
+
+def _tried(logits: np.ndarray, right: np.ndarray, rules: Rules) -> dict[str, dict[str, float]]:
+    """The figures of all ways to calibrate, out of fold; thresholds have no say in it."""
+    rules = replace(rules, thresholds=np.full(logits.shape[1], DEFAULT))
+    if not rules.several:
+        logits, right = logits[right.any(1)], right[right.any(1)]
+    tried = {}
+    for method in METHODS[rules.several] if len(logits) else ():
+        scores, _ = _out_of_fold(logits, right, replace(rules, calibration=method))
+        tried[method] = figures(scores, right, rules.several)
+    return tried
+
+
+def _best(tried: Mapping[str, Mapping[str, float]]) -> str:
+    """The way to calibrate with the least cross-entropy, of those that make neither it nor the
+    calibration error worse; ``none`` where none does."""
+    plain = tried.get("none", {})
+    helps = {
+        method: each["nll"]
+        for method, each in tried.items()
+        if each["nll"] < plain["nll"] and each["ece"] <= plain["ece"]
+    }
+    return min(helps, key=helps.__getitem__, default="none")
+
+
+def _finite(value: float) -> float | None:
+    """A number as JSON has it: infinity is null."""
+    return value if math.isfinite(value) else None
+
+
+def _number(value: Any) -> float:
+    return math.inf if value is None else float(value)

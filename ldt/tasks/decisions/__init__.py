@@ -1,1 +1,0 @@
-"""From scores to decisions: thresholds, calibration, abstention. Numbers in, numbers out."""

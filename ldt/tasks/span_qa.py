@@ -1,0 +1,514 @@
+"""Questions that a piece of a document answers: with its place, as in SQuAD 1.1 and 2.0, or without
+one, as in TriviaQA."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from ldt.benchmarks import squad, triviaqa
+from ldt.data.features import Feature
+from ldt.data.options import Count, DataSection, Length
+from ldt.data.sentences import Span, bare, trimmed
+from ldt.errors import DataError, RecipeError, listed
+from ldt.io import text_files
+from ldt.io.records import Example, field, kind, text
+from ldt.metrics import baseline
+from ldt.metrics.baseline import Baselines
+from ldt.metrics.numbers import logistic
+from ldt.metrics.result import mean
+from ldt.tasks.base import (
+    Fault,
+    PublishedLayout,
+    Scores,
+    SplitGroups,
+    TaskAnswers,
+    TaskInputs,
+    TaskReads,
+    best_constant,
+    evaluation_set,
+    grouped,
+    not_empty,
+    path_of,
+    training_set,
+)
+from ldt.tasks.deciding import Calibrated, Decision, calibration, logits_of
+from ldt.tasks.decisions import Policy, Rules
+from ldt.tasks.explained import ByPlaces
+from ldt.tasks.questions import CLS, EVIDENCE, RightAnswer, SpanTask, context_of, thinned
+from ldt.tasks.text import cuts_word, mentions
+
+NAMES = ("no answer",)  # what a question is calibrated for
+UNSETTLED = 0.5  # "no answer" where it scores higher than every span
+
+
+def _score(right: Any, answer: Mapping[str, Any] | None) -> dict[str, float]:
+    """The scores of an answer, without the marks around it, by the rules of SQuAD 2.0."""
+    words = answer and answer.get("answer")
+    return squad.score2(right, {"answer": words and bare(words)})
+
+
+class Squad(SpanTask, Calibrated, ByPlaces):
+    """A piece of a document of any length that answers a question, or "" for no answer.
+
+    An example has ``question``, ``context`` and ``answers``: a list of {text, answer_start}, the
+    place counted in characters (code points); or of texts, the first place of each counts; or
+    {text: [...], answer_start: [...]}. An empty list is a question without an answer.
+
+    All answers that a chunk has are right together; a chunk that has none is taught to point to
+    its first token. Where training has questions without an answer, the answer is "" if that is
+    more probable than ``no_answer_threshold``, which is stored in the model: the one with the best
+    F1 on the evaluation set, 0.5 without such a set. The probability is 1 / (1 + exp(s - n)), where
+    s is the logit of the best span of all chunks and n the lowest logit of a first token, so that
+    one chunk with an answer is enough.
+
+    Args:
+        null_windows: which chunks without an answer are trained on: ``all`` of them, or as many,
+            drawn once by the seed, as there are chunks with one in expectation (``balanced``), as
+            CUAD's authors do. Evaluation and prediction read all.
+        calibration: what makes ``no_answer`` as often right as it says, fitted to the evaluation
+            set: ``platt``, ``beta``, or ``auto`` for the best of them, which may be neither.
+
+    Source: Rajpurkar et al. 2018 (arXiv:1806.03822) for the threshold; Devlin et al. 2019
+    (arXiv:1810.04805), section 4.3, for the first token; Hendrycks et al. 2021 (arXiv:2103.06268)
+    for balanced chunks.
+    """
+
+    reads: ClassVar[TaskReads] = replace(
+        SpanTask.reads,
+        fields=("question", "answers"),
+        signs=(("question", "answers"),),
+        placed=True,
+    )
+    answers: ClassVar[TaskAnswers] = replace(
+        SpanTask.answers,
+        kind="span",
+        score=_score,
+        keys=(*SpanTask.answers.keys, "best", "best_start", "best_end", "no_answer", "null"),
+        settings={"no_answer_threshold": ("no_answer_threshold",)},
+        layouts={
+            "squad": PublishedLayout(squad.published),
+            "cuad-nbest": PublishedLayout(squad.published_n_best, {"n_best": squad.N_BEST}),
+        },
+    )
+
+    probability: ClassVar[str] = "no_answer"
+
+    name: Literal["squad"] = "squad"
+    null_windows: Literal["all", "balanced"] = "all"
+    calibration: Literal["none", "auto", "platt", "beta"] = "none"
+
+    def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
+        """Return no_answer_threshold, None where every question has an answer; and that nothing
+        is decided yet.
+
+        Raises:
+            DataError: there are no examples, or an answer that is not where it is said to be.
+            RecipeError: there is nothing to calibrate, or nothing to do it by.
+        """
+        self.check_held_out(data)
+        answered, without = self._count(examples, data, training_set(data))
+        if not answered:
+            raise DataError(
+                f"{training_set(data)}: nothing to learn, none of {without:,} questions has an "
+                "answer"
+            )
+        if self.decides and not without:
+            raise RecipeError(
+                f"task.calibration: {training_set(data)}: every question has an answer, there is "
+                "no probability of none"
+            )
+        return {"no_answer_threshold": UNSETTLED if without else None, "decisions": {}}
+
+    def groups(self, example: Example, data: DataSection) -> SplitGroups:
+        """The document, and whether the question has an answer."""
+        unit = super().groups(example, data).unit
+        try:
+            return SplitGroups(unit, [bool(self.placed_answers(example, data))])
+        except DataError:
+            return SplitGroups(unit)
+
+    def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
+        """Refuse questions without an answer if the model is not taught that there may be none."""
+        _, without = self._count(examples, data, evaluation_set(data))
+        if without and config.no_answer_threshold is None:
+            raise DataError(
+                f"{evaluation_set(data)}: questions without an answer ({without:,}), the training "
+                "set has none; train on such questions too, or leave them out"
+            )
+
+    def right(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
+        return RightAnswer([span for span, _ in self.placed_answers(example, data)])
+
+    def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
+        """Yield answers that are not where they are said to be, and those that cut a word."""
+        context = text(example, path_of(self, "context", data))
+        for answer in self._listed(example, data):
+            try:
+                (start, end), words = _placed(answer, context, example.where)
+            except DataError as error:
+                yield Fault("answer_not_in_context", str(error).removeprefix(f"{example.where}: "))
+            else:
+                if bare(words) and cuts_word(context, start, end):
+                    yield Fault("span_cuts_word", f"the answer {words[:40]!r}")
+
+    def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
+        """Return the inputs with an answer, and of the others those that ``null_windows`` keeps."""
+        if self.null_windows == "all":
+            return None, []
+        answered = list(map(_has_answer, features))
+        share = sum(answered) / max(answered.count(False), 1)
+        return thinned(answered, share, self.null_windows, seed)
+
+    def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
+        """Number of chunks with an answer."""
+        answered = list(map(_has_answer, features))
+        return [f"{sum(answered):,} of {len(answered):,} inputs have an answer"]
+
+    def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
+        """Return the texts of all right answers."""
+        return {"answers": [answer for _, answer in self.placed_answers(example, data)]}
+
+    def decode(self, outputs, config, example, features) -> dict:
+        """Return answer, score, start, end (`SpanTask.answer`) and the flags.
+
+        With ``n_best`` also the logits of no answer, ``null``. Of a model that knows questions
+        without an answer also the probability of that, ``no_answer``; where the answer is "",
+        start and end are None, and score is of the span that it would be: ``best``, from
+        ``best_start`` to ``best_end``.
+        """
+        spans = self.best(outputs, features)
+        answer = self.answer(spans, context_of(features[0]["context"]))
+        # Of the chunk with the lowest sum: one chunk with an answer is enough.
+        null = min(
+            ([float(each[name][CLS]) for name in self.answers.outputs] for each in outputs), key=sum
+        )
+        if self.n_best > 1:
+            answer["null"] = dict(zip(("start_logit", "end_logit"), null, strict=True))
+        threshold = config.no_answer_threshold
+        if threshold is not None:
+            answer |= {"best": answer["answer"], "no_answer": 1.0}
+            answer |= {f"best_{place}": answer[place] for place in ("start", "end")}
+            if spans:
+                logit, calibrator = sum(null) - spans[0].logit, self.policy(config).calibrator
+                answer["no_answer"] = (
+                    calibrator.apply(np.array([[logit]])).item() if calibrator else logistic(logit)
+                )
+            if answer["no_answer"] > threshold:
+                answer |= {"answer": "", "start": None, "end": None}
+        return answer | features[0]["flags"]
+
+    def policy_of(self, facts: dict[str, Any], config) -> Policy:
+        return Policy.from_facts(facts, NAMES, several=True)
+
+    def decide(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Decision:
+        """Calibrate the probability that a question has no answer; documents without a word do not
+        count."""
+        known = [number for number, answer in enumerate(answers) if answer.get("best")]
+        if self.calibration == "none" or not known:
+            return Decision(answers, {"decisions": {}})
+        logits = logits_of(np.array([[answers[n]["no_answer"]] for n in known]), several=True)
+        right = np.array([[not golds[n]["answers"]] for n in known])
+        rules = Rules(several=True, thresholds=np.array([0.5]), calibration=self.calibration)
+        honest = list(answers)
+        decision, decided = calibration(honest, logits, right, rules, NAMES)
+        for number, score in zip(known, decided.scores[:, 0].tolist(), strict=True):
+            honest[number] = answers[number] | {"no_answer": score}
+        return decision
+
+    def measure(self, answers, golds, config) -> Scores:
+        """Return exact_match and f1, 0 to 100, by the published rules.
+
+        With questions without an answer, those of SQuAD 2.0, with the threshold that gives the best
+        F1 on these very questions, which is the metric no_answer_threshold; it lies midway between
+        two probabilities, so that their last digits decide nothing. And rows for questions with and
+        without an answer.
+        """
+        if config.no_answer_threshold is None:
+            return mean([*map(squad.score, golds, answers)]), []
+
+        # The threshold is searched with the best spans; those above it then count as "".
+        pairs = [*zip(golds, answers, strict=True)]
+        best = [squad.score2(gold, {"answer": answer["best"]}) for gold, answer in pairs]
+        names = [*map(str, range(len(pairs)))]
+        _, threshold = squad.best_threshold(
+            {name: each["f1"] for name, each in zip(names, best, strict=True)},
+            [name for name, answer in zip(names, answers, strict=True) if answer["best"]],
+            {name: answer["no_answer"] for name, answer in zip(names, answers, strict=True)},
+            [name for name, gold in zip(names, golds, strict=True) if gold["answers"]],
+        )
+        above = [a["no_answer"] for a in answers if a["no_answer"] > threshold]
+        threshold = (threshold + min(above, default=1.0)) / 2
+        kinds = ("with an answer", "without")
+        scores = [
+            (
+                kinds[not gold["answers"]],
+                each if answer["no_answer"] <= threshold else squad.score2(gold, {"answer": ""}),
+            )
+            for each, (gold, answer) in zip(best, pairs, strict=True)
+        ]
+        metrics, rows = grouped("questions", scores, kinds, "number")
+        return metrics | {"no_answer_threshold": threshold}, rows
+
+    def baseline(self, trained, golds, config) -> Baselines:
+        """Return what the most frequent answer has; where there may be none, no answer too."""
+        usual = baseline.commonest(gold["answers"] for gold in trained)
+        answers = {baseline.quoted(usual): {"answer": usual, "best": usual, "no_answer": 0.0}}
+        if config.no_answer_threshold is not None:
+            answers["always no answer"] = {"answer": "", "best": "", "no_answer": 1.0}
+        return best_constant(self, answers, golds, config)
+
+    def placed_answers(self, example: Example, data: DataSection) -> list[tuple[Span, str]]:
+        """The characters and the text of each right answer, as `trimmed`; none without a word.
+
+        Raises:
+            DataError: the field is missing, or an answer is not where it is said to be.
+        """
+        context = text(example, path_of(self, "context", data))
+        placed = [_placed(answer, context, example.where) for answer in self._listed(example, data)]
+        spans = [trimmed(context, *span) for span, _ in placed]
+        return [((start, end), context[start:end]) for start, end in spans if start < end]
+
+    def _count(
+        self, examples: Iterable[Example], data: DataSection, source: str
+    ) -> tuple[int, int]:
+        """Numbers of the questions with and without an answer."""
+        read = not_empty(self, examples, source)
+        answered = [bool(self.placed_answers(example, data)) for example in read]
+        return answered.count(True), answered.count(False)
+
+    def _listed(self, example: Example, data: DataSection) -> list[Any]:
+        """The right answers one by one, each as text or as an object."""
+        path = path_of(self, "answers", data)
+        answers = field(example, path)
+        if isinstance(answers, dict):
+            quoted, starts = answers.get("text"), answers.get("answer_start")
+            if isinstance(quoted, list) and isinstance(starts, list):
+                pairs = zip_longest(quoted, starts)
+                answers = [{"text": words, "answer_start": start} for words, start in pairs]
+        answers = [answers] if isinstance(answers, str | dict) else answers
+        if not isinstance(answers, list):
+            raise DataError(f"{example.where}: {path!r} is {kind(answers)}, expected a list")
+        return answers
+
+
+def _has_answer(feature: Feature) -> bool:
+    return feature["start_positions"] != [CLS]
+
+
+def _placed(answer: Any, context: str, where: str) -> tuple[Span, str]:
+    """The characters of an answer in its context, and its text.
+
+    Raises:
+        DataError: not where it is said to be, or nowhere.
+    """
+    words, start = answer, None
+    if isinstance(answer, dict):
+        words, start = answer.get("text"), answer.get("answer_start")
+    if not isinstance(words, str) or not (start is None or type(start) is int):
+        raise DataError(
+            f"{where}: an answer is {answer!r:.60}, expected its text and answer_start, a whole "
+            "number"
+        )
+    place = context.find(words)
+    if place < 0:
+        raise DataError(
+            f"{where}: the answer {words[:60]!r} does not stand in the context; the task triviaqa "
+            "finds answers that are spelt differently"
+        )
+    start = place if start is None else start
+    if start < 0 or not context.startswith(words, start):
+        there = context[start : start + len(words)][:60] if start >= 0 else ""
+        raise DataError(
+            f"{where}: the answer {words[:60]!r} is said to stand at character {start:,}, where "
+            f"{there!r} stands; it stands at {place:,} (answer_start counts code points from 0)"
+        )
+    return (start, start + len(words)), words
+
+
+class TriviaQA(SpanTask, ByPlaces):
+    """The answer to a question, from one of its documents.
+
+    An example is a question and one document: ``question``; ``context``, or ``context_file``, the
+    path of a text file that is read when it is needed (below ``data.evidence``, or the folder of
+    the questions where that is not set); ``answers``, all names of the answer, or one as text;
+    where a question has several documents ``question_id``; ``verified`` (true or false) for metrics
+    of these questions alone.
+
+    Every mention of a name in the document is a right answer (`ldt.tasks.text.mentions`). All
+    chunks of a document share one loss.
+
+    Args:
+        loss: ``or``, how probable all right starts together are, and all right ends (Clark &
+            Gardner 2018); or ``first``, the first mention alone.
+        max_spans: mentions of a document that are learnt from, the first ones.
+        without_answer: what is done with training documents that do not mention the answer in what
+            is read of them: they are left out (``skip``), stay with a loss of 0 (``keep``), or end
+            the run (``error``).
+
+    Source: Beltagy et al. 2020 (arXiv:2004.05150), section 6 and appendix C, and the authors'
+    scripts/triviaqa.py for the numbers that the paper leaves out.
+    """
+
+    reads: ClassVar[TaskReads] = replace(
+        SpanTask.reads,
+        fields=("question", "context_file", "answers", "question_id", "verified"),
+        files=True,
+        signs=(("question", "answers"),),
+        instead=("context_file",),
+    )
+    inputs: ClassVar[TaskInputs] = replace(
+        SpanTask.inputs,
+        extras=(*SpanTask.inputs.extras, "question_id", "where", "mentions"),
+        together=True,
+    )
+    answers: ClassVar[TaskAnswers] = replace(
+        SpanTask.answers,
+        kind="mention",
+        score=triviaqa.score,
+        keys=(*SpanTask.answers.keys, "question_id"),
+        layouts={"triviaqa": PublishedLayout(triviaqa.published)},
+    )
+
+    name: Literal["triviaqa"] = "triviaqa"
+    loss: Literal["or", "first"] = "or"
+    max_spans: Count = 64
+    without_answer: Literal["skip", "keep", "error"] = "skip"
+    max_question: Length | None = 55
+
+    def groups(self, example: Example, data: DataSection) -> SplitGroups:
+        """The question: its documents are not parted."""
+        return SplitGroups(self.gold(example, data, None)["question"])
+
+    def answer_key(self, example: Example, data: DataSection) -> str:
+        """Return the names of the answer; the id of the question is no part of it."""
+        return json.dumps(sorted(self._answers(example, data)))
+
+    def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
+        """Yield a document in which no answer is mentioned."""
+        answers = self._answers(example, data)
+        if not mentions(context_of(self.source(example, data)), answers):
+            yield Fault("answer_not_mentioned", f"no mention of {listed(answers, 3)}")
+
+    def right(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
+        """The first mentions; ``mentions`` of a feature is how many the whole document has."""
+        places = mentions(context, self._answers(example, data))
+        learnt = places[: 1 if self.loss == "first" else self.max_spans]
+        return RightAnswer(learnt, nowhere=None, about={"mentions": len(places)})
+
+    def about(self, example: Example, data: DataSection) -> dict[str, Any]:
+        """Return the place of the example, and its question_id where it has one."""
+        question = _optional(example, path_of(self, "question_id", data))
+        keys = {} if question is None else {"question_id": question}
+        return {"where": example.where} | keys
+
+    def instances(self, features: Sequence[Feature]) -> Sequence[Feature]:
+        """Return them where a chunk has a mention, or documents without one are kept.
+
+        Raises:
+            DataError: none has, and that is an error.
+        """
+        if self.without_answer == "keep" or any(f["start_positions"] for f in features):
+            return features
+        if self.without_answer == "error":
+            raise DataError(
+                f"{features[0]['where']}: no answer in what is read of the document; "
+                "task.without_answer=skip leaves such documents out"
+            )
+        return []
+
+    def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
+        """Numbers of mentions in the documents, and of documents without one in what is read."""
+        counts: dict[int, int] = {}
+        learnt: set[int] = set()
+        for feature in features:
+            counts[feature["document"]] = feature["mentions"]
+            learnt |= {feature["document"]} if feature["start_positions"] else set()
+        lines = [f"answers: {sum(counts.values()):,} mentions in {len(counts):,} documents"]
+        for count, what in (
+            (left_out, "left out (task.without_answer)"),
+            (len(counts) - len(learnt), "kept, with a loss of 0"),
+        ):
+            if count:
+                lines.append(f"documents without an answer in what is read: {count:,}, {what}")
+        return lines
+
+    def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
+        """Return the id of the question, its answers, and whether it is verified."""
+        question = _optional(example, path_of(self, "question_id", data))
+        verified = _optional(example, path_of(self, "verified", data))
+        return {
+            "question": example.id if question is None else question,
+            "answers": self._answers(example, data),
+            "verified": verified is True or str(verified).lower() == "true",
+        }
+
+    def decode(self, outputs, config, example, features) -> dict:
+        """Return answer, score, start, end (`SpanTask.answer`), question_id where the example has
+        one, and the flags."""
+        context = context_of(features[0]["context"])
+        answer = self.answer(self.best(outputs, features), context)
+        if "question_id" in features[0]:
+            answer["question_id"] = features[0]["question_id"]
+        return answer | features[0]["flags"]
+
+    def measure(self, answers, golds, config) -> Scores:
+        """Return exact_match and f1, 0 to 100, over questions, by the published rules; and, where
+        some are verified, verified_exact_match and verified_f1. No rows.
+
+        Of the documents of a question that with the highest score answers.
+        """
+        chosen: dict[Any, tuple[dict, dict]] = {}
+        for answer, gold in zip(answers, golds, strict=True):
+            before = chosen.get(gold["question"])
+            if before is None or triviaqa.better(answer, before[0]):
+                chosen[gold["question"]] = answer, gold
+        scores = [(triviaqa.score(gold, answer), gold) for answer, gold in chosen.values()]
+        metrics = mean([each for each, _ in scores])
+        verified = [each for each, gold in scores if gold["verified"]]
+        if verified:
+            metrics |= {f"verified_{name}": value for name, value in mean(verified).items()}
+        return metrics, []
+
+    def baseline(self, trained, golds, config) -> Baselines:
+        """Return what the most frequent answer has."""
+        usual = baseline.commonest(gold["answers"] for gold in trained)
+        answer = {"answer": usual, "score": 0.0}
+        return best_constant(self, {baseline.quoted(usual): answer}, golds, config)
+
+    def source(self, example: Example, data: DataSection) -> str | Path:
+        """The document's text, or the path of its file."""
+        name = _optional(example, path_of(self, "context_file", data))
+        if name is None or _optional(example, path_of(self, "context", data)) is not None:
+            return super().source(example, data)
+        if isinstance(name, Path):  # of a format that has looked where it is
+            return name
+        folder = data.evidence or example.folder
+        if not isinstance(name, str) or folder is None:
+            raise DataError(f"{example.where}: context_file {name!r} is not read{EVIDENCE}")
+        try:
+            return text_files.inside(text_files.real(Path(folder)), name, example.where)
+        except DataError as error:
+            raise DataError(f"{error}{EVIDENCE}") from None
+
+    def _answers(self, example: Example, data: DataSection) -> list[str]:
+        path = path_of(self, "answers", data)
+        names = _optional(example, path)
+        names = [names] if isinstance(names, str) else names
+        if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
+            return names
+        raise DataError(
+            f"{example.where}: {path!r} is {names!r:.60}, expected a list of the answer's names"
+        )
+
+
+def _optional(example: Example, path: str) -> Any:
+    """The value at a dotted path, None where there is none."""
+    try:
+        return field(example, path)
+    except DataError:
+        return None
