@@ -27,7 +27,7 @@ from ldt.io.files import write_whole
 from ldt.metrics.calibration import expected_calibration_error
 from ldt.metrics.classification import class_metrics
 from ldt.metrics.curves import average_precision
-from ldt.tasks.decisions import COVERAGES, Rules, decide, risk_coverage, upper_bound
+from ldt.metrics.decisions import COVERAGES, Rules, decide, risk_coverage, upper_bound
 
 ROOT = Path(__file__).parents[1]
 SPLITS = 20

@@ -40,8 +40,8 @@ from ldt.export import export
 from ldt.inference.measure import STATUS, machine, peak_mib
 from ldt.inference.runtimes import FORMATS
 from ldt.io.files import write_whole
+from ldt.metrics.decisions import upper_bound
 from ldt.recipe.run import Run
-from ldt.tasks.decisions import upper_bound
 
 RESULT = Path(__file__).parent / "results" / "export.json"
 PARTS = ("time", "memory", "int8")

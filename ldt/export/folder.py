@@ -17,9 +17,9 @@ from ldt.data.tokenization import special_id
 from ldt.export.graph import GraphInterface
 from ldt.inference.agreement import TOLERANCE, OutputCheck
 from ldt.inference.runtimes import Exported
+from ldt.metrics.calibrators import Beta, Platt, Temperature
 from ldt.model.config import layer_windows
 from ldt.recipe.recipe import RECIPE, Recipe
-from ldt.tasks.calibrators import Beta, Platt, Temperature
 from ldt.tasks.deciding import Calibrated
 
 TEMPLATE = Path(__file__).with_name("readme.md.jinja")

@@ -116,6 +116,7 @@ class Decoder(EncoderInputs, ABC):
     ):
         super().__init__(folder, recipe, config)
         self.raw_scores, self.label_sets = raw_scores, label_sets
+        self.task.policy(self.config)  # decisions that are not a model's are refused here
         self.collate = Collator(self.config.pad_token_id, self.task.head(), self.task.inputs.extras)
 
     @abstractmethod

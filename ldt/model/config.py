@@ -206,7 +206,7 @@ class AnswerKeys:
             classes a row, what it counts where it is there. None: all the same.
         focal_gamma: power of 1 - p by which the loss of a label of probability p is multiplied.
         decisions: what the answers of a classification are decided by, beside its weights:
-            thresholds, calibration, confidence (`ldt.tasks.decisions.Policy.facts`).
+            thresholds, calibration, confidence (`ldt.metrics.decisions.Policy.facts`).
         window_merge: how the scores of a candidate in the inputs of one document become one.
         evidence_weights: of the losses that a head of `ldt.model.heads.questions` sums up; 1 where
             one is not named.

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel, PrivateAttr, model_validator
 
 from ldt.data.corpus import fingerprint, normalised
 from ldt.data.features import Feature, Segment, fit, join
 from ldt.data.labels import REGRESSION
 from ldt.data.options import DataSection, Section
-from ldt.errors import DataError, kind, listed
+from ldt.errors import DataError, ModelError, kind, listed
 from ldt.io.records import Example, field, flat, text
 from ldt.io.sources import named
 from ldt.metrics import baseline
@@ -221,6 +221,8 @@ class Task(AnyTask):
 
     global_attention: list[str]
 
+    _policy: tuple[Any, Any] = PrivateAttr((None, None))
+
     @model_validator(mode="after")
     def _check_roles(self):
         if unknown := [role for role in self.global_attention if role not in self.inputs.roles]:
@@ -349,6 +351,30 @@ class Task(AnyTask):
             quick: whether a rougher answer will do, as in an evaluation while the model trains.
         """
         return model(**inputs)
+
+    def policy(self, config) -> Any:
+        """The `ldt.metrics.decisions.Policy` that a model decides by, made once; None: by nothing.
+
+        Raises:
+            ModelError: its config has decisions that are not those of such a model.
+        """
+        facts = getattr(config, "decisions", None)
+        if facts is not None and self._policy[0] is not facts:
+            try:
+                self._policy = facts, self._policy_of(facts, config)
+            except (LookupError, TypeError, ValueError) as error:
+                raise ModelError(
+                    f"config.json: decisions: not those of this model ({error!r}); "
+                    "ldt evaluate RUN --choose-thresholds sets them anew"
+                ) from error
+        return self._policy[1]
+
+    def _policy_of(self, facts: dict[str, Any], config) -> Any:
+        """The policy of the decisions in a config.
+
+        Raises:
+            LookupError, TypeError, ValueError: they are not those of such a model.
+        """
 
     @abstractmethod
     def decode(
@@ -587,6 +613,11 @@ def config_fields(task: AnyTask, model_type: str | None = None) -> type[BaseMode
     from ldt.model.config_file import fields_of
 
     return fields_of(config_class(task, model_type))
+
+
+def names_of(config) -> list[str]:
+    """The labels in the order of the outputs."""
+    return [config.id2label[number] for number in range(len(config.id2label))]
 
 
 def named_labels(names: Sequence[str]) -> dict[str, Any]:

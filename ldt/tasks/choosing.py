@@ -24,6 +24,7 @@ from ldt.errors import DataError, RecipeError, listed, shown
 from ldt.io.records import Example, field, flat, text, texts
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
+from ldt.metrics.decisions import Rules
 from ldt.metrics.result import mean
 from ldt.tasks import results
 from ldt.tasks.base import (
@@ -44,7 +45,6 @@ from ldt.tasks.base import (
     question_of,
 )
 from ldt.tasks.deciding import Abstaining, Decision, calibration, logits_of
-from ldt.tasks.decisions import Rules
 from ldt.tasks.explained import MERGES, ByLogits, Reading, Target
 
 log = logging.getLogger("ldt")
@@ -203,7 +203,7 @@ class MultipleChoice(Choosing):
         answer = {"answer": choices[best], "choice": best, "score": float(scores[best])}
         answer |= {"scores": scores.tolist(), "windows": chunks}
         flags = features[0].get("flags", {})
-        silence = self.silence(scores, config, empty="empty" in flags)
+        silence = self.policy(config).silence(scores, "empty" in flags)
         nothing = {"answer": None, "choice": None} if silence else {}
         return answer | flags | nothing | silence
 
@@ -381,7 +381,7 @@ class WikiHop(Choosing):
         ]
         flags = features[0].get("flags", {})
         answer = best[0] | ({"n_best": best} if self.n_best > 1 else {}) | flags
-        if silence := self.silence(scores, config, empty="empty" in flags):
+        if silence := self.policy(config).silence(scores, "empty" in flags):
             answer |= {"answer": None, "best": answer["answer"]} | silence
         return answer
 

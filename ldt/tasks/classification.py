@@ -44,12 +44,13 @@ from ldt.tasks.base import (
     evaluation_set,
     in_chunks,
     named_labels,
+    names_of,
     not_empty,
     path_of,
     refuse_unseen,
     training_set,
 )
-from ldt.tasks.deciding import Deciding, Weighted, names_of
+from ldt.tasks.deciding import Deciding, Weighted
 from ldt.tasks.explained import MERGES, ByLogits, Reading, Target
 from ldt.tasks.text import Joined, joined
 
@@ -269,7 +270,9 @@ class Classification(Deciding, Weighted, ByLogits):
         if config.problem_type == REGRESSION:
             label, scores = float(merged[0]), merged
         else:
-            label, scores, silence = self.decided(merged, config, empty="empty" in flags)
+            label, scores, silence = self.policy(config).decided(
+                merged, names_of(config), "empty" in flags
+            )
         answer = {
             "label": label,
             "scores": dict(zip(names_of(config), scores.tolist(), strict=True)),

@@ -12,20 +12,19 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from ldt.data.features import Feature
 from ldt.data.labels import MULTI, REGRESSION, Gold
 from ldt.data.options import DataSection
-from ldt.errors import ModelError, RecipeError, UserError, did_you_mean, listed, plural
+from ldt.errors import RecipeError, UserError, did_you_mean, listed, plural
 from ldt.io.records import Example
 from ldt.io.sources import Names as FileNames
 from ldt.io.sources import digest, each, named
 from ldt.metrics.calibration import answers_of, figures, reliability
 from ldt.metrics.classification import indicators
 from ldt.metrics.curves import average_precision
-from ldt.tasks.base import NO_LABEL, Task, TaskAnswers
-from ldt.tasks.decisions import (
+from ldt.metrics.decisions import (
     COVERAGES,
     DEFAULT,
     METHODS,
@@ -36,9 +35,11 @@ from ldt.tasks.decisions import (
     Policy,
     Rules,
     decide,
+    label_of,
     outcome,
     risk_coverage,
 )
+from ldt.tasks.base import NO_LABEL, Task, TaskAnswers, names_of
 
 _CLIP = 1e-300  # log of it is finite
 # Keys that stand between a score and a decision.
@@ -100,8 +101,6 @@ class Calibrated(Task):
 
     calibration: Literal["none", "auto", "temperature", "platt", "beta"] = "none"
 
-    _policy: tuple[Any, Policy] | None = PrivateAttr(None)
-
     @property
     def decides(self) -> bool:
         """True if the recipe leaves something to held-out documents (`decide`)."""
@@ -138,30 +137,7 @@ class Calibrated(Task):
                 "names them"
             )
 
-    def policy(self, config) -> Policy:
-        """Policy that a model decides by.
-
-        Raises:
-            ModelError: its config has decisions that are not those of such a model.
-        """
-        facts = config.decisions
-        if self._policy is None or self._policy[0] is not facts:
-            try:
-                policy = self.policy_of(facts, config)
-            except (LookupError, TypeError, ValueError) as error:
-                raise ModelError(
-                    f"config.json: decisions: not those of this model ({error!r}); "
-                    "ldt evaluate RUN --choose-thresholds sets them anew"
-                ) from error
-            self._policy = facts, policy
-        return self._policy[1]
-
-    def policy_of(self, facts: dict[str, Any], config) -> Policy:
-        """The policy of the decisions in a config.
-
-        Raises:
-            LookupError, TypeError, ValueError: they are not those of such a model.
-        """
+    def _policy_of(self, facts: dict[str, Any], config) -> Policy:
         return Policy.from_facts(facts, (), several=False)
 
 
@@ -185,26 +161,6 @@ class Abstaining(Calibrated):
     def asked_abstention(self) -> tuple[str, float] | None:
         """``coverage`` or ``risk``, and how much; None where there is always an answer."""
         return next(iter(self.abstain.items())) if self.abstain else None
-
-    def silence(self, scores: np.ndarray, config, empty: bool) -> dict[str, Any]:
-        """Why there is no answer, as its keys ``abstained`` and ``why``; {} where there is one.
-
-        Args:
-            scores: [labels], the probabilities of one document.
-            config: the model's.
-            empty: True if the document has no text, of which nothing is known.
-        """
-        policy = self.policy(config)
-        if policy.least == -math.inf:
-            return {}
-        confidence = float(policy.confidence(scores[None], policy.given(scores[None]))[0])
-        if confidence >= policy.least and not empty:
-            return {}
-        needed = f"answers are given from {policy.least:.4g} on"
-        if policy.least == math.inf:
-            needed = "on held-out documents none was sure enough"
-        why = "the document is empty" if empty else f"confidence {confidence:.4g}, {needed}"
-        return {"abstained": True, "why": why}
 
 
 class Deciding(Abstaining):
@@ -310,7 +266,7 @@ class Deciding(Abstaining):
             return None
         return np.array([least if name == self.positive else math.nan for name in names])
 
-    def policy_of(self, facts: dict[str, Any], config) -> Policy:
+    def _policy_of(self, facts: dict[str, Any], config) -> Policy:
         names, several = names_of(config), config.problem_type == MULTI
         return Policy.from_facts(facts, names, several, self.fixed_thresholds(names, several))
 
@@ -333,7 +289,7 @@ class Deciding(Abstaining):
         logits, right = logits_of(scores, several), indicators(golds, names)
         decided = decide(logits, right, rules)
         honest = [
-            answer | {"label": _label(labels, names, several)}
+            answer | {"label": label_of(labels, names, several)}
             for answer, labels in zip(answers, decided.labels, strict=True)
         ]
         figures, facts = report(decided, logits, right, names), decided.policy.facts(names)
@@ -344,24 +300,6 @@ class Deciding(Abstaining):
             facts.pop("thresholds", None)  # the recipe has them
         facts["measured"] = summary(figures, self.threshold_target if tunes else None)
         return Decision(honest, {"decisions": facts}, figures | {"policy": facts}, columns)
-
-    def decided(
-        self, logits: np.ndarray, config, empty: bool = False
-    ) -> tuple[Any, np.ndarray, dict[str, Any]]:
-        """The label or labels of a document, its probabilities, and why there is no answer.
-
-        Args:
-            logits: [labels], merged.
-            config: the model's.
-            empty: True if the document has no text, of which nothing is known.
-        """
-        policy, names = self.policy(config), names_of(config)
-        scores = policy.scores(logits[None])
-        label: Any = _label(policy.given(scores)[0], names, policy.several)
-        if not policy.several and policy.thresholds is None:
-            label = names[int(logits.argmax())]
-        silence = self.silence(scores[0], config, empty)
-        return None if silence else label, scores[0], silence
 
     def label_set(self, answer: dict, config, coverage: float) -> list[str]:
         """The labels that are all the right ones, or more, with at least this probability.
@@ -382,11 +320,6 @@ class Deciding(Abstaining):
         return [name for name, is_in in zip(names, inside, strict=True) if is_in]
 
 
-def names_of(config) -> list[str]:
-    """The labels in the order of the outputs."""
-    return [config.id2label[number] for number in range(len(config.id2label))]
-
-
 def _columns(
     name: str, thresholds: Mapping[str, float], made: Mapping[str, Any], target: Objective
 ) -> dict[str, Any]:
@@ -398,11 +331,6 @@ def _columns(
     if target.bounded or result.verdict:
         columns["target"], columns["with 90 % certainty"] = result.verdict, result.bound
     return columns
-
-
-def _label(given: np.ndarray, names: Sequence[str], several: bool) -> str | list[str]:
-    names_given = [name for name, there in zip(names, given, strict=True) if there]
-    return names_given if several else names_given[0]
 
 
 def calibration(

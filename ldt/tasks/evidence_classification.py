@@ -25,13 +25,13 @@ from ldt.tasks.base import (
     TaskInputs,
     TaskReads,
     named_labels,
+    names_of,
     not_empty,
     path_of,
     question_of,
     score_all,
     training_set,
 )
-from ldt.tasks.deciding import names_of
 from ldt.tasks.explained import ByPlaces
 from ldt.tasks.questions import (
     QuestionTask,

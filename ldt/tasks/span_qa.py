@@ -19,6 +19,7 @@ from ldt.io import text_files
 from ldt.io.records import Example, field, kind, text
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
+from ldt.metrics.decisions import Policy, Rules
 from ldt.metrics.numbers import logistic
 from ldt.metrics.result import mean
 from ldt.tasks.base import (
@@ -37,7 +38,6 @@ from ldt.tasks.base import (
     training_set,
 )
 from ldt.tasks.deciding import Calibrated, Decision, calibration, logits_of
-from ldt.tasks.decisions import Policy, Rules
 from ldt.tasks.explained import ByPlaces
 from ldt.tasks.questions import CLS, EVIDENCE, RightAnswer, SpanTask, context_of, thinned
 from ldt.tasks.text import cuts_word, mentions
@@ -202,7 +202,7 @@ class Squad(SpanTask, Calibrated, ByPlaces):
                 answer |= {"answer": "", "start": None, "end": None}
         return answer | features[0]["flags"]
 
-    def policy_of(self, facts: dict[str, Any], config) -> Policy:
+    def _policy_of(self, facts: dict[str, Any], config) -> Policy:
         return Policy.from_facts(facts, NAMES, several=True)
 
     def decide(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Decision:

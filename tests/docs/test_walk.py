@@ -3,11 +3,12 @@
 import json
 import subprocess
 import sys
+from itertools import groupby
 
 import pytest
 import walk
 
-MOST = 23  # files that a line passes from its reading to its answer
+MOST = 22  # files that a line passes from its reading to its answer
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def test_the_page_shows_the_walks_as_they_are(walked):
 @pytest.mark.slow
 def test_a_request_passes_few_files(walked):
     request = walked[2]
-    assert len(request) <= 27
+    assert len(request) <= 26
     for step in (
         "serve/limits.py",
         "serve/requests.py",
@@ -41,6 +42,13 @@ def test_a_request_passes_few_files(walked):
         "model/encoders/longformer.py",
     ):
         assert step in request
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 2], ids=["line", "request"])
+def test_no_package_is_passed_twice(walked, number):
+    passed = [package for package, _ in groupby(walked[number], lambda path: path.split("/")[0])]
+    assert len(passed) == len(set(passed)), passed
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ def test_input_of_another_layout_gets_the_one_of_the_training(fine_tuned, tmp_pa
         predict(source, model=str(run))
     assert "read as squad" not in log.text
     write(tmp_path / "dev.json", [json.dumps({"data": [{"title": "Warsaw"}]})])
-    with pytest.raises(DataError, match=r"article 1: no field 'paragraphs'"):
+    with pytest.raises(DataError, match=r"data.0.paragraphs: .*field required"):
         predict(source, model=str(run))
     line = f"{source}: read as squad, as the training was; data.format=NAME reads another"
     assert line in log.messages

@@ -12,10 +12,8 @@ import torch
 from torch.nn import functional as F
 
 from ldt.metrics.calibration import expected_calibration_error, figures, negative_log_likelihood
-from ldt.metrics.numbers import softmax
-from ldt.tasks.calibrators import CALIBRATORS, LEAST, Beta, Platt, Temperature
-from ldt.tasks.deciding import in_words, report, summary
-from ldt.tasks.decisions import (
+from ldt.metrics.calibrators import CALIBRATORS, LEAST, Beta, Platt, Temperature
+from ldt.metrics.decisions import (
     COVERAGES,
     STEPS,
     Objective,
@@ -31,6 +29,8 @@ from ldt.tasks.decisions import (
     risk_coverage,
     upper_bound,
 )
+from ldt.metrics.numbers import softmax
+from ldt.tasks.deciding import in_words, report, summary
 
 NAMES = ["a", "b", "c"]
 approx = pytest.approx

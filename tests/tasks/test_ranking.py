@@ -14,14 +14,8 @@ from transformers import PretrainedConfig
 from ldt import cli
 from ldt.errors import RecipeError
 from ldt.inference.predict import predict
-from ldt.metrics.numbers import softmax
-from ldt.model.loading import read_config
-from ldt.recipe import recipe as recipes
-from ldt.recipe.recipe import DataSection
-from ldt.tasks import MultipleChoice, Squad, WikiHop
-from ldt.tasks.calibrators import Platt
-from ldt.tasks.deciding import in_words
-from ldt.tasks.decisions import (
+from ldt.metrics.calibrators import Platt
+from ldt.metrics.decisions import (
     Rules,
     abstain_for_coverage,
     abstain_for_risk,
@@ -29,6 +23,12 @@ from ldt.tasks.decisions import (
     folds,
     risk_coverage,
 )
+from ldt.metrics.numbers import softmax
+from ldt.model.loading import read_config
+from ldt.recipe import recipe as recipes
+from ldt.recipe.recipe import DataSection
+from ldt.tasks import MultipleChoice, Squad, WikiHop
+from ldt.tasks.deciding import in_words
 
 approx = pytest.approx
 HELD_OUT = DataSection(train="t.jsonl", eval="e.jsonl")

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ldt.metrics.calibration import figures
+from ldt.metrics.calibrators import CALIBRATORS, Beta, Platt, Temperature, logistic, logit
 from ldt.metrics.numbers import softmax
-from ldt.tasks.calibrators import CALIBRATORS, Beta, Platt, Temperature, logistic, logit
 
 DEFAULT = 0.5  # threshold where none is chosen
 DELTA = 0.1  # probability that an exact bound does not hold
@@ -373,6 +373,41 @@ class Policy:
             return (scores * given).sum(1)
         return np.exp(np.log(np.maximum(np.where(given, scores, 1 - scores), 1e-300)).sum(1))
 
+    def silence(self, scores: np.ndarray, empty: bool) -> dict[str, Any]:
+        """Why there is no answer, as its keys ``abstained`` and ``why``; {} where there is one.
+
+        Args:
+            scores: [labels], the probabilities of one document.
+            empty: True if the document has no text, of which nothing is known.
+        """
+        if self.least == -math.inf:
+            return {}
+        confidence = float(self.confidence(scores[None], self.given(scores[None]))[0])
+        if confidence >= self.least and not empty:
+            return {}
+        needed = f"answers are given from {self.least:.4g} on"
+        if self.least == math.inf:
+            needed = "on held-out documents none was sure enough"
+        why = "the document is empty" if empty else f"confidence {confidence:.4g}, {needed}"
+        return {"abstained": True, "why": why}
+
+    def decided(
+        self, logits: np.ndarray, names: Sequence[str], empty: bool = False
+    ) -> tuple[Any, np.ndarray, dict[str, Any]]:
+        """The label or labels of a document, its probabilities, and why there is no answer.
+
+        Args:
+            logits: [labels], merged.
+            names: of the labels.
+            empty: as of `silence`.
+        """
+        scores = self.scores(logits[None])
+        label: Any = label_of(self.given(scores)[0], names, self.several)
+        if not self.several and self.thresholds is None:
+            label = names[int(logits.argmax())]
+        silence = self.silence(scores[0], empty)
+        return None if silence else label, scores[0], silence
+
     def label_set(self, scores: np.ndarray, coverage: float) -> np.ndarray:
         """The labels [labels] bool that, for a new document with these scores [labels], are all the
         right ones or more with at least this probability (`conformal_quantile`).
@@ -561,6 +596,12 @@ def _best(tried: Mapping[str, Mapping[str, float]]) -> str:
         if each["nll"] < plain["nll"] and each["ece"] <= plain["ece"]
     }
     return min(helps, key=helps.__getitem__, default="none")
+
+
+def label_of(given: np.ndarray, names: Sequence[str], several: bool) -> str | list[str]:
+    """The name of the label that is given, or those of all of them."""
+    names_given = [name for name, there in zip(names, given, strict=True) if there]
+    return names_given if several else names_given[0]
 
 
 def _finite(value: float) -> float | None:
