@@ -1,6 +1,5 @@
 """Recognition of published layouts by a file's first bytes, so that a pipe can be asked too."""
 
-import os
 import re
 from collections.abc import Collection
 
@@ -35,7 +34,6 @@ _KEYS = {
 }
 _TABLES = ("csv", "tsv", "json", "jsonl", "parquet")  # endings that no file of CoNLL has
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\]:,]', re.S)
-_PREDICTED = 1 << 12  # bytes by which predictions are known
 _WORDS = 4  # lines of CoNLL with as many columns, by which it is known
 
 
@@ -51,21 +49,6 @@ def recognised(source: str, format: str) -> bool:
     table = records.suffix(source) in _TABLES
     head = streams.beginning(source, MOST, lambda head: _fits(format, head, table) is not None)
     return bool(_fits(format, head, table, ended=True))
-
-
-def looks_like(source: str) -> list[str]:
-    """Published layouts as which a file begins; none of what is no file."""
-    if not os.path.isfile(source):
-        return []
-    head = streams.beginning(source, _PREDICTED, lambda head: False)
-    if b'_score"' in head or b'"predictions"' in head:
-        return []  # predictions have keys of gold
-    listed = [name for name in (*_MARKS, *_KEYS, "conll") if recognised(source, name)]
-    return [
-        {**dict.fromkeys(LEXGLUE, "lexglue")}.get(name, name)
-        for name in listed
-        if name != "conll" or len(listed) == 1
-    ]
 
 
 def begins_with_object(source: str, names: Collection[str]) -> bool:

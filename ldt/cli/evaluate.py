@@ -1,21 +1,20 @@
 """ldt evaluate: scores of a file of predictions, or of a model."""
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from ldt.benchmarks import METRICS
 from ldt.cli import results
 from ldt.cli.console import say, stdout
 from ldt.cli.options import files_and_keys, refuse
 from ldt.cli.threads import settle
-from ldt.errors import UserError, listed, plain, plural
+from ldt.errors import UserError, listed, plural
 from ldt.tasks import OWN
 
 if TYPE_CHECKING:
@@ -200,10 +199,10 @@ def evaluate(
     of_runs = {"choose_thresholds": choose_thresholds, "undo_thresholds": undo_thresholds}
     if not models:
         refuse("a file of predictions; MODEL names a model", **of_runs, **of_text)
-        for name, value in (("gold", gold), ("pred", pred)):
-            if not value:
-                raise UserError(f"missing option '--{name}', or MODEL; see 'ldt evaluate --help'")
-        _tell(_of_predictions(gold or [], pred or [], format, recipe, keys, options), json)
+        if not (gold and pred):
+            missing = "--pred" if gold else "--gold"
+            raise UserError(f"missing option '{missing}', or MODEL; see 'ldt evaluate --help'")
+        _tell(_of_predictions(gold, pred, format, recipe, keys, options), json)
         return
     model = _only(models)
     settle()
@@ -355,72 +354,50 @@ def _language_model(
 
 def show(result: "Result") -> None:
     """Print metrics with their intervals, then groups, on standard output."""
+    from ldt.cli.results import table
     from ldt.metrics import result as results
 
     answered = len(result.items) - len(result.missing)
     counts = f"{plural(len(result.items), result.noun)}, {answered:,} predicted"
     scale = "from 0 to 100" if result.scale == "0 to 100" else result.scale
-    say(f"{result.title}: {counts}; figures {scale}", console=stdout)
-    _metrics(result)
+    lines = [f"{result.title}: {counts}; figures {scale}", *_metrics(result)]
     if result.intervals:
-        say(
+        lines.append(
             f"intervals: {results.LEVEL:.0%}, {results.RESAMPLES:,} resamples of the "
-            f"{result.units}, seed {results.SEED}",
-            console=stdout,
+            f"{result.units}, seed {results.SEED}"
         )
     else:
-        say(f"no intervals: they take two different {result.units} at least", console=stdout)
+        lines.append(f"no intervals: they take two different {result.units} at least")
+    for line in lines:
+        say(line, console=stdout)
     for heading, rows in result.tables.items():
-        _rows(heading, rows)
+        shown = rows if heading == "classes" else rows[:MOST]
+        if shown:
+            more = f", {len(shown)} of {len(rows):,}" if len(shown) < len(rows) else ""
+            say(f"{heading.replace('_', ' ')}{more}:", console=stdout)
+            named = [{_HEADS.get(name, name): row[name] for name in row} for row in shown]
+            stdout.print(table(named))
     groups = results.by_length(result.items, result.derive, result.figures)
     _groups("words of the document", groups, result, result.no_length)
     _groups("where the answer stands", results.by_place(result.items), result, result.no_place)
 
 
-def _metrics(result: "Result") -> None:
-    rows = [(name, value, result.intervals.get(name)) for name, value in result.metrics.items()]
-    for subset, metrics in result.subsets.items():
-        for name, value in metrics.items():
-            name = f"{subset} {name}"
-            rows.append((name, value, result.intervals.get(name)))
-    between = {
-        name: f"{_value(name, pair[0])} to {_value(name, pair[1])}" if pair else ""
-        for name, _, pair in rows
+def _metrics(result: "Result") -> Iterator[str]:
+    """Yield each metric with its interval, its baseline and its note."""
+    subsets = result.subsets.items()
+    metrics = {
+        f"{subset} {name}": value for subset, each in subsets for name, value in each.items()
     }
-    trivial = {
-        name: f"{each.answer}: {_value(name, each.value)}"
-        for name, each in result.baselines.items()
-    }
-    if stdout.is_terminal:
-        table = Table()
-        table.add_column("metric", overflow="fold")
-        table.add_column("value", justify="right")
-        table.add_column("interval")
-        table.add_column("without reading")
-        for name, value, _ in rows:
-            cells = Text(plain(name)), _value(name, value), between[name]
-            words = filter(None, (trivial.get(name), result.notes.get(name)))
-            table.add_row(*cells, Text(plain("; ".join(words))))
-        stdout.print(table)
-        return
-    for name, value, _ in rows:
-        beside = f"({trivial[name]})" if name in trivial else ""
-        beside += f" ({result.notes[name]})" if name in result.notes else ""
-        line = f"{name} {_value(name, value)} {between[name]} {beside}"
-        say(" ".join(line.split()), console=stdout)
-
-
-def _rows(heading: str, rows: list[dict[str, Any]]) -> None:
-    """A table: of classes all rows, else the first ones."""
-    from ldt.cli.results import table
-
-    shown = rows if heading == "classes" else rows[:MOST]
-    if not shown:
-        return
-    shown = [{_HEADS.get(name, name): value for name, value in row.items()} for row in shown]
-    more = f", {len(shown)} of {len(rows):,}" if len(shown) < len(rows) else ""
-    say(f"{heading.replace('_', ' ')}{more}:", console=stdout)
-    stdout.print(table(shown))
+    for name, value in (result.metrics | metrics).items():
+        words = [name, _value(name, value)]
+        if name in result.intervals:
+            words.append(" to ".join(_value(name, bound) for bound in result.intervals[name]))
+        if name in result.baselines:
+            answer, figure = result.baselines[name]
+            words.append(f"({answer}: {_value(name, figure)})")
+        if name in result.notes:
+            words.append(f"({result.notes[name]})")
+        yield " ".join(" ".join(words).split())
 
 
 def _groups(heading: str, groups: "list[Group]", result: "Result", why_not: str) -> None:
@@ -429,25 +406,12 @@ def _groups(heading: str, groups: "list[Group]", result: "Result", why_not: str)
     if not groups:
         why_not = why_not or "the gold file tells it of no question"
         say(f"{heading}: not known; {why_not}", console=stdout)
-        return
     names = result.shown or columns([group.metrics for group in groups])
-    if stdout.is_terminal:
-        table = Table(heading)
-        for name in ("questions", *names):
-            table.add_column(Text(plain(name)), justify="right")
-        for group in groups:
-            values = [_share(group, name) for name in names]
-            table.add_row(Text(plain(group.label)), f"{group.questions:,}", *values)
-        stdout.print(table)
-        return
     for group in groups:
-        scores = ", ".join(f"{name} {_share(group, name)}" for name in names)
+        values = [(n, _value(n, group.metrics[n]) if n in group.metrics else "-") for n in names]
+        scores = ", ".join(f"{name} {value}" for name, value in values)
         counts = plural(group.questions, result.noun)
         say(f"{heading}: {group.label}: {counts}, {scores}", console=stdout)
-
-
-def _share(group: "Group", name: str) -> str:
-    return _value(name, group.metrics[name]) if name in group.metrics else "-"
 
 
 def _value(name: str, value: float) -> str:

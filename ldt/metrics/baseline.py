@@ -1,10 +1,9 @@
 """Scores of answers that are given without reading: the figures to beat."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ldt.io.strict_json import JsonFile
 from ldt.metrics.meanings import LOWER_IS_BETTER
 from ldt.metrics.numbers import metric_text
 
@@ -32,24 +31,6 @@ def best(figures: Mapping[str, Mapping[str, float]]) -> Baselines:
             if before is None or is_better(name, value, before.value):
                 highest[name] = Baseline(answer, value)
     return highest
-
-
-def of_files(evaluate: Callable, gold: JsonFile, predictions: Mapping[str, Any]) -> Baselines:
-    """Return of each figure of all questions the best one that such predictions have.
-
-    Args:
-        evaluate: gold file and predictions to a `ldt.metrics.result.Result`.
-        predictions: each as a prediction file has them; its key says them in words.
-    """
-    figures = {}
-    for answer, value in predictions.items():
-        result = evaluate(gold, JsonFile(answer, value))
-        figures[answer] = {
-            name: figure
-            for name, figure in result.metrics.items()
-            if isinstance(figure, float) and not name.startswith((*result.parts,))
-        }
-    return best(figures)
 
 
 def is_better(name: str, value: float, other: float) -> bool:

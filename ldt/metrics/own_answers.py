@@ -59,13 +59,10 @@ def classes(judged: Sequence[Judged], names: Sequence[str], *, several: bool) ->
     right = classification.indicators([each.gold for each in judged], names)
     predicted = classification.indicators([x if x is not None else [] for x in labels], names)
     answered = np.array([label is not None for label in labels])
-    scores = _score_table(judged, names)
     known = np.array([each.answer is not None for each in judged])
-    scored = _scored(judged)
+    scores, scored = _score_table(judged, names), _scored(judged)
     ranked = scored | ~known  # an answer without scores has no rank
-    each: dict[str, np.ndarray] = {}
-    if scores is not None and _probabilities(scores[scored], several):
-        each = _calibrated(scores, right, scored, several)
+    calibrated = _Calibrated(scores, right, scored, several)
 
     def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
         values = classification.class_figures(
@@ -73,36 +70,33 @@ def classes(judged: Sequence[Judged], names: Sequence[str], *, several: bool) ->
         )
         if scores is not None:
             values |= _macro(scores, right, weights * ranked)
-        values |= _means_of(each, weights, scored)
-        return _answered(values, weights, answered, known)
+        return _answered(values | calibrated.means(weights), weights, answered, known)
 
     metrics = defined(figures, np.ones((1, len(judged))))
     rows = classification.class_rows(right, predicted, names)
-    curves: dict[str, Any] = {}
+    result = _result("classification", judged, metrics, figures=figures)
     if scores is not None:
         rankings = _rankings(scores, right, 1.0 * ranked[None])
         for row, ranking in zip(rows, rankings, strict=True):
             row |= {name: float(value[0]) for name, value in defined_of(ranking).items()}
-        curves["precision_at_recall"] = {
+        result.curves["precision_at_recall"] = {
             name: [list(point) for point in zip(RECALLS, curve(*columns), strict=True)]
             for name, *columns in zip(names, scores[ranked].T, right[ranked].T, strict=True)
             if columns[1].any()
         }
-        if each:
-            calibrated = calibration.answers_of(_plain(scores[scored]), right[scored], several)
-            metrics["ece"] = calibration.expected_calibration_error(*calibrated)
-            curves["reliability"] = _reliability(*calibrated)
-    result = _result("classification", judged, metrics, figures=figures)
-    result.curves = curves
+        if not calibrated.each:
+            what = "scores are no probabilities from 0 to 1, so there is no calibration to tell"
+            result.warnings.append(what)
+    calibrated.tell(result)
     result.shown = (next(iter(metrics)), "macro_f1")
     counts = classification.confusion(right, predicted, several=several)
     table = _confusion_of_each if several else _confusion
     result.tables = {"classes": rows, "confusion": table(counts, names)}
-    result.tables["worst"] = _worst_classes(judged, right, predicted, answered, scored, each)
-    if scores is not None and not each:
-        result.warnings.append(
-            "scores are no probabilities from 0 to 1, so there is no calibration to tell"
-        )
+    wrong = answered & ~(right == predicted).all(1)
+    result.tables["worst"] = [
+        row | ({"nll": float(calibrated.loss[n])} if calibrated.each and scored[n] else {})
+        for n, row in _worst(judged, "label", calibrated.loss, wrong)
+    ]
     return result
 
 
@@ -137,34 +131,25 @@ def numbers(judged: Sequence[Judged]) -> Result:
 
 def choices(judged: Sequence[Judged]) -> Result:
     """Score the place of the right one of several choices: accuracy, and calibration."""
-    scores = _choice_table(judged)
-    known, scored = np.array([each.answer is not None for each in judged]), _scored(judged)
+    scores, scored = _choice_table(judged), _scored(judged)
+    known = np.array([each.answer is not None for each in judged])
     chosen = [None if each.answer is None else each.answer["choice"] for each in judged]
     answered = np.array([place is not None for place in chosen])
-    right = np.array([x == each.gold for x, each in zip(chosen, judged, strict=True)])
-    each: dict[str, np.ndarray] = {}
-    if scores is not None and _probabilities(scores[scored], several=False):
-        truth = _choice_truth(judged, scores)
-        each = _calibrated(scores, truth, scored, several=False)
-        calibrated = calibration.answers_of(scores[scored], truth[scored], several=False)
+    golds = np.array([each.gold for each in judged])
+    right = np.array([place == gold for place, gold in zip(chosen, golds, strict=True)])
+    truth = np.arange(0 if scores is None else scores.shape[1]) == golds[:, None]
+    calibrated = _Calibrated(scores, truth, scored, several=False)
 
     def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
         values = {"accuracy": 100 * (weights @ right) / weights.sum(1)}
-        values |= _means_of(each, weights, scored)
-        return _answered(values, weights, answered, known)
+        return _answered(values | calibrated.means(weights), weights, answered, known)
 
     metrics = defined(figures, np.ones((1, len(judged))))
     result = _result("multiple_choice", judged, metrics, figures=figures)
     result.noun = "question"
-    if each:
-        metrics["ece"] = calibration.expected_calibration_error(*calibrated)
-        result.curves["reliability"] = _reliability(*calibrated)
-    loss = np.zeros(len(judged))
-    loss[scored] = each.get("nll", loss)[scored]
-    wrong = answered & ~right
-    result.tables["worst"] = [
-        _row(judged[n], judged[n].gold, _chosen(judged[n], "choice")) for n in _largest(loss, wrong)
-    ]
+    calibrated.tell(result)
+    worst = _worst(judged, "choice", calibrated.loss, answered & ~right)
+    result.tables["worst"] = [row for _, row in worst]
     return result
 
 
@@ -200,9 +185,7 @@ def entities(judged: Sequence[Judged]) -> Result:
         for entity, score in zip(each.answer["entities"], each.answer["scores"], strict=True)
     ]
     if scored and all(0 <= score <= 1 for score, _ in scored):
-        sure, hits = (np.array(column) for column in zip(*scored, strict=True))
-        result.metrics["ece"] = calibration.expected_calibration_error(sure, hits)
-        result.curves["reliability"] = _reliability(sure, hits)
+        _reliability(result, *(np.array(column) for column in zip(*scored, strict=True)))
     return _told(result, judged)
 
 
@@ -230,13 +213,6 @@ def _scored(judged: Sequence[Judged]) -> np.ndarray:
     return np.array([bool(each.answer and each.answer["scores"]) for each in judged])
 
 
-def _means_of(each: Mapping[str, np.ndarray], weights, scored) -> dict[str, np.ndarray]:
-    """The mean of figures of documents over those that have scores; NaN of a draw without any."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        total = weights[:, scored].sum(1)
-        return {name: weights @ values / total for name, values in each.items()}
-
-
 def _score_table(judged: Sequence[Judged], names: Sequence[str]) -> np.ndarray | None:
     """Scores [documents, classes], below all others where there is none; None without any."""
     answers = [each.answer for each in judged]
@@ -256,29 +232,52 @@ def _choice_table(judged: Sequence[Judged]) -> np.ndarray | None:
     return np.array([[*scores, *[0.0] * (most - len(scores))] for scores in listed])
 
 
-def _choice_truth(judged: Sequence[Judged], scores: np.ndarray) -> np.ndarray:
-    return np.arange(scores.shape[1]) == np.array([each.gold for each in judged])[:, None]
+class _Calibrated:
+    """Calibration of the answers with scores, where all of these are probabilities.
+
+    ``each`` has brier and nll of each document, 0 of those without scores; their mean is that of
+    all. ``loss`` is the nll, 0 where there is none.
+
+    Args:
+        scores: [documents, classes], None without any; -inf of a class that has none.
+    """
+
+    def __init__(
+        self, scores: np.ndarray | None, right: np.ndarray, scored: np.ndarray, several: bool
+    ):
+        self.scored, self.loss = scored, np.zeros(len(scored))
+        self.each: dict[str, np.ndarray] = {}
+        if scores is None or not scored.any():
+            return
+        plain = np.where(np.isneginf(scores), 0.0, scores)
+        values = plain[scored]
+        inside = ((values >= 0) & (values <= 1)).all()
+        if inside and (several or (np.abs(values.sum(1) - 1) <= SUM).all()):
+            rows = [
+                calibration.figures(plain[n : n + 1], right[n : n + 1], several)
+                for n in range(len(right))
+            ]
+            for name in ("brier", "nll"):
+                self.each[name] = np.array([row[name] for row in rows]) * scored
+            self.loss = self.each["nll"]
+            self.answers = calibration.answers_of(values, right[scored], several)
+
+    def means(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        """The mean of each over the documents that have scores; NaN of a draw without any."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            total = weights[:, self.scored].sum(1)
+            return {name: weights @ values / total for name, values in self.each.items()}
+
+    def tell(self, result: Result) -> None:
+        """Add the error and the points of the diagram to a result."""
+        if self.each:
+            _reliability(result, *self.answers)
 
 
-def _probabilities(scores: np.ndarray, several: bool) -> bool:
-    """True if all scores, of classes that have some, are probabilities."""
-    values = _plain(scores)
-    inside = bool(len(values)) and bool(((values >= 0) & (values <= 1)).all())
-    return inside and (several or bool((np.abs(values.sum(1) - 1) <= SUM).all()))
-
-
-def _plain(scores: np.ndarray) -> np.ndarray:
-    """Scores with 0 for a class that has none."""
-    return np.where(np.isneginf(scores), 0.0, scores)
-
-
-def _calibrated(scores, right, scored, several) -> dict[str, np.ndarray]:
-    """brier and nll of each document, 0 of those without scores; their mean is that of all."""
-    plain = _plain(scores)
-    each = [
-        calibration.figures(plain[n : n + 1], right[n : n + 1], several) for n in range(len(right))
-    ]
-    return {name: np.array([row[name] for row in each]) * scored for name in ("brier", "nll")}
+def _reliability(result: Result, probabilities: np.ndarray, right: np.ndarray) -> None:
+    rows = calibration.reliability(probabilities, right)
+    result.metrics["ece"] = calibration.expected_calibration_error(probabilities, right)
+    result.curves["reliability"] = [row._asdict() for row in rows]
 
 
 def _rankings(scores: np.ndarray, right: np.ndarray, weights: np.ndarray) -> list[dict]:
@@ -310,10 +309,6 @@ def _answered(found: Mapping[str, np.ndarray], weights, answered, known) -> dict
     return {name: found[name], **beside, **found}
 
 
-def _reliability(probabilities: np.ndarray, right: np.ndarray) -> Rows:
-    return [row._asdict() for row in calibration.reliability(probabilities, right)]
-
-
 def _confusion(counts: np.ndarray, names: Sequence[str]) -> Rows:
     """Confusion counts of class and answer; errors first, the most frequent ones."""
     answers = [*names, _NOTHING]
@@ -339,14 +334,14 @@ def _confusion_of_each(counts: np.ndarray, names: Sequence[str]) -> Rows:
     return sorted(rows, key=lambda row: -row["missed"] - row["not_there"])
 
 
-def _worst_classes(judged, right, predicted, answered, scored, each) -> Rows:
-    """The errors of which a model was surest: those of the highest nll, or of the file's order."""
-    wrong = answered & ~(right == predicted).all(1)
-    loss = each.get("nll", np.zeros(len(judged)))
+def _worst(
+    judged: Sequence[Judged], key: str, loss: np.ndarray, wrong: np.ndarray
+) -> list[tuple[int, dict[str, Any]]]:
+    """Number and row of the errors of which a model was surest, else in the order of the file."""
     rows = []
     for n in _largest(loss, wrong):
-        more = {"nll": float(loss[n])} if "nll" in each and scored[n] else {}
-        rows.append(_row(judged[n], judged[n].gold, _chosen(judged[n], "label"), **more))
+        value = judged[n].answer and judged[n].answer[key]  # type: ignore[index]
+        rows.append((n, _row(judged[n], judged[n].gold, _NOTHING if value is None else value)))
     return rows
 
 
@@ -358,11 +353,6 @@ def _largest(values: np.ndarray, chosen: np.ndarray) -> list[int]:
 
 def _row(each: Judged, gold: Any, answer: Any, **more: float) -> dict[str, Any]:
     return {"where": each.where, "id": each.id, "gold": gold, "answer": answer} | more
-
-
-def _chosen(each: Judged, key: str) -> Any:
-    value = each.answer and each.answer[key]
-    return _NOTHING if value is None else value
 
 
 def _pairs(gold: set[Entity], found: set[Entity]) -> Counter[tuple[str, str]]:

@@ -109,9 +109,7 @@ def test_figures_of_numbers_and_of_arrays_agree_with_the_score():
 @pytest.mark.parametrize(
     ("said", "what"),
     [
-        ([], "pred: a list, empty; expected an object, {number of the document"),
-        ({"1": "O"}, "pred: '1': 'O', expected a list of sentences"),
-        ({"1": ["O"]}, "pred: '1': 'O', expected a sentence as a list of tags"),
+        ({"1": ["O"]}, "pred: field 1.0: found 'O'; input should be a valid list"),
         ({"1": [["O"], ["O"]]}, "pred: '1': 2 sentences with 2 tags; the gold file has 2 with 4"),
         ({"1": [["X", "O", "O"], ["O"]]}, "pred: '1': 'X' is no tag; O, B-type and I-type are"),
     ],

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from ldt import benchmarks, cli
-from ldt.cli.console import stdout
 
 CONTEXT = "The red fox saw a blue whale."
 LAST = CONTEXT.index("blue")
@@ -80,24 +79,6 @@ def test_a_pipe_gets_lines_and_ids_that_do_not_meet_a_warning(ldt):
         "warning: pred: 1 question predicted but not in the gold file, left out: 'zz'\n"
         "warning: no better than always 'red fox': exact_match 33.33\n",
     )
-
-
-def test_a_terminal_gets_tables(ldt, monkeypatch):
-    monkeypatch.setattr(stdout, "_force_terminal", True)
-    monkeypatch.setattr(stdout, "_width", 80)
-    _, out, _ = ldt("squad")
-    lines = out.splitlines()
-    assert lines[0] == LINES.splitlines()[0]
-    row = next(line for line in lines if line.startswith("│ f1 "))
-    assert "│ 0.00 to 100.00 │ always 'red fox': 55.56 │" in row
-    row = next(line for line in lines if "third quarter" in line)
-    assert [cell.strip() for cell in row.strip("│").split("│")] == [
-        "third quarter",
-        "1",
-        "0.00",
-        "66.67",
-    ]
-    assert "where the answer stands: " not in out
 
 
 def test_json_has_full_precision_in_a_file_or_alone_on_standard_output(ldt, tmp_path):
