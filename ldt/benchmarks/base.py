@@ -35,7 +35,8 @@ class Benchmark:
     A data set is a module with ``read(source, data)``, which yields examples with the fields of its
     task; ``published(answers)``, which makes the published layout of answers of ``ldt predict``;
     ``score(right, answer)``, the scores of one answer, from 0 to 1; and a class of this base.
-    Fields that a class adds are options of ``ldt evaluate``.
+    Fields that a class adds are options of ``ldt evaluate``. A source is a path, or "-" for
+    standard input, compressed or not; of what cannot be used a DataError tells the place.
 
     Args:
         data: data section of a recipe, for the encoding and what else says how gold is read.
@@ -83,11 +84,7 @@ class Benchmark:
         return checked(items, name_of(files), f"{self.noun}s")
 
     def item(self, example: Example) -> Item:
-        """A question or document with its right answer, its length and the answer's place.
-
-        Raises:
-            DataError: it has no answer that can be scored.
-        """
+        """A question or document with its right answer, its length and the answer's place."""
         raise NotImplementedError
 
     def load(self, files: Sequence[str]) -> Any:
@@ -183,9 +180,6 @@ class Shape:
 
     ``name?`` may be missing; {str: type} is an object with any keys; a tuple has alternatives. The
     value that a call returns has no fields but those that are named.
-
-    Raises:
-        DataError: by a call, of the first field that is missing or of another kind.
     """
 
     def __init__(self, shape: Any):
@@ -239,11 +233,7 @@ def name_of(source: Names) -> str:
 
 
 def once(keys: Iterable[Any], where: str) -> None:
-    """Refuse a key that comes twice; a tuple is shown by its last.
-
-    Raises:
-        DataError: the first that does.
-    """
+    """Refuse a key that comes twice; a tuple is shown by its last."""
     seen = set()
     for key in keys:
         if key in seen:
@@ -253,11 +243,7 @@ def once(keys: Iterable[Any], where: str) -> None:
 
 
 def checked(items: list[Item], where: str, noun: str) -> list[Item]:
-    """The items, of which there are some and each id comes once.
-
-    Raises:
-        DataError: there is none, or an id twice.
-    """
+    """The items, of which there are some and each id comes once."""
     if not items:
         raise DataError(f"{where}: no {noun} in it")
     once((item.id for item in items), where)
@@ -265,11 +251,7 @@ def checked(items: list[Item], where: str, noun: str) -> list[Item]:
 
 
 def same_ids(ids: Sequence[str], answers: Answers, name: str, noun: str) -> None:
-    """Refuse predictions of other questions than those of gold, where the published script stops.
-
-    Raises:
-        DataError: a question without a prediction, or a prediction of none.
-    """
+    """Refuse predictions of other questions than those of gold, where the published script stops."""
     for odd, what in zip(compare(ids, answers), ("no prediction of", "no gold of"), strict=True):
         if odd:
             what = f"{what} {plural(len(odd), noun)}, such as {odd[0]!r}"

@@ -39,14 +39,8 @@ def read(source: str, data) -> Iterator[Example]:
     from 1.
 
     Args:
-        source: a path, or "-" for standard input; compressed or not.
         data: its ``encoding``, and ``fields`` with other columns as {tokens: "2", tags: "3"}, under
             whose numbers the examples have them; None for the defaults.
-
-    Raises:
-        UserError: there is no such file.
-        DataError: it cannot be decompressed, is of another encoding, or a line has more or fewer
-            columns than those before it.
     """
     fields: dict[str, str] = data.fields if data else {}
     names = [fields.get(name, name) for name in ("tokens", "tags")]
@@ -146,12 +140,7 @@ def _documents(name: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[st
 
 
 def _is_comment(line: str, word: str, columns: int) -> bool:
-    """True for a line with # that has other columns than the words.
-
-    Args:
-        word: first line behind it that is surely one; "" without any.
-        columns: of words before; 0 where there are none yet.
-    """
+    """True for a line with # that has other columns than the words."""
     columns = columns or len(_cells(word))
     parted = bool(word) and columns > 1 and ("\t" in line) != ("\t" in word)
     return parted or len(_cells(line)) != columns
@@ -161,15 +150,7 @@ def _columns(
     name: str, documents: Sequence[tuple[str, list[Rows]]], fields: dict[str, str]
 ) -> tuple[int, int | None, bool]:
     """The columns of words and of tags, from 0, which are told; and True where the first column
-    counts the words.
-
-    Args:
-        documents: the first ones.
-        fields: columns that are named in place of the usual.
-
-    Raises:
-        DataError: a name that is no number of a column.
-    """
+    counts the words."""
     sentences = [sentence for _, each in documents for sentence in each]
     width = max((len(sentence[0]) for sentence in sentences), default=1)
     places: dict[str, int] = {}

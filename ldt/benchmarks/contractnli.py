@@ -60,10 +60,6 @@ def read(source: str, data) -> Iterator[Example]:
     Fields: text; spans, [start, end) of each in characters of the text; hypothesis; key (its name)
     and document (its id as the file has it), which predictions say; and, where the file has
     annotations, label (one of `LABELS`) and evidence, numbers of spans from 0.
-
-    Raises:
-        DataError: another layout, a span outside of the text, evidence that is no span; a
-            hypothesis that lacks in the annotations or in the labels.
     """
     file = strict_json.read(source, data.encoding)
     value = _FILE(file.value, file.name)
@@ -322,9 +318,6 @@ def published(answers: Iterable[dict]) -> list[dict]:
     Args:
         answers: each with ``document`` (its id, as the gold file has it), ``key``, ``scores``
             (label to probability) and span_probs, one a span; those of a document may be apart.
-
-    Raises:
-        UserError: an answer without one of them, which lines of one's own do not need.
     """
     documents: dict[Any, dict] = {}
     for answer in answers:

@@ -34,9 +34,6 @@ def read(source: str, data) -> Iterator[Example]:
 
     ``context`` is a list of [title, sentences], ``supporting_facts`` of [title, number of a
     sentence]; the task looks into them.
-
-    Raises:
-        DataError: another layout.
     """
     file = strict_json.read(source, data.encoding)
     for question in _FILE(file.value, file.name):

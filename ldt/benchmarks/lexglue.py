@@ -60,14 +60,6 @@ class LexGlueTask(NamedTuple):
         name of the class or a list of names, where the line has one.
 
         The id is that of the line, else its number from 0.
-
-        Args:
-            source: a path, or "-" for standard input; compressed or not.
-            data: its ``encoding``.
-
-        Raises:
-            UserError: there is no such file.
-            DataError: a line of another layout.
         """
         for line in _lines(source, data.encoding):
             labels = self.labels(line)
@@ -87,11 +79,7 @@ class LexGlueTask(NamedTuple):
 
     def labels(self, line: Example) -> list[int] | None:
         """The numbers of the classes of a line, None if it has no labels; names that are not among
-        the classes are dropped, as the published data set drops them.
-
-        Raises:
-            DataError: no labels, numbers that are not among the classes.
-        """
+        the classes are dropped, as the published data set drops them."""
         key = next((key for key in (self.raw, self.by_number) if key in line.fields), None)
         if key is None:
             return None
@@ -126,11 +114,7 @@ def _text(line: Example) -> Any:
 
 
 def numbers(values: Any, classes: int, where: str) -> list[int]:
-    """Numbers of classes in order, each once.
-
-    Raises:
-        DataError: something else, or a number that no class has.
-    """
+    """Numbers of classes in order, each once."""
     for value in values if isinstance(values, list) else [values]:
         if type(value) is not int or not 0 <= value < classes or not isinstance(values, list):
             what = f"a list of numbers of the {classes} classes, from 0 to {classes - 1}"
@@ -215,9 +199,6 @@ def published(answers: Iterable[dict]) -> Iterator[dict]:
         answers: of a classification, each with id, ``label`` (a class, or a list of them) and
             ``scores`` by class. Where a model does not decide, the likeliest class stands; of a
             part in which a document may have none, none.
-
-    Raises:
-        DataError: classes of no part of the benchmark.
     """
     for answer in answers:
         part, label = _part(answer), answer["label"]
@@ -230,11 +211,7 @@ def published(answers: Iterable[dict]) -> Iterator[dict]:
 
 
 def published_logits(answers: Iterable[dict]) -> str:
-    """The published table (`table`) of a classification's answers, whose ``scores`` are logits.
-
-    Raises:
-        DataError: classes of no part of the benchmark.
-    """
+    """The published table (`table`) of a classification's answers, whose ``scores`` are logits."""
     return table([answer["scores"][name] for name in _part(answer).classes] for answer in answers)
 
 
@@ -309,11 +286,7 @@ class LexGlueScorer(Benchmark):
         return {str(line.id): line for line in value}
 
     def _part(self, columns: int | None, name: str) -> LexGlueTask:
-        """The part of the benchmark that predictions are of.
-
-        Args:
-            columns: logits of a row; None of lines.
-        """
+        """The part of the benchmark that predictions are of."""
         part = None if self.task is None else TASKS[self.task]
         if columns is None and part is None:
             what = f"--task {'|'.join(TASKS)} does"
@@ -389,12 +362,7 @@ def _indicators(labels: Sequence[Sequence[int]], size: int) -> np.ndarray:
 
 
 def _logits(file: str, name: str) -> np.ndarray:
-    """A published table as [documents, classes].
-
-    Raises:
-        DataError: a row that is not numbered on, or has other columns than the first; a logit that
-            is no finite number.
-    """
+    """A published table as [documents, classes]."""
     lines = records.lines(file, max_line_bytes=_LINE)
     rows = [line.raw.decode("utf-8", "replace").strip("\r\n").split("\t") for line in lines]
     if not rows:

@@ -82,14 +82,6 @@ def read(source: str, data) -> Iterator[Example]:
     other by its first tag; ``annotations``, where the file has them, each {passage: number of a
     candidate or None, spans: [[start, end], ...] in characters, tokens: the same in numbers of
     tokens, yes_no: "yes", "no" or None}.
-
-    Args:
-        source: a path, or "-" for standard input; compressed or not.
-        data: its ``encoding``.
-
-    Raises:
-        UserError: there is no such file.
-        DataError: it is damaged, has another layout, or offsets that are none.
     """
     for example in passage_qa.lines(source, _LINE, data.encoding):
         fields, where = example.fields, example.where
@@ -325,13 +317,7 @@ class NaturalQuestionsScorer(Benchmark):
         return Item(str(example.id), unit, {}, words, right=(first, annotations))
 
     def parse(self, value, name):
-        """Predictions by id.
-
-        Raises:
-            DataError: another layout, or what the published script refuses: a score that is
-                missing, yes or no beside a span, half a span, one that does not end after its
-                start.
-        """
+        """Predictions by id."""
         items = _PREDICTIONS(value, name)["predictions"]
         ids = [str(item["example_id"]) for item in items]
         base.once(ids, name)

@@ -340,10 +340,6 @@ def lines(source: str, shape: Shape, encoding: str | None = None) -> Iterator[Ex
     Args:
         shape: of a record.
         encoding: as of `ldt.io.records.read`.
-
-    Raises:
-        UserError: there is no such file.
-        DataError: it is damaged or breaks off; a record of another shape.
     """
     for example in records.read(source, format="jsonl", encoding=encoding):
         fields = shape(example.fields, example.where)
@@ -357,10 +353,6 @@ def pair(item: Mapping[str, Any], unit: str, within: Utf8 | int | None, where: s
         item: the object that holds them; missing ones are -1.
         unit: name of the start with ``start`` in it, "start_byte"; that of the end has ``end``.
         within: the text that bytes are of, or the largest end; None is not known.
-
-    Raises:
-        DataError: one of them alone is negative, start is not below end, the end is beyond the
-            text, or a byte inside of a character.
     """
     names = unit, unit.replace("start", "end")
     first, last = (item.get(name, -1) for name in names)
@@ -378,11 +370,7 @@ def pair(item: Mapping[str, Any], unit: str, within: Utf8 | int | None, where: s
 
 
 def index(number: int, candidates: int, where: str) -> int | None:
-    """The number of a candidate, from 0; None where it is -1.
-
-    Raises:
-        DataError: there is no such candidate.
-    """
+    """The number of a candidate, from 0; None where it is -1."""
     if not -1 <= number < candidates:
         raise DataError(
             f"{where}: candidate_index is {number}, expected 0 to {candidates - 1:,}, or -1"

@@ -63,9 +63,6 @@ def read(source: str, data) -> Iterator[Example]:
     a {answer, type, evidence, spans, paragraphs} of each annotator (`reference`): ``paragraphs``
     are numbers of those that are equal to a text of the evidence; a test set may have no answers.
     Text evidence that equals no paragraph is counted and told in a warning.
-
-    Raises:
-        DataError: another layout.
     """
     file = strict_json.read(source, data.encoding)
     papers, strange = file.value, 0
@@ -105,11 +102,7 @@ def _by_row(value: Any) -> Any:
 
 def reference(answer: Mapping[str, Any], where: str) -> Reference:
     """Answer of an annotator: the first that holds of unanswerable, which has no evidence whatever
-    is listed, spans, a free form, yes or no.
-
-    Raises:
-        DataError: none of them holds.
-    """
+    is listed, spans, a free form, yes or no."""
     evidence = answer["evidence"]
     if answer["unanswerable"]:
         return Reference(UNANSWERABLE, "none", [])

@@ -42,9 +42,6 @@ def recognised(source: str, format: str) -> bool:
 
     Args:
         format: a name in `ldt.benchmarks.formats.FORMATS` that is not in `LINES`.
-
-    Raises:
-        UserError, DataError: as `ldt.io.streams.opened` does.
     """
     table = records.suffix(source) in _TABLES
     head = streams.beginning(source, MOST, lambda head: _fits(format, head, table) is not None)
@@ -53,11 +50,7 @@ def recognised(source: str, format: str) -> bool:
 
 def begins_with_object(source: str, names: Collection[str]) -> bool:
     """True if a file or pipe begins with a JSON object that has one of these keys; the pipe can
-    still be read whole.
-
-    Raises:
-        UserError, DataError: as `ldt.io.streams.opened` does.
-    """
+    still be read whole."""
 
     def has_key(head: bytes) -> bool | None:
         text = _text(head)
@@ -71,12 +64,7 @@ def _text(head: bytes) -> str:
 
 
 def _fits(format: str, head: bytes, table: bool, ended: bool = False) -> bool | None:
-    """True or False once that is known; None as long as more bytes are needed.
-
-    Args:
-        table: the name of the file ends as that of a table or of lines does.
-        ended: there are no more.
-    """
+    """True or False once that is known; None as long as more bytes are needed."""
     text = _text(head)
     if not text:
         return None

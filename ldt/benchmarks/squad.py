@@ -22,7 +22,7 @@ import numpy as np
 
 from ldt.benchmarks import base
 from ldt.benchmarks.base import Benchmark, Id, Number, Shape, Whole
-from ldt.errors import DataError
+from ldt.errors import DataError, plural
 from ldt.io import strict_json
 from ldt.io.records import Example
 from ldt.metrics import baseline
@@ -58,9 +58,6 @@ def read(source: str, data) -> Iterator[Example]:
 
     ``answers`` is a list of {text, answer_start}, empty where there is no answer in the context;
     files of a test set have none, and neither have their examples.
-
-    Raises:
-        DataError: another layout.
     """
     file = strict_json.read(source, data.encoding)
     for article in _FILE(file.value, file.name)["data"]:
@@ -232,8 +229,13 @@ class Squad2Scorer(SquadScorer):
         scores = {item.id: score2(item.right, answers.get(item.id)) for item in items}
         predicted = {id: each for id, each in answers.items() if id in scores}
         no_answer = {id: e["no_answer"] for id, e in predicted.items() if "no_answer" in e}
-        warnings: list[str] = []
-        sure = _sure(no_answer, predicted, self.na_prob or name, warnings) if no_answer else set()
+        where, warnings = self.na_prob or name, []
+        if no_answer and (lacking := sorted(predicted.keys() - no_answer.keys())):
+            what = f"{plural(len(lacking), 'predicted question')}, such as {lacking[0]!r}"
+            raise DataError(f"{where}: no probability of {what}; each needs one")
+        if sure := {id for id, chance in no_answer.items() if chance > CERTAIN}:
+            what = "as in the published script those predictions count as"
+            warnings.append(f'{where}: {len(sure):,} probabilities are above 1; {what} ""')
         counted = []
         for item in items:
             exact, f1 = scores[item.id].values()
@@ -267,23 +269,6 @@ def _item(example: Example) -> Item:
 
 def _figures(items: Sequence[Item]) -> dict[str, float | int]:
     return {**mean([item.scores for item in items]), "total": len(items)}
-
-
-def _sure(no_answer, predicted, where, warnings):
-    """The questions whose prediction the published rule takes as "no answer"."""
-    lacking = sorted(predicted.keys() - no_answer.keys())
-    if lacking:
-        raise DataError(
-            f"{where}: no probability of {len(lacking):,} predicted questions, such as "
-            f"{lacking[0]!r}; each needs one"
-        )
-    sure = {key for key in predicted if no_answer[key] > CERTAIN}
-    if sure:
-        warnings.append(
-            f"{where}: {len(sure):,} probabilities are above 1; as in the published script those "
-            'predictions count as ""'
-        )
-    return sure
 
 
 # -- CUAD
@@ -427,11 +412,7 @@ class CuadScorer(Benchmark):
         }
 
     def aggregate(self, items, answers, name):
-        """The figures of `curve_figures`, and aupr of each category.
-
-        Raises:
-            DataError: the ids of both files differ, where the published script stops.
-        """
+        """The figures of `curve_figures`, and aupr of each category."""
         ids = [item.id for item in items]
         base.same_ids(ids, answers, name, "question")
         counts = [count(item.id, item.right["answers"], answers[item.id]) for item in items]

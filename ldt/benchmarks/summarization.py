@@ -57,9 +57,6 @@ def rouge(target: str, prediction: str, *, stemmer: bool = True) -> dict[str, fl
         target: the reference summary.
         prediction: the summary to score.
         stemmer: whether words of four letters and more are compared by their stems.
-
-    Raises:
-        UserError: as `scorer`.
     """
     scores = scorer(stemmer).score(_in_lines(target), _in_lines(prediction))
     return {name: scores[name].fmeasure for name in ROUGE}
@@ -67,11 +64,7 @@ def rouge(target: str, prediction: str, *, stemmer: bool = True) -> dict[str, fl
 
 @cache
 def scorer(stemmer: bool = True) -> Any:
-    """Return the scorer of rouge-score.
-
-    Raises:
-        UserError: the package is not installed.
-    """
+    """Return the scorer of rouge-score."""
     try:
         from rouge_score.rouge_scorer import RougeScorer  # takes a second
         from rouge_score.tokenizers import DefaultTokenizer

@@ -94,10 +94,6 @@ def read(source: str, data) -> Iterator[Example]:
     Args:
         data: its ``domain``, None for what the file says; and its ``evidence``, the folder with
             wikipedia/ and web/, None for the one beside the file's folder or the file.
-
-    Raises:
-        UserError: the domain is not known or not that of the file, or there is no evidence.
-        DataError: another layout, or a page outside of the evidence.
     """
     file = _open(source, data)
     folder = text_files.real(_evidence(file.name, data.evidence))
@@ -121,12 +117,7 @@ def read(source: str, data) -> Iterator[Example]:
 
 
 def _open(source: str, data) -> TriviaFile:
-    """The questions of a file.
-
-    Raises:
-        UserError: the domain is neither given nor in the file, or they differ.
-        DataError: another layout; a question whose answer has no name.
-    """
+    """The questions of a file."""
     name, value = strict_json.read(source, data.encoding)
     value, asked = _FILE(value, name), data.domain
     says, alone = value.get("Domain"), value.get("VerifiedEval") is True

@@ -70,14 +70,6 @@ def read(source: str, data) -> Iterator[Example]:
     ``candidates``, [{start, end}] in characters of the context; ``annotations``, where the file has
     them, each {passage: number of a candidate or None, spans: [[start, end]] of one or none, in
     characters, yes_no: "yes", "no" or None}.
-
-    Args:
-        source: a path, or "-" for standard input; compressed or not.
-        data: its ``encoding``.
-
-    Raises:
-        UserError: there is no such file.
-        DataError: it is damaged, has another layout, or offsets that are none.
     """
     for example in passage_qa.lines(source, _LINE, data.encoding):
         fields, where = example.fields, example.where
@@ -198,13 +190,7 @@ class TydiQAScorer(Benchmark):
         return [line.fields for file in files for line in records.read(file, format="jsonl")]
 
     def parse(self, value, name):
-        """Predictions by language and id.
-
-        Raises:
-            DataError: another layout, an id that comes twice, or what the published script refuses
-                or reads wrong: a line without minimal_answer or a score, yes or no beside a span,
-                half a span, one of no bytes.
-        """
+        """Predictions by language and id."""
         lines = _PREDICTIONS([*value], name)
         if not lines:
             raise DataError(f"{name}: no predictions in it")
@@ -273,34 +259,29 @@ class _Part:
 
     def __init__(self, language: str, items: Sequence[Item], answers: Answers):
         self._numbers = [n for n, item in enumerate(items) if item.right[0] == language]
+        mine = [items[number] for number in self._numbers]
         scored = [
             score_parts(item.right[1], answers.get((language, item.id)), passage_qa.overlap)
-            for item in (items[n] for n in self._numbers)
+            for item in mine
         ]
         parts = zip(*scored, strict=True) if scored else ((), ())
         self._curves = {task: Curve(each) for task, each in zip(TASKS, parts, strict=True)}
 
     def counted(self, counts: np.ndarray) -> np.ndarray:
         """True where a question of the language counts, or gold has none at all: [resamples]."""
-        selected = counts[:, self._numbers].sum(1)
-        return (selected > 0) | (len(self._numbers) == 0)
+        return (counts[:, self._numbers].sum(1) > 0) | (not self._numbers)
 
     def figures(self, counts: np.ndarray) -> dict[str, np.ndarray]:
         """Those of the language; see `Curve.best`."""
-        selected = counts[:, self._numbers]
-        figures: dict[str, np.ndarray] = {}
-        for task, curve in self._curves.items():
-            figures |= curve.best(selected, f"{task}-")
-        return figures
+        curves, selected = self._curves.items(), counts[:, self._numbers]
+        parts = [curve.best(selected, f"{task}-") for task, curve in curves]
+        return parts[0] | parts[1]
 
 
 def _averages(
     parts: Mapping[str, _Part], by_part: Mapping[str, Mapping[str, np.ndarray]], counts: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Means over the languages without English; 0 where there is no other.
-
-    Of resamples and groups a language has no part in the mean where none of its questions counts.
-    """
+    """Means over the languages that count without English; 0 where there is no other."""
     others = [language for language in parts if language != LEFT_OUT]
     weights = {language: parts[language].counted(counts) for language in others}
     number = sum(weights.values(), np.zeros(len(counts)))

@@ -16,11 +16,7 @@ _FILE = Shape([{"id": Id} | _TEXTS])
 
 
 def read(source: str, data) -> Iterator[Example]:
-    """Yield an example for each question: query, candidates, supports, and answer if it has one.
-
-    Raises:
-        DataError: another layout.
-    """
+    """Yield an example for each question: query, candidates, supports, and answer if it has one."""
     file = strict_json.read(source, data.encoding)
     for question in _FILE(file.value, file.name):
         id = question.pop("id")

@@ -60,11 +60,7 @@ def evaluate(gold: str, pred: str) -> Result:
 
 
 def _places(source: str, key: str) -> dict[str, list[Passage]]:
-    """The spans of each line of a file, by id.
-
-    Raises:
-        DataError: a line without them, or an id that comes twice.
-    """
+    """The spans of each line of a file, by id."""
     by_id: dict[str, list[Passage]] = {}
     for example in answers(source):
         listed = records.field(example, key)

@@ -207,58 +207,46 @@ def by_length(
     """Groups by words of the document, those that have questions; none if no length is known."""
 
     def key(item):
-        return max(place for place, least in enumerate(LENGTHS) if item.words >= least)
+        if item.words is None:
+            return None
+        place = max(place for place, least in enumerate(LENGTHS) if item.words >= least)
+        least, most = (*LENGTHS, None)[place : place + 2]
+        label = f"{least:,} to {most - 1:,}" if most else f"{least:,} or more"
+        return place, label, (least, most)
 
-    def values(place):
-        most = LENGTHS[place + 1] if place + 1 < len(LENGTHS) else None
-        label = f"{LENGTHS[place]:,} to {most - 1:,}" if most else f"{LENGTHS[place]:,} or more"
-        return label, (LENGTHS[place], most)
-
-    known = [number for number, item in enumerate(items) if item.words is not None]
-    return _groups(items, known, key, values, derive, figures)
+    return _groups(items, key, derive, figures)
 
 
 def by_place(items: Sequence[Item]) -> list[Group]:
     """Groups by the quarter of the document where the answer stands, and of those without one."""
+    number = len(PARTS)
 
     def key(item):
-        if isinstance(item.place, str):
-            return len(PARTS), item.place
-        return min(int(item.place * len(PARTS)), len(PARTS) - 1), ""
+        if item.place is None or isinstance(item.place, str):
+            return item.place and (number, item.place, (None, None))
+        quarter = min(int(item.place * number), number - 1)
+        return quarter, PARTS[quarter], (quarter / number, (quarter + 1) / number)
 
-    def values(place):
-        quarter, reason = place
-        if reason:
-            return reason, (None, None)
-        return PARTS[quarter], (quarter / len(PARTS), (quarter + 1) / len(PARTS))
-
-    known = [number for number, item in enumerate(items) if item.place is not None]
-    if all(isinstance(items[number].place, str) for number in known):
+    if all(item.place is None or isinstance(item.place, str) for item in items):
         return []
-    return _groups(items, known, key, values)
+    return _groups(items, key)
 
 
 def _groups(
-    items: Sequence[Item],
-    known: Sequence[int],
-    key: Callable,
-    values: Callable,
-    derive: Derive = dict,
-    figures: Figures | None = None,
+    items: Sequence[Item], key: Callable, derive: Derive = dict, figures: Figures | None = None
 ) -> list[Group]:
-    """Groups of the items with these numbers, by their keys."""
+    """Groups of the items by their keys (rank, label, limits); None is of no group."""
     groups: dict[Any, list[int]] = {}
-    for number in known:
-        groups.setdefault(key(items[number]), []).append(number)
+    for number, item in enumerate(items):
+        if (place := key(item)) is not None:
+            groups.setdefault(place, []).append(number)
     listed = []
     for place, members in sorted(groups.items()):
         if figures:
-            counts = np.bincount(members, minlength=len(items))[None]
-            metrics = defined(figures, counts)
+            metrics = defined(figures, np.bincount(members, minlength=len(items))[None])
         else:
             metrics = mean([items[number].scores for number in members], derive)
-        label, limits = values(place)
-        listed.append(Group(label, limits, len(members), metrics))
+        listed.append(Group(*place[1:], len(members), metrics))
     return listed
 
 
@@ -312,18 +300,13 @@ def as_json(result: Result) -> dict[str, Any]:
         },
         "missing": {"count": len(result.missing), "first": result.missing[:NAMED]},
         "extra": {"count": len(result.extra), "first": result.extra[:NAMED]},
-        "by_length": [
-            _group_as_json(group, "words")
-            for group in by_length(result.items, result.derive, result.figures)
-        ],
-        "by_position": [_group_as_json(group, "part") for group in by_place(result.items)],
+        "by_length": _as_json(by_length(result.items, result.derive, result.figures), "words"),
+        "by_position": _as_json(by_place(result.items), "part"),
     }
 
 
-def _group_as_json(group: Group, key: str) -> dict[str, Any]:
-    return {
-        "label": group.label,
-        key: group.limits,
-        "questions": group.questions,
-        "metrics": group.metrics,
-    }
+def _as_json(groups: Sequence[Group], key: str) -> list[dict[str, Any]]:
+    return [
+        {"label": g.label, key: g.limits, "questions": g.questions, "metrics": g.metrics}
+        for g in groups
+    ]
