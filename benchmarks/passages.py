@@ -50,13 +50,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from ldt.benchmarks.passages import hit
 from ldt.inference.engine import read_recipe
 from ldt.inference.options import PredictOptions
 from ldt.inference.passages import Explaining, gradients, hiding, occlusions
 from ldt.inference.predictor import EncoderPredictor
 from ldt.io.files import write_whole
 from ldt.io.records import Example
-from ldt.metrics.passages import hit
 from ldt.recipe import recipe as recipes
 from ldt.recipe.run import Run
 

@@ -26,6 +26,7 @@ METRICS = {
     "qasper": "ldt.benchmarks.qasper:QasperScorer",
     "lexglue": "ldt.benchmarks.lexglue:LexGlueScorer",
     "summarization": "ldt.benchmarks.summarization:SummarizationScorer",
+    "passages": "ldt.benchmarks.passages:PassagesScorer",
 }
 
 

@@ -251,7 +251,7 @@ def checked(items: list[Item], where: str, noun: str) -> list[Item]:
 
 
 def same_ids(ids: Sequence[str], answers: Answers, name: str, noun: str) -> None:
-    """Refuse predictions of other questions than those of gold, where the published script stops."""
+    """Refuse predictions of other questions than those of gold, as the published scripts do."""
     for odd, what in zip(compare(ids, answers), ("no prediction of", "no gold of"), strict=True):
         if odd:
             what = f"{what} {plural(len(odd), noun)}, such as {odd[0]!r}"

@@ -27,8 +27,7 @@ _OWN_UNITS = ("ece", "brier", "nll", "mse", "mae", "pearson", "spearman")
 _HEADS = {"average_precision": "AP", "roc_auc": "AUC"}  # shorter ones of columns
 MOST = 10  # rows of a table, but for one a class
 
-PASSAGES = "passages"  # lines with spans in place of answers
-Format = Enum("Format", {name: name for name in (*OWN, *METRICS, PASSAGES)})  # type: ignore[misc]
+Format = Enum("Format", {name: name for name in (*OWN, *METRICS)})  # type: ignore[misc]
 
 # Keys of the task that say how thresholds are chosen anew.
 CHOSEN = ("threshold_target", "positive", "calibration", "abstain")
@@ -246,13 +245,8 @@ def _of_predictions(
     """The score of predictions; the decision of the run that is named as a recipe is told."""
     from ldt import benchmarks
     from ldt.inference import evaluate
-    from ldt.io.sources import only
-    from ldt.metrics import passages
 
     name = format.value if format else None
-    if name == PASSAGES:
-        refuse("--format passages, whose files are lines", *keys, recipe=recipe, **options)
-        return passages.evaluate(only(gold, "gold spans"), only(pred, "passages"))
     if name in OWN or (recipe and not name):
         refuse("answers in ldt's own layout", **options)
         result = evaluate.evaluate(gold, pred, format=name, recipe=recipe, overrides=keys)

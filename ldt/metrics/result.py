@@ -246,7 +246,8 @@ def _groups(
             metrics = defined(figures, np.bincount(members, minlength=len(items))[None])
         else:
             metrics = mean([items[number].scores for number in members], derive)
-        listed.append(Group(*place[1:], len(members), metrics))
+        _, label, limits = place
+        listed.append(Group(label, limits, len(members), metrics))
     return listed
 
 

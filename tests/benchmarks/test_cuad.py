@@ -177,25 +177,22 @@ def test_every_span_of_a_question_without_clauses_is_wrong():
     assert (found[-1], wrong[-1]) == (0, 2)
 
 
-def test_a_precision_is_the_highest_at_its_recall_or_a_higher_one():
-    # A wrong span first: precision 0 at recall 0, then 1/2 at recall 1.
-    found, wrong = curve(("z", 0.9), ("a b", 0.5))
-    figures = cuad.curve_figures(found, wrong, 1)
-    assert figures["aupr"] == pytest.approx(50)
-    assert figures["prec_at_90_recall"] == pytest.approx(50)
-
-
-def test_the_curve_begins_at_recall_0_with_precision_1():
-    found, wrong = curve(("z", 0.995), ("a b", 0.995))  # one point, recall 1 with precision 1/2
-    assert cuad.curve_figures(found, wrong, 1)["aupr"] == pytest.approx(75)
-
-
-def test_a_recall_that_is_not_reached_has_precision_0_and_no_area():
-    gold = ["a b", "c d", "e f", "g h"]  # 3 of 4 are found
-    found, wrong = curve(("a b", 0.9), ("c d", 0.8), ("e f", 0.7), gold=gold)
-    figures = cuad.curve_figures(found, wrong, 4)
-    assert figures["prec_at_80_recall"] == figures["prec_at_90_recall"] == 0
-    assert figures["aupr"] == pytest.approx(75)  # nothing is added up to recall 1
+@pytest.mark.parametrize(
+    ("pairs", "gold", "aupr", "at_90"),
+    [
+        # A wrong span first: precision 0 at recall 0, then 1/2 at recall 1.
+        ([("z", 0.9), ("a b", 0.5)], ["a b"], 50, 50),
+        # The curve begins at recall 0 with precision 1: one point, recall 1 with precision 1/2.
+        ([("z", 0.995), ("a b", 0.995)], ["a b"], 75, 50),
+        # 3 of 4 are found: nothing is added up to recall 1.
+        ([("a b", 0.9), ("c d", 0.8), ("e f", 0.7)], ["a b", "c d", "e f", "g h"], 75, 0),
+        # A recall that only threshold 0 reaches is not looked at.
+        ([("a b", 0.0005)], ["a b"], 100, 0),
+    ],
+)
+def test_a_curve_by_hand(pairs, gold, aupr, at_90):
+    figures = cuad.curve_figures(*curve(*pairs, gold=gold), len(gold))
+    assert (figures["aupr"], figures["prec_at_90_recall"]) == pytest.approx((aupr, at_90))
 
 
 @pytest.mark.parametrize(
@@ -205,12 +202,6 @@ def test_a_recall_that_is_just_met_is_reached(found, at_80, at_90):
     counts = np.full(len(cuad.THRESHOLDS), found)
     figures = cuad.curve_figures(counts, np.zeros_like(counts), 20)
     assert (figures["prec_at_80_recall"], figures["prec_at_90_recall"]) == (at_80, at_90)
-
-
-def test_a_recall_that_only_threshold_0_reaches_is_not_looked_at():
-    found, wrong = curve(("a b", 0.0005))
-    figures = cuad.curve_figures(found, wrong, 1)
-    assert (figures["prec_at_80_recall"], figures["aupr"]) == (0, 100)
 
 
 def test_what_is_undefined_is_0():

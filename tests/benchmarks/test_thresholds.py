@@ -59,33 +59,6 @@ def test_every_figure_is_that_of_the_published_loop(seed):
     assert found == pytest.approx(loop(drawn))
 
 
-def test_answers_of_one_score_are_taken_together():
-    # Alone the right one would have precision 1; with the wrong one of its score it has 1/2.
-    found = figures([answer(True, True, 1.0, 3.0), answer(False, True, 0.0, 3.0)])
-    assert found["best-threshold-precision"] == pytest.approx(50)
-
-
-def test_of_equal_f1_the_higher_threshold_stays():
-    # Above 2: 1 of 1 right, 2 gold: F1 2/3. Above 0: 2 of 4 right, 2 gold: F1 2/3 again.
-    answers = [answer(True, True, 1.0, 2.0), answer(True, True, 1.0, 0.0)]
-    answers += [answer(False, True, 0.0, 0.0)] * 2
-    found = figures(answers)
-    assert found["best-threshold-f1"] == pytest.approx(200 / 3)
-    assert found["best-threshold"] == 2
-
-
-def test_recall_at_a_precision_is_the_largest_one_and_0_where_none_reaches_it():
-    answers = [answer(True, True, 1.0, 4.0), answer(False, True, 0.0, 3.0)]
-    answers += [answer(True, True, 1.0, 2.0), answer(False, True, 0.0, 1.0)]
-    found = figures(answers)  # precision 1, 1/2, 2/3, 1/2; recall 1/2, 1/2, 1, 1
-    assert found["recall-at-precision>=0.5"] == 100
-    assert found["precision-at-precision>=0.5"] == pytest.approx(200 / 3)
-    assert found["recall-at-precision>=0.75"] == 50
-    assert found["precision-at-precision>=0.75"] == 100
-    wrong = figures([answer(True, True, 0.0, 1.0)])
-    assert {float(value[0]) for value in wrong.values()} == {0.0}
-
-
 def test_figures_of_all_answers_count_parts_and_leave_silence_out():
     # Half a right answer of 2 and of 2 to give; then the first one twice: 1 of 3 and of 3.
     answers = [answer(True, True, 0.5, 1.0), answer(False, True, 0.0, 1.0)]

@@ -98,7 +98,6 @@ def test_json_has_what_the_tables_show_and_the_curves(ldt):
             "--recipe: no option of --format squad, whose",
         ),
         (["--recipe", "r.yaml"], "r.yaml: No such file or directory"),
-        (["--format", "passages", "data.label=kind"], "data.label=kind: no option of --format pas"),
         ([*OWN, "data.lable=x"], "data.lable=x: unknown key, did you mean 'label'?"),
         ([*OWN, "--recipe", "gold"], "gold:"),
     ],
