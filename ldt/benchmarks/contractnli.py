@@ -95,10 +95,6 @@ def class_figures(weights: np.ndarray, gold: np.ndarray, predicted: np.ndarray) 
 
     Recall and F1 of a class that no gold label is are not defined; the precision of one that is
     never predicted is 0.
-
-    Args:
-        weights: [resamples, pairs].
-        gold, predicted: [pairs], numbers of classes.
     """
     weights = weights.astype(np.float64)
     figures = {"accuracy": _ratio(weights @ (gold == predicted), weights.sum(1))}
@@ -154,9 +150,6 @@ class SpanTable:
 
         ``map`` is the average precision over all spans together, not interpolated, equal scores
         together. The precision at a recall is that of the highest threshold that reaches it.
-
-        Args:
-            weights: [resamples, pairs].
         """
         weights = weights.astype(np.float64)
         there, spans = weights @ self.there, weights @ self.spans

@@ -168,10 +168,6 @@ def f1(
 
     macro-f1 is the mean over all classes, also those that no document has; in SCOTUS over those
     that occur in gold or predictions.
-
-    Args:
-        gold, predicted: [documents, classes] bool, without the class of none.
-        weights: [draws, documents].
     """
     if task.none:
         gold, predicted = with_none(gold), with_none(predicted)

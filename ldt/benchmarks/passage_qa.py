@@ -139,8 +139,7 @@ def _voted(annotations: Sequence[Annotation], needed: int) -> tuple[bool, bool]:
 class Curve:
     """Precision and recall of the answers at or above each threshold.
 
-    Args:
-        answers: one a question.
+    Counts are [resamples, questions], how often each question counts.
     """
 
     def __init__(self, answers: Sequence[Scored]):
@@ -156,11 +155,7 @@ class Curve:
         self.thresholds = falling[self._ends]  # falling, equal scores are one
 
     def points(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Precision and recall, each [resamples, thresholds].
-
-        Args:
-            counts: [resamples, questions], how often each one counts.
-        """
+        """Precision and recall, each [resamples, thresholds]."""
         weight = counts[:, self._order]
         right = (weight * self._right[self._order]).cumsum(1)[:, self._ends]
         answered = weight.cumsum(1)[:, self._ends]
@@ -173,7 +168,6 @@ class Curve:
         largest recall at each of `TARGETS`, and the precision there.
 
         Args:
-            counts: as of `points`.
             prefix: of the names: "long-".
         """
         if not len(self.thresholds):

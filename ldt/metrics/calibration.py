@@ -27,7 +27,6 @@ def reliability(probabilities: np.ndarray, right: np.ndarray, bins: int = BINS) 
     Args:
         probabilities: [answers], from 0 to 1.
         right: [answers] bool.
-        bins: how many at most.
     """
     order = np.argsort(probabilities, kind="stable")
     ordered, correct = probabilities[order], right[order].astype(float)

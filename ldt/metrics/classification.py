@@ -1,6 +1,8 @@
 """Metrics of classes and of numbers, in float64 numpy, as scikit-learn and scipy define them.
 
 Shares are from 0 to 100, as all metrics of ldt; correlations and errors have their own units.
+``gold`` and ``predicted`` of classes are [documents, classes] bool, whether a document has a class;
+``weights`` are [draws, documents], how often each document counts.
 """
 
 from collections.abc import Sequence
@@ -25,9 +27,6 @@ def indicators(labels: Sequence[str | list[str]], names: Sequence[str]) -> np.nd
 
 def class_table(gold: np.ndarray, predicted: np.ndarray) -> dict[str, np.ndarray]:
     """Return precision, recall, f1 and support of each class.
-
-    Args:
-        gold, predicted: [documents, classes] bool, whether a document has a class.
 
     Returns:
         Arrays of [classes], from 0 to 100 but for support. A ratio of nothing to nothing is 0, as
@@ -70,7 +69,6 @@ def class_metrics(gold: np.ndarray, predicted: np.ndarray, *, several: bool) -> 
     are, exact_match.
 
     Args:
-        gold, predicted: [documents, classes] bool.
         several: whether a document can have several classes. Then macro_f1 is the mean over all
             classes, as scikit-learn has it for multi-label indicators, else over those that any
             document has in ``gold`` or ``predicted``, as it has it for single labels.
@@ -91,7 +89,6 @@ def class_figures(
     """Return `class_metrics` [draws] of documents drawn so often each.
 
     Args:
-        weights: [draws, documents].
         answered: [documents] bool, whether there is an answer; where there is none, the document is
             wrong, also if it has no class.
     """
@@ -108,8 +105,6 @@ def f1_of_draws(
     """Return macro_f1 and micro_f1 [draws], from 0 to 100, of documents drawn so often each.
 
     Args:
-        gold, predicted: [documents, classes] bool.
-        weights: [draws, documents].
         several: as `class_metrics` has it; without it the mean is over classes of the draws. A
             class that one of them lacks has there its f1 of `drawn`, so that the mean keeps its
             terms.
@@ -162,11 +157,7 @@ def number_metrics(gold: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
 def number_figures(
     gold: np.ndarray, predicted: np.ndarray, weights: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return `number_metrics` [draws] of documents drawn so often each.
-
-    Args:
-        weights: [draws, documents].
-    """
+    """Return `number_metrics` [draws] of documents drawn so often each."""
     gold, predicted = gold.astype(np.float64), predicted.astype(np.float64)
     weights = weights.astype(np.float64)
     total = weights.sum(1)

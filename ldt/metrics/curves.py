@@ -1,4 +1,8 @@
-"""Precision against recall of a label, and ROC, over all thresholds."""
+"""Precision against recall of a label, and ROC, over all thresholds.
+
+``scores`` are [documents], ``right`` is [documents] bool, whether they have the label, and
+``weights`` are [draws, documents], how often each document counts.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,7 @@ RECALLS = tuple(step / 20 for step in range(21))  # where a curve is told
 
 
 def precision_recall(scores: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Precision and recall [thresholds] of giving a label from each score on, the highest first.
-
-    Args:
-        scores: [documents].
-        right: [documents] bool, whether they have the label; some do.
-    """
+    """Precision and recall [thresholds] of giving a label from each score on, the highest first."""
     true, positive = (counts[0] for counts in _counts(scores, right, np.ones((1, len(scores)))))
     return true / positive, true / max(true[-1], 1)
 
@@ -32,10 +31,6 @@ def ranking_of_draws(
     """Return average_precision and roc_auc [draws], from 0 to 100, as scikit-learn has them.
 
     NaN of draws in which no document has the label, roc_auc also where all have it.
-
-    Args:
-        scores, right: as of `precision_recall`.
-        weights: [draws, documents], how often each document counts.
     """
     if not len(scores):
         nothing = np.full(len(weights), np.nan)

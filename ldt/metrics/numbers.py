@@ -59,9 +59,6 @@ def logistic(logit: float) -> float:
 def by_doubling(lengths: Sequence[int] | np.ndarray) -> list[tuple[int, np.ndarray]]:
     """Numbers of the documents of up to 512 tokens, of up to twice as many, and so on, behind the
     most tokens of each group; groups without documents are left out.
-
-    Args:
-        lengths: tokens of each document.
     """
     doublings = np.ceil(np.log2(np.maximum(lengths, 1) / 512)).clip(0).astype(int)
     return [(512 << int(each), np.flatnonzero(doublings == each)) for each in np.unique(doublings)]
