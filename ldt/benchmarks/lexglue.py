@@ -272,14 +272,20 @@ class LexGlueScorer(Benchmark):
         return [Example(each, each["id"], f"answer {each['id']}") for each in published(lines)]
 
     def parse(self, value, name):
-        """Logits by the number of the document, or classes by its id."""
+        """Classes, [classes] bool, by the number of the document or of lines by its id."""
         rows = isinstance(value, np.ndarray)
-        self.part = self._part(value.shape[1] if rows else None, name)
-        self.outputs = value.shape[1] if rows else _outputs(self.part)
+        self.part = part = self._part(value.shape[1] if rows else None, name)
+        self.outputs = value.shape[1] if rows else _outputs(part)
         if rows:
-            return dict(enumerate(value))
-        base.once((str(line.id) for line in value), name)
-        return {str(line.id): line for line in value}
+            return dict(enumerate(decided(value, several=part.several)))
+        ids = [str(line.id) for line in value]
+        base.once(ids, name)
+        stated = [line.fields.get(part.by_number) for line in value]
+        chosen = [
+            numbers(labels if part.several else [labels], self.outputs, line.where)
+            for labels, line in zip(stated, value, strict=True)
+        ]
+        return dict(zip(ids, _indicators(chosen, self.outputs), strict=True))
 
     def _part(self, columns: int | None, name: str) -> LexGlueTask:
         """The part of the benchmark that predictions are of."""
@@ -302,25 +308,16 @@ class LexGlueScorer(Benchmark):
                 f"{name}: {plural(len(answers), 'row')}; the gold file has "
                 f"{plural(len(right), 'document')}, each of which needs one"
             )
-        if 0 in answers:
-            predicted = decided(np.array([*answers.values()]), several=part.several)
-        else:
-            base.same_ids([item.id for item in items], answers, name, "document")
-            predicted = _indicators([self._classes(answers[item.id]) for item in items], size)
+        ids = [item.id for item in items]
+        if 0 not in answers:
+            base.same_ids(ids, answers, name, "document")
+        predicted = np.array([answers[key] for key in (answers if 0 in answers else ids)])
 
         def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
             return f1(right, predicted, weights, part)
 
         metrics, title = defined(figures, np.ones((1, len(items)))), f"lexglue, {part.name}"
         return self.result(items, metrics, figures=figures, title=title)
-
-    def _classes(self, line: Example) -> list[int]:
-        """The numbers of the classes that a line has."""
-        key = self.part.by_number
-        if key not in line.fields:
-            raise DataError(f"{line.where}: no field {key!r}")
-        value = line.fields[key]
-        return numbers(value if self.part.several else [value], self.outputs, line.where)
 
     def constants(self, items):
         """The most frequent class, and none where a document may have none."""
@@ -330,10 +327,7 @@ class LexGlueScorer(Benchmark):
         if self.part.several:
             constant["always no class"] = []
         return {
-            words: dict.fromkeys(
-                range(len(items)),
-                np.where(np.isin(np.arange(self.outputs), chosen), 1.0, -1.0),
-            )
+            words: dict.fromkeys(range(len(items)), _indicators([chosen], self.outputs)[0])
             for words, chosen in constant.items()
         }
 

@@ -261,11 +261,6 @@ def test_a_file_that_cannot_be_used(gold, predictions, message):
     assert str(error.value).startswith(message)
 
 
-def test_an_id_twice_is_refused():
-    with pytest.raises(DataError, match=f"gold: the id '{TITLE}__Date' stands twice"):
-        evaluate([contract({"Date": []}), contract({"Date": []})], {f"{TITLE}__Date": []})
-
-
 def test_the_baseline_is_the_commonest_clause():
     gold = JsonFile("gold", {"data": [contract({"Date": ["May"], "Cap": ["May", "x"]})]})
     baselines = scored.evaluate(

@@ -1,7 +1,5 @@
 from scored import examples
 
-from ldt.benchmarks import squad as cuad
-
 
 def test_published_contracts_are_read_with_their_categories(shared_data):
     found = examples("cuad", shared_data / "cuad_v1_layout" / "train.json.gz")
@@ -15,7 +13,3 @@ def test_published_contracts_are_read_with_their_categories(shared_data):
             context = example.fields["context"]
             assert context.startswith(answer["text"], answer["answer_start"])
     assert max(len(example.fields["answers"]) for example in found) > 5
-
-
-def test_a_category_stands_behind_the_last_border():
-    assert cuad.category("A__B__Cap On Liability") == "Cap On Liability"
