@@ -447,7 +447,7 @@ def not_empty(task: Task, examples: Iterable[Example], source: str) -> Iterator[
         raise DataError(f"{source}: no {task.reads.noun}")
 
 
-class Document(NamedTuple):
+class DocumentTokens(NamedTuple):
     """A document as tokens, all of one role."""
 
     role: str
@@ -475,7 +475,7 @@ def in_chunks(
     Args:
         max_length: tokens of an input.
         head, tail: segments around the document.
-        document: a `Document`, or another one with its ``ids`` and ``segments``.
+        document: a `DocumentTokens`, or another one with its ``ids`` and ``segments``.
         text: of the document.
         parted: as of `ldt.data.features.fit`.
         token_types: True if features have token_type_ids.

@@ -29,7 +29,7 @@ from ldt.metrics.result import mean
 from ldt.tasks import results
 from ldt.tasks.base import (
     NO_LABEL,
-    Document,
+    DocumentTokens,
     Fault,
     PublishedLayout,
     Scores,
@@ -173,7 +173,7 @@ class MultipleChoice(Choosing):
         document = text(example, path_of(self, "context", data))
         cls, sep = ends(tokenizer)
         offered = [tokenize(tokenizer, f" {choice.strip()}") for choice in choices]
-        read = Document("context", tokenize(tokenizer, document))
+        read = DocumentTokens("context", tokenize(tokenizer, document))
         labels = {} if config is None else {"labels": self._label(example, data)}
         longest, features = max(map(len, offered)), []
         for place, choice in enumerate(offered):
@@ -355,7 +355,7 @@ class WikiHop(Choosing):
             answer = self._answer(example, data)
             shared["labels"] = candidates.index(answer) if answer in candidates else NO_LABEL
         head = [cls, Segment("question", start), Segment("candidates", named)]
-        document, words = Document("supports", read), " ".join(supports)
+        document, words = DocumentTokens("supports", read), " ".join(supports)
         features = in_chunks(self, example, data, max_length, head, document, [], words)
         return [feature | shared for feature in features]
 

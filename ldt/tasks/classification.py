@@ -32,7 +32,7 @@ from ldt.metrics.baseline import Baselines
 from ldt.metrics.classification import indicators, several
 from ldt.tasks import results
 from ldt.tasks.base import (
-    Document,
+    DocumentTokens,
     Fault,
     Outputs,
     PublishedLayout,
@@ -237,7 +237,7 @@ class Classification(Deciding, Weighted, ByLogits):
         """
         document, ids, _, unread = self._read(example, tokenizer, data, places=False)
         cls, sep = ends(tokenizer)
-        read = Document("document", ids)
+        read = DocumentTokens("document", ids)
         features = in_chunks(self, example, data, max_length, [cls], read, [sep], document)
         more: Feature = {"tokens": len(ids) + unread + 2}
         flags = features[0]["flags"]

@@ -21,7 +21,7 @@ from ldt.metrics.numbers import softmax
 from ldt.tasks import results
 from ldt.tasks.base import (
     NO_LABEL,
-    Document,
+    DocumentTokens,
     Fault,
     Outputs,
     PublishedLayout,
@@ -157,7 +157,7 @@ class TokenClassification(Weighted, ByPlaces):
         ids, offsets = tokenize_with_offsets(tokenizer, document.text)
         words = document.located(offsets)
         cls, sep = ends(tokenizer)
-        read = Document("document", ids)
+        read = DocumentTokens("document", ids)
         features = in_chunks(self, example, data, max_length, [cls], read, [sep], document.text)
         labels, astray = None, 0
         if config is not None:
