@@ -115,9 +115,6 @@ def _with_model(name: str, text: str, model: str, target: str) -> tuple[str, lis
 
     A recipe that reads as much as its own model can (the number that its name ends with, else
     4,096) reads as much as the other can; a shorter length stays if the other reads as much.
-
-    Args:
-        target: file that it is written to, as a shell takes it.
     """
     from ldt.convert.kinds import candidate
     from ldt.recipe import draft, yaml

@@ -34,11 +34,7 @@ def answers(source: str) -> Iterator[Example]:
 
 
 def _answer(row: dict[str, Any], cells: bool) -> dict[str, Any]:
-    """The keys of an answer by the columns of its row.
-
-    Args:
-        cells: whether all values are text, as in CSV.
-    """
+    """The keys of an answer by the columns of its row."""
     fields: dict[str, Any] = {}
     scores: dict[str, Any] = {}
     for name, value in row.items():

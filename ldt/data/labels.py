@@ -275,9 +275,6 @@ def _of_numbers(values: Values) -> str:
 
     Few different ones without a point are classes; many different ones that JSON or a table has as
     numbers with a point, and some that are not whole, are those of a regression.
-
-    Raises:
-        AmbiguousLabels: all others.
     """
     different = {float(v) if isinstance(v, str) else v for v, _ in values}
     decimal = next((value for value, _ in values if is_decimal(value)), None)
@@ -351,12 +348,7 @@ def near(names: Iterable[str]) -> list[list[str]]:
 
 
 def _check_texts(values: Values, known: Sequence[str]) -> None:
-    """Stop at texts that look like several classes, or like numbers with a decimal comma.
-
-    Args:
-        values: the labels.
-        known: texts that are classes.
-    """
+    """Stop at texts that look like several classes, or like numbers with a decimal comma."""
     stripped = [(v.strip(), where) for v, where in values if isinstance(v, str) and v.strip()]
     counts = Counter(text for text, _ in stripped if text not in known)
     places = dict(reversed(stripped))
@@ -384,9 +376,6 @@ def _separator(counts: Counter[str]) -> str | None:
 
     At least half of the parts stand in other texts too, or alone; where names of classes may have
     the separator, more than half. Parts that each have their place ("Smith, John") are names.
-
-    Args:
-        counts: documents by text.
     """
     documents: dict[str, int] = {}
     for separator in _SEPARATORS:

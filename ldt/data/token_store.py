@@ -105,11 +105,7 @@ def _whole(at: Path, vocabulary: int) -> dict[str, Any] | None:
 
 
 def _checksums(at: Path, vocabulary: int) -> list[int]:
-    """Checksums of the tokens and of their list.
-
-    Raises:
-        ValueError: an id that is none of the vocabulary.
-    """
+    """Checksums of the tokens and of their list."""
     sums: list[int] = []
     for path in (row_file(at), list_file(at)):
         crc = 0

@@ -144,9 +144,6 @@ class _Added(NamedTuple):
 def _added(tokenizer, size: int) -> _Added:
     """The tokens that a user added to a tokenizer: those that it lists as extra ones, and those
     behind the vocabulary and the special tokens of the model; those of tasks are none of them.
-
-    Args:
-        size: of the whole vocabulary, which may grow.
     """
     if not tokenizer.is_fast:
         return _Added()

@@ -239,11 +239,7 @@ class Writer:
 
 
 class _File:
-    """A file that is open for reading, and closed when nothing refers to it.
-
-    Args:
-        of: the handle of one without a name, or the name of another.
-    """
+    """A file that is open for reading, and closed when nothing refers to it."""
 
     def __init__(self, of: int | Path):
         self.at = None if isinstance(of, int) else of

@@ -188,11 +188,7 @@ def _tree(feature: Any) -> Tree:
 
 
 def _put(value: Any, tree: Tree) -> Any:
-    """The value with names in the place of the numbers of classes.
-
-    Raises:
-        ValueError: a number that no class has.
-    """
+    """The value with names in the place of the numbers of classes."""
     if isinstance(value, list):
         return [_put(item, tree) for item in value]
     if isinstance(tree, dict) and isinstance(value, dict):

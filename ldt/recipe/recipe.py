@@ -232,12 +232,7 @@ def backends(task: Any) -> tuple[str, ...]:
 
 
 class _Reader:
-    """Values as a person wrote them, read section by section; problems are collected.
-
-    Args:
-        root: values by section and key.
-        problems: what is wrong so far, with the places of the values.
-    """
+    """Values as a person wrote them, read section by section; problems are collected."""
 
     def __init__(self, root: dict[str, Any], problems: Problems):
         self.root, self.problems = root, problems
@@ -330,11 +325,7 @@ class _Reader:
     def _instance(
         self, cls: type[BaseModel], value: dict, section: tuple, meaning: Callable[[Any], str]
     ) -> Any:
-        """An instance of the class, or None with problems added.
-
-        Args:
-            meaning: gives the end of a message about an unknown key.
-        """
+        """An instance of the class, or None with problems added."""
         try:
             return cls.model_validate_json(json.dumps(value), strict=True)
         except ValidationError as error:

@@ -256,12 +256,7 @@ def _columns(examples: Sequence[Example]) -> Columns:
 def _read(
     source: str, layout: str | None, known: dict[str, Any], whole: JsonFile | None = None
 ) -> tuple[list[Example], dict[str, Any]]:
-    """The first records, as UTF-8 or as Excel writes them, and the keys of ``data:`` for that.
-
-    Args:
-        known: some of the keys.
-        whole: the file, if it was read to tell its layout.
-    """
+    """The first records, as UTF-8 or as Excel writes them, and the keys of ``data:`` for that."""
     errors = []
     for keys in (known, known | {"encoding": "cp1252"}):
         data = DataSection.model_validate({"format": layout, **keys})
@@ -452,11 +447,6 @@ def _are_codes(cells: Sequence[str]) -> bool:
 def _label_fields(columns: Columns, text: str | None, count: int) -> Iterator[str | list[str]]:
     """Yield the fields that may hold the labels, the likeliest first: one of such a name, several
     of yes and no; where none has such a name those with few values, the fewest first.
-
-    Args:
-        columns: values by field.
-        text: field of the documents.
-        count: number of records; a field that some of them lack has no labels.
     """
     whole = {
         name: values for name, values in columns.items() if name != text and len(values) == count
