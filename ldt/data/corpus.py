@@ -14,7 +14,7 @@ import numpy as np
 from ldt.data.near_duplicates import mixed
 from ldt.data.options import CorpusSection
 from ldt.errors import DataError, UserError
-from ldt.io import records, streams
+from ldt.io import records, streams, text_files
 from ldt.io.files import key_of, stamp
 from ldt.io.sources import matches
 
@@ -143,47 +143,41 @@ class Reader:
 
     def _plain(self) -> Iterator[str]:
         """Documents of plain text; one with a bad or too long part is left out as a whole."""
-        whole, most = self.data.documents == "file", self.data.max_document_bytes
-        lines = records.lines(
-            self.source.name,
-            on_error=None if whole else self._reject,
-            max_line_bytes=most,
-            whole=whole,
-        )
+        name, most = self.source.name, self.data.max_document_bytes
+        if self.data.documents == "file":
+            self.where = name
+            if text := text_files.text_of(name, None, most):
+                yield text
+            return
         block: list[streams.Line] = []
         size = 0
-        for line in lines:
-            if self.data.documents == "line" or (not whole and not line.raw.strip()):
+        for line in records.lines(name, on_error=self._reject, max_line_bytes=most):
+            if self.data.documents == "line" or not line.raw.strip():
                 yield from self._decoded([line] if line.raw.strip() else block)
                 block, size = [], 0
                 continue
             size += len(line.raw)
             if size <= most:
                 block.append(line)
-            elif whole or block:
-                place = self.source.name if whole else f"{self.source.name}:{block[0].number}"
-                what = f"{place}: a document of more than {most:,} bytes (data.max_document_bytes)"
-                if whole:
-                    raise DataError(f"{what}; data.documents=line or blank_line parts a file")
-                self._reject(DataError(what))
+            elif block:
+                what = f"a document of more than {most:,} bytes (data.max_document_bytes)"
+                self._reject(DataError(f"{name}:{block[0].number}: {what}"))
                 block = []
         yield from self._decoded(block)
 
     def _decoded(self, lines: list[streams.Line]) -> Iterator[str]:
         """The text of a block of lines, or nothing."""
-        if not lines:
-            return
         raw = b"".join(line.raw for line in lines)
         try:
-            text = raw.decode()
+            text = raw.decode().rstrip("\r\n")
         except UnicodeDecodeError as error:
             number = lines[0].number + raw.count(b"\n", 0, error.start)
             what = streams.not_utf8(raw, error, lines[0].offset)
             self._reject(DataError(f"{self.source.name}:{number}: {what}"))
         else:
-            whole = self.data.documents == "file"
-            self.where = self.source.name if whole else f"{self.source.name}:{lines[0].number}"
-            yield text if whole else text.rstrip("\r\n")
+            if lines:
+                self.where = f"{self.source.name}:{lines[0].number}"
+                yield text
 
 
 def normalised(text: str) -> str:

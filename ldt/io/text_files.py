@@ -77,7 +77,7 @@ def read(
         files = {os.path.basename(source): source}
     for name, path in files.items():
         try:
-            document = _text(path, encoding, max_bytes)
+            document = text_of(path, encoding, max_bytes)
         except DataError as error:
             if on_error is None:
                 raise
@@ -129,8 +129,8 @@ def _named(
         raise DataError(f"{where}: field {field!r} is {name!r}: no such file in {folder}")
     try:
         with suppress(DataError):
-            return _text(str(path), None, max_bytes)
-        return _text(str(path), encoding, max_bytes)
+            return text_of(str(path), None, max_bytes)
+        return text_of(str(path), encoding, max_bytes)
     except (DataError, UserError) as error:
         raise DataError(f"{where}: field {field!r}: {error}") from error
 
@@ -151,7 +151,8 @@ def _files(folder: str) -> tuple[list[Path], str]:
     return paths, seen if others else ""
 
 
-def _text(path: str, encoding: str | None, max_bytes: int) -> str:
+def text_of(path: str, encoding: str | None, max_bytes: int) -> str:
+    """The whole text of a file, or of standard input for "-"; a longer one is a DataError."""
     parts, size = [], 0
     for line in records.lines(path, max_line_bytes=max_bytes, whole=True):
         parts.append(line.raw)

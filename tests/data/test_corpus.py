@@ -71,7 +71,7 @@ BAD = {
     "UTF-16": ("good".encode("utf-16"), "file", 0, ["x: looks like UTF-16"]),
     "empty": (b"", "line", 0, ["x: empty, there is no document in it"]),
     "long line": (b"good\n" + b"x" * 70_000 + b"\ngood\n", "line", 2, ["x:2: a line of 70,001"]),
-    "long file": (b"long\n" * 14_000, "file", 0, ["x: a document of more than 65,536 bytes"]),
+    "long file": (b"long\n" * 14_000, "file", 0, ["x: a text of more than 65,536 bytes"]),
     "long part": (b"good\n\n" + b"long\n" * 14_000, "blank_line", 1, ["x:3: a document of more"]),
 }
 
