@@ -101,10 +101,11 @@ def _write(
     for line in answer.lines(task if task and task in TASKS else answer.task):
         say(line)
 
-    if task is None and yes and answer.task == "mlm" and len(answer.columns) > 1:
+    others = {*answer.columns} - {answer.text, answer.id or "id"}
+    if task is None and yes and answer.task == "mlm" and others:
         raise DataError(
-            f"{answer.source}: no label found among {listed(answer.columns)}; --task names what is "
-            "to be learned: classification of a field called label, mlm of the text alone"
+            f"{answer.source}: no label found in {listed(sorted(others))}; --task names what is to "
+            "be learned: classification of a field called label, mlm of the text alone"
         )
 
     def task_of(name: str) -> str:

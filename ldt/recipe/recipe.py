@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -285,18 +285,17 @@ class _Reader:
         """The four sections: what is valid, and defaults for what is not."""
         for key, value in self.root.items():
             if key not in SECTIONS:
-                self.problems.add((key,), f"unknown key{self._meant(key, None)}")
+                self.problems.add((key,), self._unknown((key,), SECTIONS))
             elif value is not None and not isinstance(value, dict):
                 self.problems.add((key,), f"expected keys and values, got {shown(value)}")
         task = self._task()
-        model, data = MODELS[self._kind], OPTIONS[self._kind]
-        # What the sections of an unknown task may hold is not known either.
-        if self.task_class is not None or "name" not in self._values("task"):
-            both = self.section(model, "model") or model(), self.section(data, "data") or data()
-        else:
-            both = model(), data()
+        both = []
+        for name, cls in (("model", MODELS[self._kind]), ("data", OPTIONS[self._kind])):
+            # What the sections of an unknown task may hold is not known either.
+            known = self.task_class is not None or "name" not in self._values("task")
+            both.append((known and self.section(cls, name)) or cls())
         self.check_data(both[1], task)
-        return task, *both, self._values("training")
+        return task, both[0], both[1], self._values("training")
 
     def _values(self, section: str) -> dict[str, Any]:
         values = self.root.get(section)
@@ -312,54 +311,43 @@ class _Reader:
         if self.problems.clean(("task", "name")):
             names, name = ", ".join(TASKS), self._values("task").get("name")
             near = did_you_mean(str(name), TASKS) or f", expected one of {names}"
-            what = (
-                f"missing, one of {names}" if name is None else f"unknown task {shown(name)}{near}"
-            )
-            self.problems.add(("task", "name"), what)
+            missing, unknown = f"missing, one of {names}", f"unknown task {shown(name)}{near}"
+            self.problems.add(("task", "name"), missing if name is None else unknown)
         return None
 
     def section(self, cls: type[BaseModel], name: str) -> Any:
         """An instance of the section's class, or None with problems added."""
-        return self._instance(cls, self._values(name), (name,), lambda key: self._meant(key, name))
+        return self._instance(cls, self._values(name), (name,))
 
-    def _instance(
-        self, cls: type[BaseModel], value: dict, section: tuple, meaning: Callable[[Any], str]
-    ) -> Any:
+    def _instance(self, cls: type[BaseModel], value: dict, section: tuple) -> Any:
         """An instance of the class, or None with problems added."""
         try:
             return cls.model_validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
             for keys, what in explain(error, value):
-                if what is None:
-                    names = _inside(cls, keys[:-1])
-                    near = did_you_mean(str(keys[-1]), names) or f", expected {', '.join(names)}"
-                    what = f"unknown key{meaning(keys[0]) if len(keys) == 1 else near}"
-                if self.problems.clean((*section, *keys)):
-                    self.problems.add((*section, *keys), what)
+                place = (*section, *keys)
+                if self.problems.clean(place):
+                    what = what or self._unknown(place, _inside(cls, keys[:-1]))
+                    self.problems.add(place, what)
             return None
 
-    def _by_name(self, cls: type[BaseModel], value: dict, section: tuple) -> None:
-        """Check keys and values that have no other place in the recipe."""
-        names = cls.model_fields
-        self._instance(cls, value, section, lambda key: meant(key, names))
-
-    def _meant(self, key: str, section: str | None) -> str:
-        """``, did you mean 'data.max_length'?`` for an unknown key, or the keys that there are."""
-        fields = {
+    def _unknown(self, keys: tuple, names: Iterable[str]) -> str:
+        """``unknown key, did you mean 'data.max_length'?``, of the names that may stand there, or
+        of the keys of other sections."""
+        *above, key = map(str, keys)
+        sections = {
             "task": getattr(self.task_class, "model_fields", ()),
             "model": MODELS[self._kind].model_fields,
             "data": OPTIONS[self._kind].model_fields,
+            "training": training_section().model_fields,
         }
-        here = fields.pop(section, SECTIONS) if section else SECTIONS
-        dotted = {name: f"{other}.{name}" for other, names in fields.items() for name in names}
-        if key not in dotted:
-            if near := meant(key, here):
-                return near
-            names = training_section().model_fields
-            dotted |= {name: f"training.{name}" for name in names if name not in dotted}
-        return (
-            did_you_mean(key, dotted, dotted.__getitem__) or f", expected one of {', '.join(here)}"
-        )
+        dotted: dict[str, str] = {}
+        for section, fields in sections.items() if len(above) < 2 else ():
+            for name in fields if [section] != above else ():
+                dotted.setdefault(name, f"{section}.{name}")
+        near = "" if key in dotted else meant(key, names)
+        near = near or did_you_mean(key, dotted, dotted.__getitem__)
+        return f"unknown key{near or f', expected one of {listed(names, show=str)}'}"
 
     # -- what depends on other modules
 
@@ -425,7 +413,7 @@ class _Reader:
                 what = f"expected one of {', '.join(names)}, got {shown(model_type)}"
                 self.problems.add(("model", "config", "model_type"), what)
                 return
-        self._by_name(config_fields(instance, model_type), fields, ("model", "config"))
+        self._instance(config_fields(instance, model_type), fields, ("model", "config"))
 
     def check_training(self) -> None:
         """Check the training section by the arguments of transformers and those of ldt."""
@@ -433,7 +421,7 @@ class _Reader:
         for key in filter(REFUSED.get, training):
             self.problems.add(("training", key), REFUSED[key])
         if training:
-            self._by_name(training_section(), training, ("training",))
+            self._instance(training_section(), training, ("training",))
 
 
 def _inside(cls: Any, keys: Iterable[Any]) -> Iterable[str]:

@@ -169,7 +169,7 @@ def test_the_share_to_evaluate_on_is_one_that_has_the_classes(init):
         (
             ["body", "Note"],
             [(f"{WORDS}{n}", f"n{n}") for n in range(9)],
-            "t.csv: no label found among 'body', 'Note'; --task names what is",
+            "t.csv: no label found in 'Note'; --task names what is to be",
         ),
     ],
 )
