@@ -22,7 +22,7 @@ from ldt.benchmarks.base import Benchmark, Number, Shape, Truth, Whole
 from ldt.benchmarks.passage_qa import NEEDED, NOTE, Curve, PassageAnswer, YesNo, score_parts
 from ldt.errors import DataError
 from ldt.io.records import Example
-from ldt.io.text_files import Utf8
+from ldt.io.text_files import Units
 from ldt.metrics.result import Item
 
 # Tokens that are tags; blanks inside of them, before attributes, are _ in the simplified layout.
@@ -162,7 +162,7 @@ class _Page:
     tokens: list[str]
     is_word: list[bool]
     places: list[dict] | None = None
-    html: Utf8 | None = None
+    html: Units | None = None
 
     @cached_property
     def context(self) -> str:
@@ -228,7 +228,7 @@ def _page(fields: Mapping[str, Any], where: str) -> _Page:
         raise DataError(f"{where}: no document_text, and not both document_tokens and _html")
     places = fields["document_tokens"]
     words = [not place["html_token"] for place in places]
-    return _Page([p["token"] for p in places], words, places, Utf8(fields["document_html"]))
+    return _Page([p["token"] for p in places], words, places, Units(fields["document_html"]))
 
 
 def _candidates(

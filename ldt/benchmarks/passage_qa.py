@@ -20,7 +20,7 @@ from ldt.benchmarks.base import Shape
 from ldt.errors import DataError
 from ldt.io import records
 from ldt.io.records import Example
-from ldt.io.text_files import Utf8
+from ldt.io.text_files import Units
 from ldt.metrics import word_overlap
 
 TARGETS = (0.5, 0.75, 0.9)  # precisions at which the recall is given
@@ -340,7 +340,7 @@ def lines(source: str, shape: Shape, encoding: str | None = None) -> Iterator[Ex
         yield replace(example, fields=fields, id=fields["example_id"])
 
 
-def pair(item: Mapping[str, Any], unit: str, within: Utf8 | int | None, where: str) -> Pair:
+def pair(item: Mapping[str, Any], unit: str, within: Units | int | None, where: str) -> Pair:
     """Two offsets, start and end (exclusive); (-1, -1) where there are none.
 
     Args:
@@ -352,13 +352,13 @@ def pair(item: Mapping[str, Any], unit: str, within: Utf8 | int | None, where: s
     first, last = (item.get(name, -1) for name in names)
     if first < 0 and last < 0:
         return -1, -1
-    most = within.size if isinstance(within, Utf8) else within
+    most = within.size if isinstance(within, Units) else within
     if not 0 <= first < last or (most is not None and last > most):
         bound = "" if most is None else f" <= {most}"
         what = f"expected 0 <= start < end{bound}, or -1 for both"
         raise DataError(f"{where}: {names[0]} {first}, {names[1]} {last}; {what}")
     for name, byte in zip(names, (first, last), strict=True):
-        if isinstance(within, Utf8) and not within.parts(byte):
+        if isinstance(within, Units) and within.character(byte) is None:
             raise DataError(f"{where}: {name} {byte:,} is inside of a character of the UTF-8")
     return first, last
 

@@ -29,7 +29,7 @@ from ldt.benchmarks.passage_qa import (
 from ldt.errors import DataError, listed, plural
 from ldt.io import records
 from ldt.io.records import Example
-from ldt.io.text_files import Utf8
+from ldt.io.text_files import Units
 from ldt.metrics.result import Item, compare, count_words
 
 LANGUAGES = (
@@ -73,9 +73,9 @@ def read(source: str, data) -> Iterator[Example]:
     """
     for example in passage_qa.lines(source, _LINE, data.encoding):
         fields, where = example.fields, example.where
-        utf8 = Utf8(fields["document_plaintext"])
+        utf8 = Units(fields["document_plaintext"])
 
-        def span(pair: Pair, utf8: Utf8 = utf8) -> list[int]:
+        def span(pair: Pair, utf8: Units = utf8) -> list[int | None]:
             return [utf8.character(pair[0]), utf8.character(pair[1])]
 
         candidates = []
@@ -111,7 +111,7 @@ def offsets(
         passage: number of a candidate; None is no passage.
         span: start and end in characters of the context; None is no answer.
     """
-    start, end = (-1, -1) if span is None else map(Utf8(fields["context"]).byte, span)
+    start, end = (-1, -1) if span is None else map(Units(fields["context"]).unit, span)
     places = {"start_byte_offset": start, "end_byte_offset": end}
     return {
         "language": fields["language"],
@@ -121,7 +121,7 @@ def offsets(
 
 
 def _annotations(
-    fields: dict[str, Any], utf8: Utf8 | None, where: str
+    fields: dict[str, Any], utf8: Units | None, where: str
 ) -> Iterator[tuple[int | None, list[Pair], str | None]]:
     """Yield candidate, spans in bytes (one or none) and yes or no of each annotation."""
     for number, annotation in enumerate(fields["annotations"]):

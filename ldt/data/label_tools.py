@@ -10,7 +10,6 @@ its editor counts them unless a project counts grapheme clusters.
 
 import logging
 import re
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,38 +18,14 @@ from ldt.errors import DataError, listed, plural, shown
 from ldt.io import records, strict_json
 from ldt.io.records import Example
 from ldt.io.strict_json import take
+from ldt.io.text_files import Units
 
 log = logging.getLogger("ldt")
 
 _BLANK = re.compile(r"\s|\\n")  # the editor of Label Studio writes a line end as these characters
 # Of doccano's labels in a line: of exports since 1.5, before it, of relations, and of the first
 # versions.
-_PAIR = re.compile("[\U00010000-\U0010ffff]")
 DOCCANO = ("label", "labels", "cats", "entities", "annotations")
-
-
-class Utf16:
-    """The borders of the characters of a text, in code units of UTF-16.
-
-    A character above U+FFFF, as most emoji are, is two units, any other is one: also a combining
-    mark, a joiner, and each half of CR LF.
-    """
-
-    def __init__(self, text: str):
-        self._pairs = [match.start() for match in _PAIR.finditer(text)]
-        self._units = [place + number for number, place in enumerate(self._pairs)]
-        self.size = len(text) + len(self._pairs)
-
-    def unit(self, character: int) -> int:
-        """The unit at which a character begins; ``size`` at the end."""
-        return character + bisect_left(self._pairs, character)
-
-    def character(self, unit: int) -> int | None:
-        """The number of the character that begins at a unit; their number at the end. None in the
-        middle of a character and outside of the text."""
-        before = bisect_left(self._units, unit)
-        inside = before > 0 and self._units[before - 1] == unit - 1
-        return None if inside or not 0 <= unit <= self.size else unit - before
 
 
 @dataclass(frozen=True)
@@ -176,7 +151,7 @@ def _task(task: dict[str, Any], results: list[Any], where: str, data) -> Annotat
     """The data of a task with its spans, and the classes that were chosen for it."""
     fields = dict(take(task, "data", dict, where))
     text = _text(fields, data, where)
-    units = Utf16(text)
+    units = Units(text, "utf-16")
     spans: list[tuple[int, int, str]] = []
     classes: dict[str, list[str]] = {}
     for result in results:
@@ -215,7 +190,7 @@ def _text(fields: dict[str, Any], data, where: str) -> str:
     return fields[names[0]]
 
 
-def _place(value: dict[str, Any], text: str, units: Utf16, where: str) -> tuple[int, int]:
+def _place(value: dict[str, Any], text: str, units: Units, where: str) -> tuple[int, int]:
     """The characters of a span, which is what its ``text`` says."""
     start, end = take(value, "start", int, where), take(value, "end", int, where)
     quoted = value.get("text")
@@ -269,7 +244,7 @@ def _line(example: Example, data, exported: bool) -> Annotated:
         )
     fields = {name: value for name, value in example.fields.items() if name not in DOCCANO}
     text = records.text(example, data.text or "text")
-    units = Utf16(text)
+    units = Units(text, "utf-16")
     spans: list[tuple[int, int, str]] = []
     classes: list[str] = []
     for key in DOCCANO:
@@ -298,7 +273,7 @@ def _line(example: Example, data, exported: bool) -> Annotated:
     return Annotated(replace(example, fields=fields | {"text": text}), spans, named)
 
 
-def _units(start: int, end: int, label: str, units: Utf16, where: str) -> tuple[int, int, str]:
+def _units(start: int, end: int, label: str, units: Units, where: str) -> tuple[int, int, str]:
     a, b = units.character(start), units.character(end)
     if a is None or b is None or a >= b:
         what = "it parts a character" if 0 <= start < end <= units.size else "no words there"

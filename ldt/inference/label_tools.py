@@ -14,12 +14,12 @@ from xml.sax.saxutils import quoteattr
 
 from ldt.benchmarks import formats
 from ldt.data import answer_files
-from ldt.data.label_tools import Utf16
 from ldt.data.options import DataSection
 from ldt.data.sentences import trimmed
 from ldt.errors import DataError, UserError, listed, plural, shown
 from ldt.io import files, records
 from ldt.io.records import Example
+from ldt.io.text_files import Units
 
 CLASSES, SPANS, TEXT = "label", "spans", "text"  # names of the tags of Label Studio's interface
 ANSWER, EVIDENCE, PASSAGE = "answer", "evidence", "passage"  # labels of spans without a type
@@ -226,7 +226,7 @@ def doccano(labelled: list[LabelledText], interface: Interface) -> list[str]:
 
 
 def _doccano_line(document: LabelledText, interface: Interface) -> dict[str, Any]:
-    units = Utf16(document.text)
+    units = Units(document.text, "utf-16")
     spans = [[units.unit(span.start), units.unit(span.end), span.label] for span in document.spans]
     line: dict[str, Any] = {"id": document.id, "text": document.text} | document.questions
     if interface.classes and interface.labels:

@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from ldt.errors import DataError, UserError, listed, plural
 from ldt.io import records, sources, streams
 from ldt.io.records import Example, OnError
@@ -203,30 +205,31 @@ def read_file(path: Path) -> str:
         return file.read()
 
 
-class Utf8:
-    """The borders of the characters of a text, in bytes.
+class Units:
+    """The borders of the characters of a text, in bytes of UTF-8 or in code units of UTF-16.
 
     A character is one of Unicode: a combining mark is one, and so is each half of CR LF.
+
+    Args:
+        text: without lone surrogates.
+        encoding: ``utf-8`` or ``utf-16``.
     """
 
-    def __init__(self, text: str):
-        self._text = text
-        self._bytes = text.encode()
+    def __init__(self, text: str, encoding: str = "utf-8"):
+        codes = np.frombuffer(text.encode("utf-32-le", "replace"), np.uint32)
+        larger = (0x80, 0x800, 0x10000) if encoding == "utf-8" else (0x10000,)  # by a unit each
+        sizes = np.ones(len(codes), np.int64)
+        for code in larger:
+            sizes += codes >= code
+        self._starts = np.append(0, np.cumsum(sizes))
+        self.size = int(self._starts[-1])
 
-    @property
-    def size(self) -> int:
-        """Bytes of the text."""
-        return len(self._bytes)
+    def unit(self, character: int) -> int:
+        """The unit at which a character begins; ``size`` at the end."""
+        return int(self._starts[character])
 
-    def parts(self, byte: int) -> bool:
-        """True if a byte from 0 to ``size`` parts two characters: it is in the middle of none."""
-        return byte == self.size or self._bytes[byte] & 0xC0 != 0x80
-
-    def character(self, byte: int) -> int:
-        """The number of the character that begins at a byte that ``parts`` two; their number at
-        the end."""
-        return len(self._bytes[:byte].decode())
-
-    def byte(self, character: int) -> int:
-        """The byte at which a character begins; ``size`` at the end."""
-        return len(self._text[:character].encode())
+    def character(self, unit: int) -> int | None:
+        """The number of the character that begins at a unit; their number at the end. None in the
+        middle of a character and outside of the text."""
+        place = int(self._starts.searchsorted(unit))
+        return place if place < len(self._starts) and self._starts[place] == unit else None

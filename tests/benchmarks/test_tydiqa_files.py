@@ -7,7 +7,7 @@ from ldt.benchmarks import tydiqa as layout
 from ldt.benchmarks.formats import read
 from ldt.data.options import DataSection
 from ldt.errors import DataError
-from ldt.io.text_files import Utf8
+from ldt.io.text_files import Units
 
 # By hand, characters over bytes:  \n é  😀 \r \n e  mark U+180E z
 #                        character  0 1  2  3  4  5  6    7      8  (9)
@@ -31,7 +31,7 @@ def test_bytes_become_characters_of_the_text(tmp_path):
 
 
 def test_every_span_of_characters_goes_to_bytes_and_back(tmp_path):
-    fields, encoded, utf8 = {"context": TEXT, "language": "thai"}, TEXT.encode(), Utf8(TEXT)
+    fields, encoded, utf8 = {"context": TEXT, "language": "thai"}, TEXT.encode(), Units(TEXT)
     for start in range(len(TEXT)):
         for end in range(start + 1, len(TEXT) + 1):
             found = layout.offsets(fields, 3, (start, end))

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ldt.benchmarks.formats import read
-from ldt.data.label_tools import Utf16
 from ldt.data.options import DataSection
 from ldt.errors import DataError
+from ldt.io.text_files import Units
 
 ODD = ["😀", "👨‍👩‍👧", "🇫🇷", "e\u0301", "𝐀", "\r\n", "\n", "é", "a", " "]
 TEXT = "😀 Acme\r\nInc. pays  👨‍👩‍👧 Cafe\u0301 𝐀."
@@ -166,7 +166,7 @@ def test_choices_of_single_spans_are_no_classes_of_the_document(export, caplog, 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(ODD), max_size=12).map("".join))
 def test_places_are_those_of_the_encoded_text(text):
-    units = Utf16(text)
+    units = Units(text, "utf-16")
     borders = [len(text[:place].encode("utf-16-le")) // 2 for place in range(len(text) + 1)]
     assert [units.unit(place) for place in range(len(text) + 1)] == borders
     assert units.size == borders[-1]

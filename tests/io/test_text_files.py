@@ -207,6 +207,3 @@ def test_joined_texts_are_named_in_what_is_wrong_with_them():
         text(example, "a + body")
     with pytest.raises(ValueError, match="' . ' in a name parts the names of fields, got 'a . b'"):
         DataSection(text=["a + b", "c"])
-
-
-# Emoji, joined ones, a flag, a letter with a mark, a letter above U+FFFF, both line ends.
