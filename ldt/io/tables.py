@@ -131,7 +131,7 @@ def binary_rows(file: Opened) -> Iterator[dict]:
     from pyarrow import parquet
 
     if file.compression == "parquet":
-        table = parquet.ParquetFile(file.stream)
+        table = parquet.ParquetFile(file.stream, buffer_size=1 << 20)
         batches, schema = table.iter_batches(batch_size=AT_ONCE), table.schema_arrow
     elif file.compression == "arrow":
         arrow = pyarrow.ipc.open_file(file.stream)
