@@ -65,12 +65,12 @@ class Finetuning(Job[Inputs]):
         self.every = every
 
     def open(self, training, scratch):
-        """Hash the files. Reading them is left to `prepare`: a run that is refused need not wait
-        for it, and the tokenizer of a resumed run is the checkpoint's."""
-        data = self.recipe.data
-        sources = {name: getattr(data, name) for name in ("train", "eval")}
-        hashes = {name: digest(files) if files else None for name, files in sources.items()}
-        return Inputs(training, hashes, dry=scratch is not None)
+        """Hash the files, unless nothing is kept. Reading them is left to `prepare`: a run that is
+        refused need not wait for it, and the tokenizer of a resumed run is the checkpoint's."""
+        dry = scratch is not None
+        sources = {name: getattr(self.recipe.data, name) for name in ("train", "eval")}
+        hashes = {k: digest(files) if files and not dry else None for k, files in sources.items()}
+        return Inputs(training, hashes, dry=dry)
 
     def prepare(self, inputs, checkpoint):
         task, data, seed = self.recipe.task, self.recipe.data, inputs.training["seed"]

@@ -91,7 +91,7 @@ def test_a_recipe_takes_a_list_or_a_pattern_and_finds_both_beside_itself(shards,
     train, evaluation = documents(read_from, 0)
     assert [example.id for example in train] == ["r2", "r0", "r1"]
     assert [example.id for example in evaluation] == ["r0", "r1", "r2"]
-    assert Finetuning(read_from).open({}, False).hashes == {
+    assert Finetuning(read_from).open({}, None).hashes == {
         "train": digest(read_from.data.train),
         "eval": digest(read_from.data.eval),
     }
