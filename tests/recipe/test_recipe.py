@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from properties import cases
 from pydantic import BaseModel, ConfigDict
 
+import ldt.tasks.base  # noqa: F401  # which the fixture would hide
 from ldt.errors import RecipeError, UserError
 from ldt.recipe.recipe import DataSection, ModelSection, Recipe, check_training, dump, load
 from ldt.recipe.sections import REFUSED
