@@ -20,9 +20,9 @@ import numpy as np
 from ldt.benchmarks import base, passage_qa
 from ldt.benchmarks.base import Benchmark, Number, Shape, Truth, Whole
 from ldt.benchmarks.passage_qa import NEEDED, NOTE, Curve, PassageAnswer, YesNo, score_parts
+from ldt.data.sentences import Units
 from ldt.errors import DataError
 from ldt.io.records import Example
-from ldt.io.text_files import Units
 from ldt.metrics.result import Item
 
 # Tokens that are tags; blanks inside of them, before attributes, are _ in the simplified layout.

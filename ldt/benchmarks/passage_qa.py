@@ -17,10 +17,10 @@ import numpy as np
 from pydantic import BeforeValidator
 
 from ldt.benchmarks.base import Shape
+from ldt.data.sentences import Units
 from ldt.errors import DataError
 from ldt.io import records
 from ldt.io.records import Example
-from ldt.io.text_files import Units
 from ldt.metrics import word_overlap
 
 TARGETS = (0.5, 0.75, 0.9)  # precisions at which the recall is given

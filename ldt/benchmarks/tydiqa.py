@@ -26,10 +26,10 @@ from ldt.benchmarks.passage_qa import (
     divide,
     score_parts,
 )
+from ldt.data.sentences import Units
 from ldt.errors import DataError, listed, plural
 from ldt.io import records
 from ldt.io.records import Example
-from ldt.io.text_files import Units
 from ldt.metrics.result import Item, compare, count_words
 
 LANGUAGES = (

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ldt.data.sentences import Units
 from ldt.errors import DataError, listed, plural, shown
 from ldt.io import records, strict_json
 from ldt.io.records import Example
 from ldt.io.strict_json import take
-from ldt.io.text_files import Units
 
 log = logging.getLogger("ldt")
 

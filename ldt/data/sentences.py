@@ -1,9 +1,11 @@
-"""Words' edges, sentences and paragraphs of a raw text, by its marks alone: no model needed."""
+"""Words' edges, sentences and paragraphs of a raw text, by its marks alone; places by encoding."""
 
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
+
+import numpy as np
 
 Span = tuple[int, int]  # the first character, and the one behind the last
 
@@ -180,3 +182,33 @@ def _cut(text: str, start: int, end: int) -> Iterator[Span]:
         start, end = trimmed(text, stop, end)
     if start < end:
         yield start, end
+
+
+class Units:
+    """The borders of the characters of a text, in bytes of UTF-8 or in code units of UTF-16.
+
+    A character is one of Unicode: a combining mark is one, and so is each half of CR LF.
+
+    Args:
+        text: without lone surrogates.
+        encoding: ``utf-8`` or ``utf-16``.
+    """
+
+    def __init__(self, text: str, encoding: str = "utf-8"):
+        codes = np.frombuffer(text.encode("utf-32-le", "replace"), np.uint32)
+        larger = (0x80, 0x800, 0x10000) if encoding == "utf-8" else (0x10000,)  # by a unit each
+        sizes = np.ones(len(codes), np.int64)
+        for code in larger:
+            sizes += codes >= code
+        self._starts = np.append(0, np.cumsum(sizes))
+        self.size = int(self._starts[-1])
+
+    def unit(self, character: int) -> int:
+        """The unit at which a character begins; ``size`` at the end."""
+        return int(self._starts[character])
+
+    def character(self, unit: int) -> int | None:
+        """The number of the character that begins at a unit; their number at the end. None in the
+        middle of a character and outside of the text."""
+        place = int(self._starts.searchsorted(unit))
+        return place if place < len(self._starts) and self._starts[place] == unit else None

@@ -15,11 +15,10 @@ from xml.sax.saxutils import quoteattr
 from ldt.benchmarks import formats
 from ldt.data import answer_files
 from ldt.data.options import DataSection
-from ldt.data.sentences import trimmed
+from ldt.data.sentences import Units, trimmed
 from ldt.errors import DataError, UserError, listed, plural, shown
 from ldt.io import files, records
 from ldt.io.records import Example
-from ldt.io.text_files import Units
 
 CLASSES, SPANS, TEXT = "label", "spans", "text"  # names of the tags of Label Studio's interface
 ANSWER, EVIDENCE, PASSAGE = "answer", "evidence", "passage"  # labels of spans without a type

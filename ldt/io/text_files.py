@@ -1,4 +1,4 @@
-"""Text files: documents of their own, or named by a record; and places in a text by its encoding.
+"""Text files: documents of their own, or named by a record.
 
 A document of its own has no field but its text, and so no label: it cannot be trained on.
 """
@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from ldt.errors import DataError, UserError, listed, plural
 from ldt.io import records, sources, streams
@@ -203,33 +201,3 @@ def read_file(path: Path) -> str:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "no regular file, expected a file of text", str(path))
         return file.read()
-
-
-class Units:
-    """The borders of the characters of a text, in bytes of UTF-8 or in code units of UTF-16.
-
-    A character is one of Unicode: a combining mark is one, and so is each half of CR LF.
-
-    Args:
-        text: without lone surrogates.
-        encoding: ``utf-8`` or ``utf-16``.
-    """
-
-    def __init__(self, text: str, encoding: str = "utf-8"):
-        codes = np.frombuffer(text.encode("utf-32-le", "replace"), np.uint32)
-        larger = (0x80, 0x800, 0x10000) if encoding == "utf-8" else (0x10000,)  # by a unit each
-        sizes = np.ones(len(codes), np.int64)
-        for code in larger:
-            sizes += codes >= code
-        self._starts = np.append(0, np.cumsum(sizes))
-        self.size = int(self._starts[-1])
-
-    def unit(self, character: int) -> int:
-        """The unit at which a character begins; ``size`` at the end."""
-        return int(self._starts[character])
-
-    def character(self, unit: int) -> int | None:
-        """The number of the character that begins at a unit; their number at the end. None in the
-        middle of a character and outside of the text."""
-        place = int(self._starts.searchsorted(unit))
-        return place if place < len(self._starts) and self._starts[place] == unit else None

@@ -6,8 +6,8 @@ from passages_made import changed, places, tydi, write
 from ldt.benchmarks import tydiqa as layout
 from ldt.benchmarks.formats import read
 from ldt.data.options import DataSection
+from ldt.data.sentences import Units
 from ldt.errors import DataError
-from ldt.io.text_files import Units
 
 # By hand, characters over bytes:  \n é  😀 \r \n e  mark U+180E z
 #                        character  0 1  2  3  4  5  6    7      8  (9)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from ldt.benchmarks.formats import read
 from ldt.data.options import DataSection
+from ldt.data.sentences import Units
 from ldt.errors import DataError
-from ldt.io.text_files import Units
 
 ODD = ["😀", "👨‍👩‍👧", "🇫🇷", "e\u0301", "𝐀", "\r\n", "\n", "é", "a", " "]
 TEXT = "😀 Acme\r\nInc. pays  👨‍👩‍👧 Cafe\u0301 𝐀."
