@@ -1,5 +1,6 @@
 """What is seen in a data file: its layout, its fields, and the task that fits."""
 
+import io
 import json
 from pathlib import Path
 
@@ -62,6 +63,17 @@ def test_a_published_layout_is_seen_by_its_content(name, tmp_path):
         path = tmp_path / "indented.json"
         path.write_text(json.dumps(json.loads((PUBLISHED / name).read_text()), indent=1))
         assert survey(str(path)).format == "qasper"
+
+
+ONCE = ("squad.json", "nq.jsonl", "conll.txt", "../kinds/doccano.jsonl", "../kinds/table.parquet")
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_a_file_is_opened_once_whatever_it_holds(name, monkeypatch):
+    opened, file = [], io.FileIO
+    monkeypatch.setattr(io, "FileIO", lambda *how: opened.append(how) or file(*how))
+    survey(str(PUBLISHED / name))
+    assert opened == [(str(PUBLISHED / name),)]
 
 
 def test_the_choices_of_an_export_are_classes(tmp_path):
