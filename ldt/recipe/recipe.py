@@ -289,7 +289,7 @@ class _Reader:
             elif value is not None and not isinstance(value, dict):
                 self.problems.add((key,), f"expected keys and values, got {shown(value)}")
         task = self._task()
-        both = []
+        both: list[Any] = []
         for name, cls in (("model", MODELS[self._kind]), ("data", OPTIONS[self._kind])):
             # What the sections of an unknown task may hold is not known either.
             known = self.task_class is not None or "name" not in self._values("task")
