@@ -65,6 +65,14 @@ def test_answers_come_in_the_order_of_the_input_with_all_their_windows():
     assert counts.long == sum(len(each) > 1 for each in windows)
 
 
+@pytest.mark.parametrize(("seconds", "told"), [(0.0, True), (60.0, False)])
+def test_progress_is_told_when_a_line_of_it_is_due(seconds, told):
+    lines = []
+    progress = lambda counts: lines.append(counts.tokens), seconds
+    answer_all(documents([3], [5]), Lengths(), Sink(), batch_tokens=64, progress=progress)
+    assert lines[-1:] == ([8] if told else [])
+
+
 def test_few_documents_wait_for_their_answers():
     sink, waiting = Sink(), []
 
