@@ -47,7 +47,7 @@ def _drawn(module, config, deviation):
     return module
 
 
-class Embeddings(nn.Module):
+class WordEmbeddings(nn.Module):
     """Word embeddings, normalised."""
 
     def __init__(self, config):
@@ -65,7 +65,7 @@ class Embeddings(nn.Module):
         return self.drop(self.norm(words))
 
 
-class Attention(nn.Module):
+class RotaryAttention(nn.Module):
     """Attention by rotary positions, with a window or to the whole document."""
 
     def __init__(self, config, index):
@@ -162,12 +162,12 @@ class ModernBertLayer(GradientCheckpointingLayer):
     def __init__(self, config, index):
         super().__init__()
         self.attn_norm = _norm(config) if index else nn.Identity()
-        self.attn = Attention(config, index)
+        self.attn = RotaryAttention(config, index)
         self.mlp_norm = _norm(config)
         self.mlp = GatedFeedForward(config)
 
     def forward(self, x, layout, cos, sin):
-        """[total, width] -> the same; arguments as of `Attention.attend`."""
+        """[total, width] -> the same; arguments as of `RotaryAttention.attend`."""
         normal = layer_norm(self.attn_norm, x)
         if divisible(self, x):
             out = self.attn.attend(normal, layout, cos, sin)
@@ -244,7 +244,7 @@ class LdtModernBertModel(PackedEncoder):
 
     def __init__(self, config, add_pooling_layer=False):
         super().__init__(config)
-        self.embeddings = Embeddings(config)
+        self.embeddings = WordEmbeddings(config)
         self.layers = nn.ModuleList(
             ModernBertLayer(config, index) for index in range(config.num_hidden_layers)
         )

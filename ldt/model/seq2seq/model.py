@@ -103,15 +103,11 @@ class LdtSeq2SeqModel(LdtSeq2SeqPreTrainedModel):
         cache = self._cache(past_key_values, use_cache)
         states = None  # where the cache knows the documents
         if cache is None or not cache.memory:
-            inputs = {
-                "input_ids": input_ids,
-                "attention_mask": attention_mask,
-                "global_attention_mask": global_attention_mask,
-                "inputs_embeds": inputs_embeds,
-                "packing": packing,
-                "output_hidden_states": output_hidden_states,
-            }
-            states, packing, encoder_outputs = self._documents(inputs, encoder_outputs)
+            inputs = input_ids, attention_mask, global_attention_mask
+            options = {"inputs_embeds": inputs_embeds, "output_hidden_states": output_hidden_states}
+            states, packing, encoder_outputs = self._documents(
+                inputs, options, packing, encoder_outputs
+            )
         x, decoder_hidden = self.decoder(
             states,
             None if states is None else packing,
@@ -140,14 +136,14 @@ class LdtSeq2SeqModel(LdtSeq2SeqPreTrainedModel):
             use_cache = self.config.use_cache and not self.training
         return SharedCache(DynamicCache()) if given is None and use_cache else given
 
-    def _documents(self, inputs, encoded):
+    def _documents(self, inputs, options, packing, encoded):
         """(states [total, d], packing, output) of the encoder, which ran before if there is one."""
         if encoded is not None:
-            given, mask = encoded.last_hidden_state, inputs["attention_mask"]
-            packing = inputs["packing"] or pack(given.shape[:2], mask, device=given.device)
+            given = encoded.last_hidden_state
+            packing = packing or pack(tuple(given.shape[:2]), inputs[1], device=given.device)
             return packing.pack(given), packing, encoded
         # By way of forward, so that hooks run: sharded training gathers weights in one.
-        states, packing, others = self.encoder(**inputs, packed=True)
+        states, packing, others = self.encoder(*inputs, **options, packing=packing, packed=True)
         return states, packing, BaseModelOutput(packing.unpack(states), **others)
 
 
