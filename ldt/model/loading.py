@@ -44,7 +44,7 @@ HUB_OPTIONS = (  # of transformers' `cached_file`
     "subfolder",
     "token",
 )
-_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # ``roberta-base`` or ``owner/name``
 _names = partial(listed, most=4, show=str)
 
 
@@ -114,8 +114,7 @@ def load_tokenizer(path, config, *, adopt_padding=False):
         ModelError: there is none, or it does not fit the model: more tokens than the embedding has
             rows, no token for padding, start, end or mask, or another padding id.
     """
-    folder = adapters.holder(find_folder(path), TOKENIZERS)
-    _need_tokenizer(folder)
+    folder = _holds_tokenizer(find_folder(path))
     tokenizer = read_tokenizer(folder, config=config)
     if not tokenizer.is_fast:
         raise ModelError(f"{folder}: {type(tokenizer).__name__} is slow, without text offsets")
@@ -199,7 +198,7 @@ def check_folder(path):
     folder = find_folder(path)
     read_config(folder)
     weight_files(adapters.base_of(folder) if adapters.is_adapter(folder) else folder)
-    _need_tokenizer(adapters.holder(folder, TOKENIZERS))
+    _holds_tokenizer(folder)
     return folder
 
 
@@ -223,7 +222,7 @@ def find_folder(path, **options):
             f"{path} is no folder; a model is a folder with config.json, weights and tokenizer"
         )
     name = str(path)
-    if not is_hub_id(name) or ("/" in name and folder.parent.is_dir()):
+    if not _ID.fullmatch(name) or ("/" in name and folder.parent.is_dir()):
         raise ModelError(f"{path}: no such folder; ldt convert SOURCE {path} makes a model there")
     return download(name, options)
 
@@ -370,12 +369,15 @@ def _config_class(values):
     return encoder_class(kind).config_class if kind in ENCODERS | CAUSAL else LdtConfig
 
 
-def _need_tokenizer(folder):
+def _holds_tokenizer(folder):
+    """The folder with the tokenizer of a model: its own, or that of an adapter's base."""
+    folder = adapters.holder(folder, TOKENIZERS)
     if not any((folder / name).is_file() for name in TOKENIZERS):
         raise ModelError(
             f"{folder}: no tokenizer ({', '.join(TOKENIZERS)}); "
             f"ldt convert SOURCE {folder} makes a model with one"
         )
+    return folder
 
 
 @contextmanager
@@ -391,11 +393,6 @@ def quiet():
         transformers_logging.set_verbosity(verbosity)
         if bar:
             transformers_logging.enable_progress_bar()
-
-
-def is_hub_id(name):
-    """True for a name such as ``roberta-base`` or ``owner/name``."""
-    return bool(_ID.fullmatch(name))
 
 
 def download(name, options):

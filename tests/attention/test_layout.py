@@ -22,19 +22,6 @@ def test_places_of_a_known_count_are_those_that_are_counted(mask, spare):
     assert torch.equal(places(mask), expected)
 
 
-@pytest.mark.parametrize("count", [None, 3])
-def test_a_mask_on_another_device_is_not_counted_where_the_count_is_known(count, monkeypatch):
-    calls = []
-    monkeypatch.setattr(module, "placed", lambda mask, count: calls.append(count) or "places")
-    mask = torch.empty(5, dtype=torch.bool, device="meta")
-    if count is None:
-        with pytest.raises(NotImplementedError):  # to count it is to wait for it
-            places(mask, count)
-    else:
-        assert places(mask, count) == "places"
-    assert calls == [count] * (count is not None)
-
-
 def test_global_tokens_without_counting_are_those_of_each_document(monkeypatch):
     is_global = torch.zeros(50, dtype=torch.bool)
     is_global[[0, 3, 20, 21, 49]] = True
