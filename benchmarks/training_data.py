@@ -132,7 +132,7 @@ def encoding():
     from ldt.data.options import DataSection
     from ldt.model.loading import read_config
     from ldt.tasks import Classification
-    from ldt.training.labelled import Encoder, encode_all, unique
+    from ldt.training.labelled import DocumentEncoder, encode_all, unique
 
     data, task = DataSection(train="docs.jsonl", max_length=128), Classification()
     documents = unique(read("docs.jsonl", data))
@@ -143,7 +143,7 @@ def encoding():
     for _ in range(3):
         for workers, seconds in found.items():
             begun = time.perf_counter()
-            encoder = Encoder(task, tokenizer, data, 128, config)
+            encoder = DocumentEncoder(task, tokenizer, data, 128, config)
             features = encode_all(documents, encoder, workers=workers)
             seconds.append(round(time.perf_counter() - begun, 2))
     return {"tokens": int(features.lengths.sum()), "seconds": found}

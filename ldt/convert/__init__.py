@@ -146,8 +146,7 @@ def convert(
 
     Raises:
         UserError: an option or the target cannot be used.
-        ModelError: the source cannot be used, or the proof fails; nothing is at the target then,
-            or what was there before.
+        ModelError: the source cannot be used, or the proof fails; the target is as it was.
         ResourceError: the disk is too small.
         ValueError: the keys of the second level do not go together.
 
@@ -159,13 +158,9 @@ def convert(
     kind = read_values(folder).get("model_type")
     where = folder, target, architecture, overwrite
     if kind in rotary.KINDS:
-        if architecture != "longformer" or positions != "tile":
-            raise UserError(
-                f"--architecture {architecture} --positions {positions}: a ModernBERT stays one "
-                "and has no table of positions; leave both out"
-            )
         origin = rotary.read(folder, kind, source, max_length, window, rope_theta, rope_scaling)
-        plan = _rotary_plan(origin, _target(source, *where, usable_length(origin.config)))
+        path = _target(source, *where, usable_length(origin.config))
+        plan = _rotary_plan(origin, path, architecture, positions)
     elif rope_theta is not None or rope_scaling is not None:
         raise UserError(
             f"--rope-theta and --rope-scaling are for rotary positions ({', '.join(rotary.KINDS)})"
@@ -176,20 +171,18 @@ def convert(
         max_length = family.longest if max_length is None else max_length
         path = _target(source, *where, max_length)
         origin = family.read(folder, kind, config)
-        if max_length < origin.length:
-            raise UserError(
-                f"--max-length {max_length} would cut the {origin.length} positions of {source}; "
-                f"{origin.length} is the least"
-            )
         windows, pooling = _attention(origin, architecture, window, second_level)
         plan = _long_plan(origin, path, max_length, windows, pooling, positions)
-    if check and (kind in SEQ2SEQ or not origin.head):
-        raise UserError(f"--check needs a masked-LM head; {source} has none")
     return _written(plan, source, check)
 
 
-def _rotary_plan(origin, target) -> _Plan:
+def _rotary_plan(origin, target, architecture, positions) -> _Plan:
     """The plan of a model with rotary positions."""
+    if architecture != "longformer" or positions != "tile":
+        raise UserError(
+            f"--architecture {architecture} --positions {positions}: a ModernBERT stays one and "
+            "has no table of positions; leave both out"
+        )
     tokenizer = load_tokenizer(origin.folder, origin.model.config)
     weights, facts = origin.weights(), origin.facts()
 
@@ -201,6 +194,11 @@ def _rotary_plan(origin, target) -> _Plan:
 
 def _long_plan(origin, target, max_length, windows, pooling, positions) -> _Plan:
     """The plan of a model with a table of positions."""
+    if max_length < origin.length:
+        raise UserError(
+            f"--max-length {max_length} would cut the {origin.length} positions of "
+            f"{origin.folder}; {origin.length} is the least"
+        )
     tokenizer = load_tokenizer(origin.folder, origin.config, adopt_padding=origin.kind == "bert")
     config = long_config(origin, tokenizer, max_length, windows, pooling)
     weights = long_weights(origin, config, positions)
@@ -232,6 +230,8 @@ def _long_plan(origin, target, max_length, windows, pooling, positions) -> _Plan
 
 def _written(plan: _Plan, source, check) -> ConversionReport:
     """Write a converted model, and keep it if its proof holds."""
+    if check and (plan.origin.kind in SEQ2SEQ or not plan.origin.head):
+        raise UserError(f"--check needs a masked-LM head; {source} has none")
     with writing(plan.target), new_folder(Path(os.path.abspath(plan.target))) as folder:
         _write(folder, plan.config, plan.weights, plan.tokenizer, plan.origin.generation)
         checks = plan.prove(plan.origin.load(folder))

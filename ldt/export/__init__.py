@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from ldt.errors import ModelError, UserError
 from ldt.export import folder as beside
@@ -16,6 +17,7 @@ from ldt.io.files import check_new_folder, new_folder, require_space, writing
 from ldt.io.sources import Names
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.model.padded import HEADS, refused
+from ldt.recipe.recipe import Recipe
 from ldt.recipe.run import Run
 
 
@@ -102,26 +104,15 @@ def export(
     recipe = read_recipe(folder)
     target = Path(target).expanduser()
     check_new_folder(target, folder, overwrite)
-    head = recipe.task.head()
-    if not issubclass(head, HEADS):
-        known = ", ".join(kind.__name__ for kind in HEADS)
-        raise ModelError(
-            f"{folder}: {recipe.task.name} is not exported, its head is {head.__name__}; these "
-            f"are: {known}"
-        )
     documents = documents_of(recipe, check) if precision == "int8" else None
-    model = load(folder, head, mapped=True)
-    if why := refused(model):
-        raise ModelError(f"{folder}: not exported: {why} has no form in {format}")
+    model = _model(folder, recipe, format)
     interface = graph.GraphInterface.of(recipe.task, model.config)
     place = Path(os.path.abspath(target))
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     require_space(place, round(1.1 * size), "the file")
     with writing(target), new_folder(place) as partial:
-        file, longest = (
-            partial / written.file,
-            recipe.data.max_length or usable_length(model.config),
-        )
+        file = partial / written.file
+        longest = recipe.data.max_length or usable_length(model.config)
         graph.write(model, interface, longest, file, written.name, opset)
         # What was written is run, so that the proof covers saving and reading too.
         checks = graph.prove(model, interface, session(written, file), longest)
@@ -160,6 +151,21 @@ def _check_options(format: str, precision: str, opset: int | None) -> Exported:
             "exports"
         )
     return exported
+
+
+def _model(folder: Path, recipe: Recipe, format: str) -> Any:
+    """The model of a run, which has a form in plain operators."""
+    head = recipe.task.head()
+    if not issubclass(head, HEADS):
+        known = ", ".join(kind.__name__ for kind in HEADS)
+        raise ModelError(
+            f"{folder}: {recipe.task.name} is not exported, its head is {head.__name__}; these "
+            f"are: {known}"
+        )
+    model = load(folder, head, mapped=True)
+    if why := refused(model):
+        raise ModelError(f"{folder}: not exported: {why} has no form in {format}")
+    return model
 
 
 def _check_proof(folder: Path, target: Path, checks: list[OutputCheck]) -> None:

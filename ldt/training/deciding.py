@@ -30,7 +30,7 @@ from ldt.training.arguments import settings
 from ldt.training.evaluation import ByExample, Measured, MetricsByStep, no_better_than
 from ldt.training.finetune import Finetuning, settle
 from ldt.training.job import Prepared, longest_input, make_trainer
-from ldt.training.labelled import Encoder, encode_all, golds_of, held_out, ids_of
+from ldt.training.labelled import DocumentEncoder, encode_all, golds_of, held_out, ids_of
 from ldt.training.model_card import card
 from ldt.training.progress import plain_numbers
 
@@ -154,7 +154,7 @@ def _prepared(run: Path, recipe: Recipe, model, seed: int) -> Prepared:
     task.check(evaluation, data, config)
     tokenizer = load_tokenizer(run, config)
     max_length = longest_input(recipe, usable_length(config))
-    features = encode_all(evaluation, Encoder(task, tokenizer, data, max_length, config))
+    features = encode_all(evaluation, DocumentEncoder(task, tokenizer, data, max_length, config))
     items = Items(features) if task.inputs.together else features
     golds = list(golds_of(evaluation, task, data, config))
     return Prepared(

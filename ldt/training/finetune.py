@@ -35,7 +35,7 @@ from ldt.training.job import (
     source_of,
 )
 from ldt.training.labelled import (
-    Encoder,
+    DocumentEncoder,
     documents,
     encode_sets,
     golds_of,
@@ -93,7 +93,7 @@ class Finetuning(Job[Inputs]):
             # All is encoded before weights are read: faults of the data come to light at once.
             tokenizer = load_tokenizer(folder, config)
             new_tokens = add_tokens(tokenizer, task.inputs.markers)
-            encoder = Encoder(task, tokenizer, data, max_length, config)
+            encoder = DocumentEncoder(task, tokenizer, data, max_length, config)
             if not sets.features:
                 workers = (data.workers or len(processors())) if large else 1
                 self._encode(sets, golds, encoder, seed=seed, at=place, workers=workers)
@@ -148,7 +148,7 @@ class Finetuning(Job[Inputs]):
         return LabelledSets({"train": train, "eval": evaluation}, changes)
 
     def _encode(
-        self, sets: LabelledSets, golds: Sequence[Any], encoder: Encoder, **options: Any
+        self, sets: LabelledSets, golds: Sequence[Any], encoder: DocumentEncoder, **options: Any
     ) -> None:
         """Encode the documents of sets that are read, and note what there is to say of them."""
         task, data, config = encoder.task, encoder.data, encoder.config

@@ -257,7 +257,7 @@ def _units(
 
 
 @dataclass(frozen=True)
-class Encoder:
+class DocumentEncoder:
     """The inputs that a task makes of documents; with labels if there is a config of the model."""
 
     task: Task
@@ -279,7 +279,7 @@ class Encoder:
 
 def encode_sets(
     examples: Mapping[str, Examples],
-    encoder: Encoder,
+    encoder: DocumentEncoder,
     *,
     seed: int,
     at: Path | None = None,
@@ -343,7 +343,7 @@ def _beyond(features: Features, task: Task, data: DataSection) -> list[str]:
     return lines
 
 
-def items(sets: LabelledSets, encoder: Encoder, seed: int) -> dict[str, Sequence[Any]]:
+def items(sets: LabelledSets, encoder: DocumentEncoder, seed: int) -> dict[str, Sequence[Any]]:
     """Parts of a batch, by set; ``seed``: of what a task draws anew in every epoch."""
     task = encoder.task
     batches: dict[str, Sequence[Any]] = {
@@ -359,7 +359,7 @@ def items(sets: LabelledSets, encoder: Encoder, seed: int) -> dict[str, Sequence
 
 def encode_all(
     examples: Iterable[Example],
-    encoder: Encoder,
+    encoder: DocumentEncoder,
     *,
     trained: bool = False,
     what: str = "encoding",

@@ -13,7 +13,7 @@ from ldt.io.records import Example
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Squad
 from ldt.tasks.base import score_all, settings_of
-from ldt.training.labelled import Encoder, encode_sets
+from ldt.training.labelled import DocumentEncoder, encode_sets
 
 ALWAYS = SimpleNamespace(no_answer_threshold=None, decisions={})
 MAYBE = SimpleNamespace(no_answer_threshold=0.5, decisions={})
@@ -174,7 +174,9 @@ def test_only_the_training_set_is_thinned_and_knows_its_chunks(tiny):
     answers = [{"text": "York", "answer_start": 0}]
     sets = {name: [example(answers, text)] for name in ("train", "eval")}
     task = Squad(null_windows="balanced")
-    encoded = encode_sets(sets, Encoder(task, tiny, DataSection(stride=4), 48, MAYBE), seed=0)
+    encoded = encode_sets(
+        sets, DocumentEncoder(task, tiny, DataSection(stride=4), 48, MAYBE), seed=0
+    )
     chunks = len(encoded.features["eval"])
     kept = encoded.features["train"]
     assert chunks > len(kept) == len(kept.lengths)

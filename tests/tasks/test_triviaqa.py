@@ -17,7 +17,7 @@ from ldt.io.records import Example
 from ldt.recipe.recipe import DataSection, load
 from ldt.tasks import TriviaQA
 from ldt.tasks.base import score_all
-from ldt.training.labelled import Encoder, encode_all
+from ldt.training.labelled import DocumentEncoder, encode_all
 
 ANY = SimpleNamespace()  # a config, which the task does not look at
 
@@ -172,7 +172,7 @@ def test_no_file_outside_of_the_evidence_or_the_questions_folder_is_read(
 
 def trained_on(tiny, *items, **fields):
     task, data = TriviaQA(**fields), DataSection(stride=4)
-    features = encode_all(items, Encoder(task, tiny, data, 32, ANY), trained=True)
+    features = encode_all(items, DocumentEncoder(task, tiny, data, 32, ANY), trained=True)
     return task.remarks(features, len(items) - len(set(features.documents.tolist())))
 
 

@@ -35,7 +35,7 @@ def prepared(recipe):
 def seen(monkeypatch):
     """The documents that were read, and those that were encoded."""
     read, encoded = [], []
-    real_read, real_encode = labelled.read, labelled.Encoder.__call__
+    real_read, real_encode = labelled.read, labelled.DocumentEncoder.__call__
 
     def reading(*args, **kwargs):
         for example in real_read(*args, **kwargs):
@@ -47,7 +47,7 @@ def seen(monkeypatch):
         return real_encode(self, example, **options)
 
     monkeypatch.setattr(labelled, "read", reading)
-    monkeypatch.setattr(labelled.Encoder, "__call__", encoding_one)
+    monkeypatch.setattr(labelled.DocumentEncoder, "__call__", encoding_one)
     return read, encoded
 
 
@@ -106,19 +106,19 @@ def test_what_a_killed_run_has_encoded_is_not_encoded_again(prepared, seen, monk
     wanted = prepared("data.cache=other")
     encoded = seen[1]
     encoded.clear()
-    real = labelled.Encoder.__call__
+    real = labelled.DocumentEncoder.__call__
 
     def killed(self, example, **options):
         if len(encoded) == 8:
             raise KeyboardInterrupt
         return real(self, example, **options)
 
-    monkeypatch.setattr(labelled.Encoder, "__call__", killed)
+    monkeypatch.setattr(labelled.DocumentEncoder, "__call__", killed)
     with pytest.raises(KeyboardInterrupt):
         prepared()
     done, found = list(encoded), Features.opened(folders()[0] / "train-inputs")
     assert found.documents.tolist() == list(range(8))
-    monkeypatch.setattr(labelled.Encoder, "__call__", real)
+    monkeypatch.setattr(labelled.DocumentEncoder, "__call__", real)
     encoded.clear()
     assert_alike(prepared(), wanted)
     assert encoded[0] == done[-1]  # the last one may have lacked some of its inputs

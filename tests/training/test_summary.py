@@ -11,7 +11,7 @@ from ldt.io.record_store import Examples
 from ldt.io.records import Example, read
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Classification, EvidenceClassification, Squad, TokenClassification
-from ldt.training.labelled import Encoder, encode_all, split, unique
+from ldt.training.labelled import DocumentEncoder, encode_all, split, unique
 from ldt.training.summary import encoded_input, labelled_data, length_report
 
 
@@ -165,7 +165,7 @@ def test_encode_all_numbers_the_documents_and_keeps_their_windows_together(tiny)
     found = examples("a", "b", "a")
     found[1].fields["text"] = "the party of the first part " * 9
     config = PretrainedConfig(id2label={0: "a", 1: "b"}, problem_type="single_label_classification")
-    encoder = Encoder(Classification(), tiny, DataSection(), 16, config)
+    encoder = DocumentEncoder(Classification(), tiny, DataSection(), 16, config)
     features = encode_all(iter(found), encoder)
     windows = len(features) - 2
     assert windows > 2
@@ -251,7 +251,7 @@ def test_contracts_are_split_encoded_and_reported(shared_data):
     train, dev = split(Examples(whole), task, data, seed=0)
     assert (len(train), len(dev)) == (66, 17)
     config = PretrainedConfig(**task.learn(train, data))
-    features = encode_all(dev, Encoder(task, tokenizer, data, 4096, config))
+    features = encode_all(dev, DocumentEncoder(task, tokenizer, data, 4096, config))
     report = length_report(features, max_length=4096)
     assert report.documents == 17
     assert report.truncated == 0
