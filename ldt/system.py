@@ -376,5 +376,4 @@ def _lines(file: Path) -> list[str]:
 
 
 def _words(file: Path) -> tuple[str, ...]:
-    """The words of a file; none where it cannot be read."""
     return tuple(word for line in _lines(file) for word in line.split())

@@ -177,7 +177,6 @@ def convert(
 
 
 def _rotary_plan(origin, target, architecture, positions) -> _Plan:
-    """The plan of a model with rotary positions."""
     if architecture != "longformer" or positions != "tile":
         raise UserError(
             f"--architecture {architecture} --positions {positions}: a ModernBERT stays one and "
@@ -193,7 +192,6 @@ def _rotary_plan(origin, target, architecture, positions) -> _Plan:
 
 
 def _long_plan(origin, target, max_length, windows, pooling, positions) -> _Plan:
-    """The plan of a model with a table of positions."""
     if max_length < origin.length:
         raise UserError(
             f"--max-length {max_length} would cut the {origin.length} positions of "

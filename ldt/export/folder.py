@@ -148,7 +148,6 @@ def _readme(
 
 
 def _windows(config: Any, longest: int) -> str:
-    """The windows of the layers, in words."""
     windows = sorted(set(layer_windows(config)))
     sizes = ", ".join(str(window) for window in windows if window < 2 * longest)
     sizes = f"windows of {sizes} tokens" if sizes else ""

@@ -132,7 +132,6 @@ WRITERS: dict[str, Callable[[Any, GraphInterface, Path, int], None]] = {
 
 
 def _onnx(program: Any, interface: GraphInterface, opset: int) -> Any:
-    """The ONNX model of an exported program."""
     size = sum(p.numel() * p.element_size() for p in program.state_dict.values())
     if size > LARGEST:
         raise ModelError(

@@ -153,7 +153,6 @@ def is_automatic(recipe: Recipe) -> bool:
 
 
 def _refusal(recipe: Recipe, key: str, why: str) -> RecipeError:
-    """The error of a key of the training section."""
     return RecipeError(f"{recipe.where('training', key)}: {why}")
 
 

@@ -310,13 +310,11 @@ def _times(factor: int, window: int | list[int]) -> int | list[int]:
 
 
 def _windows(window: int | list[int]) -> str:
-    """``32 to 512``, from the bottom to the top."""
     sizes = window if isinstance(window, list) else [window]
     return f"{sizes[0]:,}" if len(set(sizes)) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
 
 
 def _row(number: int, recipe: Recipe, metrics: dict[str, float]) -> dict[str, Any]:
-    """The row of a phase in the table of results."""
     row = {
         "phase": number,
         "length": recipe.data.max_length,

@@ -387,7 +387,6 @@ def _until_damage(items: Iterable[Any], profile: Profile) -> Iterator[Any]:
 
 
 def _corpus(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, Profile]:
-    """Look at the documents of a corpus."""
     data = recipe.data.model_copy(update={"on_error": "skip"})
     profiles = {}
     same = data.eval is not None and same_files(data.train, data.eval)

@@ -194,7 +194,6 @@ class _MemoryLine:
 
 
 def _evaluations(args, epochs: float, steps: int) -> int:
-    """Number of evaluations of a training."""
     if args.eval_strategy == "epoch":
         return math.ceil(epochs)
     if args.eval_strategy != "steps" or not (every := args.eval_steps):

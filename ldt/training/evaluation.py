@@ -135,7 +135,6 @@ class ByExample(Measure):
         return Measured(metrics, table, changes, decision.report, by_length)
 
     def _by_length(self, answers: Sequence, golds: Sequence, lengths: Sequence[int]) -> list[dict]:
-        """The metrics of documents by their tokens, see `Measured`."""
         table: list[dict[str, Any]] = []
         groups = by_doubling(lengths)
         for most, members in groups if len(groups) > 1 else ():

@@ -172,7 +172,6 @@ class Finetuning(Job[Inputs]):
     def _facts(
         self, sets: LabelledSets, hashes: dict[str, str | None]
     ) -> dict[str, dict[str, Any]]:
-        """Source, hash, lengths and labels of each set, for metrics.json."""
         return {
             name: {"source": source_of(self.recipe, name), "sha256": hashes[name]}
             | report.facts()

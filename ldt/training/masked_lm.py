@@ -253,7 +253,6 @@ class Pretraining(Job[CorpusInputs]):
         return model
 
     def _positions(self, model) -> torch.nn.Parameter:
-        """The position embeddings."""
         table = model.base_model.position_table
         if table is None:
             where = self.recipe.where("task", "trainable")

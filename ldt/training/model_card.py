@@ -132,7 +132,6 @@ def _decisive(training: dict[str, Any]) -> list[str]:
 
 
 def _metrics(results: dict[str, Any]) -> str:
-    """The table of the metrics, with what their baselines have where there are some."""
     head, baselines = ["metric", "value"], results["baseline"]
     rows = [[name.removeprefix("eval_"), value] for name, value in results["metrics"].items()]
     if not baselines:
@@ -185,7 +184,6 @@ def _metadata(task: AnyTask, results: dict[str, Any], name: str) -> ModelCardDat
 
 
 def _reliability(results: dict[str, Any]) -> str:
-    """The reliability diagram as a table."""
     rows = results["decisions"]["calibration"]["reliability"]
     cells = [(f"{row['answers']:,}", row["probability"], row["right"]) for row in rows]
     return _table(["answers", "mean probability", "share that is right"], cells)
@@ -220,7 +218,6 @@ def _windows(task: AnyTask, config) -> str:
 
 
 def _data(kind: str, results: dict[str, Any]) -> str:
-    """The table of the sets of data."""
     sets = results["data"]
     cells: list[tuple[str, ...]]
     if kind == "examples":
