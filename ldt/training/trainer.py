@@ -31,6 +31,7 @@ from ldt.errors import (
     TrainingDiverged,
     UserError,
     first_line,
+    listed,
     out_of_memory,
 )
 from ldt.io import files
@@ -397,9 +398,8 @@ class Trainer(ItemTrainer):
         )
 
     def _names(self, documents: list[int]) -> str:
-        ids = [str(self.ids[index]) for index in dict.fromkeys(documents)]
-        more = f" and {len(ids) - MOST_NAMED} more" if len(ids) > MOST_NAMED else ""
-        return ", ".join(ids[:MOST_NAMED]) + more
+        ids = (self.ids[index] for index in dict.fromkeys(documents))
+        return listed(ids, MOST_NAMED, str)
 
     def asked_to_stop(self) -> int:
         """The number of the signal that any of the processes got, or 0."""
