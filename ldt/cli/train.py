@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ldt.cli.console import say, stderr, stdout
+from ldt.cli.console import say, stdout
 from ldt.cli.options import KeepCheckpoints, Overrides, Overwrite, Recipe, Resume
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def train(recipe: "LoadedRecipe", **options: bool) -> "TrainingResult":
     from ldt.training.processes import leave_group
 
     try:
-        for result in training.train_in_phases(recipe, **options, console=stderr):
+        for result in training.train_in_phases(recipe, **options):
             if result.closing:
                 show_metrics(result.metrics, result.table, result.baselines)
                 if result.decides:

@@ -14,8 +14,6 @@ from ldt.metrics.baseline import Baselines
 from ldt.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ldt.training.cost import Cost
 
 # kind of data that a task learns from -> the `ldt.training.job.Job` that trains on it, as
@@ -64,14 +62,12 @@ class TrainingOptions:
         dry_run: stop before the first step, with everything checked, a few steps measured and
             nothing written.
         keep_checkpoints: keep those of the finished run, as ``training.save_only_model`` does too.
-        console: shows a live progress bar if it is a terminal; None shows none.
     """
 
     resume: bool = False
     overwrite: bool = False
     dry_run: bool = False
     keep_checkpoints: bool = False
-    console: Console | None = None
 
 
 def train(recipe: Recipe, **options: Any) -> TrainingResult:

@@ -338,7 +338,7 @@ def _twin(trainer: Trainer, batches: Sequence[list], peak: Peak) -> Trainer:
         callbacks=[peak],
         tokenizer=None,
         ids=trainer.ids,
-        progress=ProgressReport(None, None, "measuring what the training will take"),
+        progress=ProgressReport(None, "measuring what the training will take"),
     )
     twin.train_sampler = SequentialSampler(batches)
     twin.data_collator = lambda batch: trainer.data_collator(batch[0])

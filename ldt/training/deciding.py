@@ -69,7 +69,7 @@ def decide_anew(run: Path, recipe: Recipe, **changes: Any) -> TrainingResult:
             task = _tuning(task, model.config, changes)
         recipe = replace(recipe, task=task)
         prepared = _prepared(run, recipe, model, training["seed"])
-        trainer = make_trainer(Finetuning(recipe), prepared, training, Run(scratch), None)
+        trainer = make_trainer(Finetuning(recipe), prepared, training, Run(scratch))
         trainer.evaluate()
         metrics = trainer.compute_metrics
         assert isinstance(metrics, MetricsByStep)  # there is a measure

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from rich.console import Console
 from torch import nn
 from torch.utils.data import Dataset, Sampler
 from transformers import (
@@ -162,15 +161,12 @@ class Job(ABC, Generic[OpenedT]):
         """The command that is of use when the run is over."""
 
 
-def make_trainer(
-    job: Job, prepared: Prepared, training: dict[str, Any], run: Run, console: Console | None
-) -> Trainer:
+def make_trainer(job: Job, prepared: Prepared, training: dict[str, Any], run: Run) -> Trainer:
     """The Trainer of what is prepared.
 
     Args:
         training: the `settings`.
         run: for checkpoints and log.
-        console: shows progress, in the process that writes.
 
     Raises:
         RecipeError: transformers refuses the settings, or there is no such metric.
@@ -199,7 +195,7 @@ def make_trainer(
         callbacks=callbacks,
         tokenizer=prepared.tokenizer,
         ids=prepared.names,
-        progress=ProgressReport(console if processes.is_first() else None, run),
+        progress=ProgressReport(run),
     )
     trainer.train_sampler = prepared.sampler
     trainer.micro_batch_tokens = training.get("train_batch_tokens")

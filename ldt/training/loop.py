@@ -78,7 +78,7 @@ def _dry_run(job: Job, scratch: Path) -> TrainingResult:
     inputs = job.open(training, scratch)
     run.check_writable()
     prepared = job.prepare(inputs, None)
-    trainer = make_trainer(job, prepared, training, Run(scratch), None)
+    trainer = make_trainer(job, prepared, training, Run(scratch))
     _announce(job, prepared, trainer, run, training)
     cost = _measure(job, prepared, trainer)
     log.info("dry run: nothing is trained and nothing written")
@@ -152,9 +152,7 @@ class _Training:
             assert record is not None  # or `_enter` had refused to resume
             self.stack.enter_context(matmul.chosen(record.get("arithmetic", {})))
         self.prepared = self.job.prepare(inputs, checkpoint)
-        self.trainer = make_trainer(
-            self.job, self.prepared, self.training, self.run, self.options.console
-        )
+        self.trainer = make_trainer(self.job, self.prepared, self.training, self.run)
         _announce(self.job, self.prepared, self.trainer, self.run, self.training)
         if is_automatic(self.job.recipe) and checkpoint is None:
             _measure(self.job, self.prepared, self.trainer)

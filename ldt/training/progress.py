@@ -1,4 +1,4 @@
-"""Progress of a training: a live bar or log lines, a JSON line for each, and trackers of others."""
+"""Progress of a training: log lines, a JSON line for each, and trackers of others."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Column
 from transformers import TrainerCallback, integrations
 from transformers.integrations import (
     TensorBoardCallback,
@@ -52,15 +49,12 @@ class ProgressReport(TrainerCallback):
     evaluation and saving.
 
     Args:
-        console: shows the bar if it is a terminal; None has no bar. Without it a step is a line
-            where half a minute has gone by since the last line.
         run: the run folder; None writes no file.
         measured: begins the lines of steps that are no training but a measurement of it.
     """
 
-    def __init__(self, console: Console | None, run: Run | None, measured: str = ""):
-        self.console, self.run, self.measured = console, run, measured
-        self.bar: Progress | None = None
+    def __init__(self, run: Run | None, measured: str = ""):
+        self.run, self.measured = run, measured
         self.tokens = 0  # of this session, up to the last log
         self.busy = 0.0  # seconds in training steps, likewise
         self._last = (0, 0.0)
@@ -80,20 +74,6 @@ class ProgressReport(TrainerCallback):
         self._heartbeat = Heartbeat("training")
         self._first_step = state.global_step
         self._first_tokens = state.num_input_tokens_seen
-        if state.is_world_process_zero and self.console and self.console.is_terminal:
-            self.bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=None),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[rates]}", table_column=Column(no_wrap=True)),
-                console=self.console,
-                refresh_per_second=4,
-                expand=True,
-            )
-            self._steps = self.bar.add_task("epoch 0.00", total=state.max_steps, rates="")
-            self._eval = self.bar.add_task("evaluating", visible=False, rates="")
-            self.bar.start()
-            self.bar.update(self._steps, completed=state.global_step)
 
     def on_step_begin(self, args, state, control, **kwargs):
         self._step_began = time.monotonic()
@@ -101,22 +81,13 @@ class ProgressReport(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         self.busy += time.monotonic() - self._step_began
         self.tokens = state.num_input_tokens_seen - self._first_tokens
-        if self.bar:
-            self.bar.update(
-                self._steps,
-                completed=state.global_step,
-                description=f"epoch {state.epoch:.2f}",
-                rates=self._rates(state, self.tokens_per_second, memory(args.device)),
-            )
-        elif self._heartbeat.due() and state.is_world_process_zero:
+        if self._heartbeat.due() and state.is_world_process_zero:
             rates = self._rates(state, self.tokens_per_second, memory(args.device))
             place = f"{self.measured}: {state.global_step} of {state.max_steps} steps"
             log.info("%s", place if self.measured else f"{_place(state)}  {rates}")
 
     def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
-        if self.bar:
-            self.bar.update(self._eval, total=len(eval_dataloader), visible=True, advance=1)
-        elif state.is_world_process_zero:
+        if state.is_world_process_zero:
             if self._evaluation is None:
                 self._evaluation = Heartbeat("evaluating", len(eval_dataloader), "batches")
                 self._evaluated = 0
@@ -125,8 +96,6 @@ class ProgressReport(TrainerCallback):
 
     def on_evaluate(self, args, state, control, **kwargs):
         self._evaluation = None
-        if self.bar:
-            self.bar.reset(self._eval, visible=False)
 
     def on_log(self, args, state, control, model=None, logs=None, **kwargs):
         if not state.is_world_process_zero or logs is None:
@@ -141,15 +110,11 @@ class ProgressReport(TrainerCallback):
             row["seconds"] = time.monotonic() - self._started
             row |= _gate(model)
             self._loss = f"loss {logs['loss']:.4f}  "
-            if not self.bar:
-                rates = self._rates(state, row["tokens_per_second"], row["memory"])
-                log.info(
-                    "%s",
-                    f"{_place(state)}  "
-                    f"lr {logs['learning_rate']:.2e}  gradient {logs.get('grad_norm', 0):.3g}  "
-                    + (f"gate {row['gate']:.4f}  " if "gate" in row else "")
-                    + rates,
-                )
+            rates = self._rates(state, row["tokens_per_second"], row["memory"])
+            gate = f"gate {row['gate']:.4f}  " if "gate" in row else ""
+            norm = f"gradient {logs.get('grad_norm', 0):.3g}"
+            rate = f"lr {logs['learning_rate']:.2e}"
+            log.info("%s", f"{_place(state)}  {rate}  {norm}  {gate}{rates}")
         elif any(map(is_metric, logs)):
             metrics = [(name, value) for name, value in logs.items() if is_metric(name)]
             values = "  ".join(f"{name[5:]} {metric_text(name, value)}" for name, value in metrics)
@@ -169,12 +134,6 @@ class ProgressReport(TrainerCallback):
         """Drop the lines of the log that were written after a checkpoint."""
         if self.run:
             self.run.cut_log(step)
-
-    def close(self) -> None:
-        """Take the bar from the screen; no callback is told of a training that failed."""
-        if self.bar:
-            self.bar.stop()
-            self.bar = None
 
     def _rates(self, state, rate: float, used: int) -> str:
         done = state.global_step - self._first_step

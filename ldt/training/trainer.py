@@ -142,8 +142,6 @@ class Trainer(ItemTrainer):
                     "from the checkpoint before it"
                 ) from error
             raise
-        finally:
-            self.progress.close()
         if self.weights_step is None:
             self.weights_step = self.state.global_step
         if self.lost_best and self.lost_best.step == self.weights_step:

@@ -5,7 +5,6 @@ import random
 import torch
 from leds import led_config
 from longformers import SEP, ldt_model
-from rich.console import Console
 from transformers import TrainerCallback, TrainingArguments
 
 from ldt.data.features import Collator
@@ -250,7 +249,7 @@ def trainer(folder, task, size, batches, dtype=torch.float64, callbacks=(), **ch
         callbacks=list(callbacks),
         tokenizer=None,
         ids=list(range(INPUTS)),
-        progress=ProgressReport(Console(quiet=True), Run(folder)),
+        progress=ProgressReport(Run(folder)),
     )
 
 

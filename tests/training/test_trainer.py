@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 
@@ -108,7 +107,7 @@ def trainer(folder, callbacks=(), **changes):
         callbacks=list(callbacks),
         tokenizer=None,
         ids=[f"doc-{index}" for index in range(30)],
-        progress=ProgressReport(Console(quiet=True), Run(folder)),
+        progress=ProgressReport(Run(folder)),
     )
 
 
