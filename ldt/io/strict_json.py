@@ -163,14 +163,6 @@ def take(item: Any, key: str, kind: type, where: str) -> Any:
     return item[key]
 
 
-def take_id(item: Any, key: str, where: str) -> str:
-    """The id of an object as text; a file may have a whole number, as evaluators' keys have not."""
-    id = item.get(key) if isinstance(item, dict) else None
-    if isinstance(id, int) and not isinstance(id, bool):
-        return str(id)
-    return take(item, key, str, where)
-
-
 def texts(values: list, where: str) -> list[str]:
     """Return the list itself, all texts."""
     for value in values:

@@ -25,41 +25,23 @@ def indicators(labels: Sequence[str | list[str]], names: Sequence[str]) -> np.nd
     return matrix
 
 
-def class_table(gold: np.ndarray, predicted: np.ndarray) -> dict[str, np.ndarray]:
-    """Return precision, recall, f1 and support of each class.
-
-    Returns:
-        Arrays of [classes], from 0 to 100 but for support. A ratio of nothing to nothing is 0, as
-        in scikit-learn.
-    """
-    true = (gold & predicted).sum(0)
-    return {
-        "precision": _percent(true, predicted.sum(0)),
-        "recall": _percent(true, gold.sum(0)),
-        "f1": _percent(2 * true, predicted.sum(0) + gold.sum(0)),
-        "support": gold.sum(0),
-    }
-
-
 def class_rows(
     gold: np.ndarray, predicted: np.ndarray, names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return `class_table` as a row for each class, with its name as ``class``.
+    """Return precision, recall, f1 and support of each class, a row each with its ``class``.
 
     What is not defined is None: precision of a class without an answer, recall of one without a
     gold document, f1 of one without either.
     """
-    table = class_table(gold, predicted)
-    predicted_any, there = (np.any(side, axis=0) for side in (predicted, gold))
-    known = {"precision": predicted_any, "recall": there, "f1": predicted_any | there}
-    return [
-        {"class": name}
-        | {
-            key: column[number].item() if key not in known or known[key][number] else None
-            for key, column in table.items()
-        }
-        for number, name in enumerate(names)
-    ]
+    true, found, there = (gold & predicted).sum(0), predicted.sum(0), gold.sum(0)
+    ratios = {"precision": (true, found), "recall": (true, there), "f1": (2 * true, found + there)}
+    rows: list[dict[str, Any]] = []
+    for n, name in enumerate(names):
+        rows.append({"class": name})
+        for key, (part, whole) in ratios.items():
+            rows[-1][key] = (100 * part[n] / whole[n]).item() if whole[n] else None
+        rows[-1]["support"] = there[n].item()
+    return rows
 
 
 def class_metrics(gold: np.ndarray, predicted: np.ndarray, *, several: bool) -> dict[str, float]:

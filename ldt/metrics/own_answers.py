@@ -78,7 +78,7 @@ def classes(judged: Sequence[Judged], names: Sequence[str], *, several: bool) ->
     if scores is not None:
         rankings = _rankings(scores, right, 1.0 * ranked[None])
         for row, ranking in zip(rows, rankings, strict=True):
-            row |= {name: float(value[0]) for name, value in defined_of(ranking).items()}
+            row |= {name: float(each[0]) for name, each in ranking.items() if not np.isnan(each[0])}
         result.curves["precision_at_recall"] = {
             name: [list(point) for point in zip(RECALLS, curve(*columns), strict=True)]
             for name, *columns in zip(names, scores[ranked].T, right[ranked].T, strict=True)
@@ -187,11 +187,6 @@ def entities(judged: Sequence[Judged]) -> Result:
     if scored and all(0 <= score <= 1 for score, _ in scored):
         _reliability(result, *(np.array(column) for column in zip(*scored, strict=True)))
     return _told(result, judged)
-
-
-def defined_of(figures: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Those figures of a single draw that are defined."""
-    return {name: value for name, value in figures.items() if not np.isnan(value[0])}
 
 
 def _result(title: str, judged: Sequence[Judged], metrics: dict[str, float], **more: Any) -> Result:
