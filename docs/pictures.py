@@ -17,8 +17,6 @@ matplotlib.rcParams |= {"svg.hashsalt": "ldt", "svg.fonttype": "none", "font.siz
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.colors import ListedColormap  # noqa: E402
 
-from ldt.training.model_card import GLOBAL, NOTHING, POOLED, WINDOW, cells  # noqa: E402
-
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pictures"
 COLORS = {"ldt": "#3949ab", "longformer": "#8d6e63", "roberta": "#e07b39", "modernbert": "#43a047"}
@@ -35,10 +33,16 @@ def save(figure, name):
     path.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n", "utf-8")
 
 
+def cells(is_global, window):
+    """2 where the token of a row or column is global, 1 where a window reaches, else 0."""
+    place, marked = np.arange(len(is_global)), np.array(is_global)
+    near = abs(place[:, None] - place) <= window // 2
+    return np.where(marked[:, None] | marked, 2, near.astype(int))
+
+
 def grid(axes, seen):
-    """Which token sees which, `cells` of ldt.training.model_card, in squares."""
-    kinds = {NOTHING: "#f2f2f2", WINDOW: "#9fa8da", POOLED: "#ffffff", GLOBAL: "#3949ab"}
-    axes.imshow(seen, cmap=ListedColormap([kinds[kind] for kind in sorted(kinds)]), vmax=GLOBAL)
+    """Which token sees which, as `cells` says, in squares."""
+    axes.imshow(seen, cmap=ListedColormap(["#f2f2f2", "#9fa8da", "#3949ab"]), vmax=2)
     place = np.arange(len(seen))
     axes.set_xticks(place - 0.5, minor=True)
     axes.set_yticks(place - 0.5, minor=True)
