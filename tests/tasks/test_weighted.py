@@ -28,7 +28,7 @@ def test_of_several_labels_the_documents_without_by_those_with():
     rows = of(*np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 0, 0]], bool))
     assert task.weigh(rows, several)[0]["class_weights"] == pytest.approx([1 / 3, 3.0, 4.0])
     (line,) = task.weigh(of(*np.array([[1, 0, 0], [1, 1, 0]], bool)), several)[1]
-    assert line.endswith("'a' 1e-06 (2, which all have), 'b' 1 (1), 'c' 2 (0)")
+    assert line.endswith("'a' 1e-06 (2), 'b' 1 (1), 'c' 2 (0)")
 
 
 def test_words_are_counted_where_labels_are_of_tokens():
