@@ -57,8 +57,8 @@ from setting import PASSES, Setting
 
 from ldt.attention import fill_global_rows, matmul, sliding_window_attention
 from ldt.inference.measure import machine, seconds_of
+from ldt.model import layers as layers
 from ldt.model.base import pack
-from ldt.model.encoders import longformer as layers
 
 RESULTS = Path(__file__).parent / "results"
 LENGTHS = (512, 1024, 2048, 4096, 8192)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ldt.data.near_duplicates import mixed
-from ldt.data.options import CorpusSection
 from ldt.errors import DataError, UserError
 from ldt.io import records, streams, text_files
 from ldt.io.files import key_of, stamp
 from ldt.io.sources import matches
+
+if TYPE_CHECKING:
+    from ldt.data.options import CorpusSection
 
 TABLES = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")  # suffixes
 TEXTS = ("txt", "text", "md")  # what is read of a folder, besides tables
@@ -178,17 +179,6 @@ class Reader:
             if lines:
                 self.where = f"{self.source.name}:{lines[0].number}"
                 yield text
-
-
-def normalised(text: str) -> str:
-    """The text in lower case with single spaces, so that copies which differ in them are equal."""
-    return " ".join(text.casefold().split())
-
-
-def fingerprint(text: str) -> int:
-    """64 bits of a document's content: equal texts have equal ones."""
-    digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
 
 
 def drawn(fingerprints: np.ndarray, fraction: float, seed: int) -> np.ndarray:

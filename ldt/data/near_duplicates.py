@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from contextlib import ExitStack
@@ -25,6 +26,17 @@ _MULTIPLY, _ADD = np.random.default_rng(1).integers(0, 2**32, (2, ROWS * BANDS),
 _MULTIPLY |= np.uint32(1)
 _IN_WORD = np.array([chr(c).isalnum() or c >= 128 for c in range(256)])
 _ALONE = re.compile("([\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff])")  # no spaces there
+
+
+def normalised(text: str) -> str:
+    """The text in lower case with single spaces, so that copies which differ in them are equal."""
+    return " ".join(text.casefold().split())
+
+
+def fingerprint(text: str) -> int:
+    """64 bits of a document's content: equal texts have equal ones."""
+    digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
 
 
 class Sketches:

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ldt.data.corpus import fingerprint, normalised
 from ldt.data.findings import KINDS, Finding
 from ldt.data.labels import are_flags, near
-from ldt.data.near_duplicates import Sketches
+from ldt.data.near_duplicates import Sketches, fingerprint, normalised
 from ldt.errors import DataError, listed, plural
 from ldt.io.sources import Names, digest, each
 

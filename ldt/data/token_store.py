@@ -24,7 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from ldt.data.corpus import CorpusSource, Reader, fingerprint
+from ldt.data.corpus import CorpusSource, Reader
+from ldt.data.near_duplicates import fingerprint
 from ldt.data.options import CorpusSection
 from ldt.data.tokenization import token_parts, vocabulary_size
 from ldt.errors import DataError, ResourceError
@@ -218,7 +219,7 @@ class TokenStore:
     Attributes:
         lengths: [documents] int64, tokens without special ones.
         sizes: [documents] int64, bytes in UTF-8.
-        fingerprints: [documents] uint64, see `ldt.data.corpus.fingerprint`.
+        fingerprints: [documents] uint64, see `ldt.data.near_duplicates.fingerprint`.
         rejected, empty: documents that could not be read, and blank ones.
         messages: of the first that could not be read.
 

@@ -32,8 +32,9 @@ from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
 import psutil
 
+from ldt.data.features import Feature
 from ldt.errors import ResourceError, plural
-from ldt.inference.stream import Answered, Document, Tell, untold
+from ldt.io.records import Example
 from ldt.system import can_fork, end_with_parent, signals_blocked, use_threads
 
 log = logging.getLogger("ldt")
@@ -44,7 +45,20 @@ THREADS = "number of threads a worker"  # a setting, which decides the last digi
 _TICK = 1.0  # seconds between two looks at a worker
 
 Settings = dict[str, Any]
+Document = tuple[Example, list[Feature]]  # with its inputs
+Tell = Callable[[int, int], object]  # is called with windows and tokens that have been run
 Answers = Callable[..., Any]  # of a group, what comes with it and a `Tell`, such as `Answering`
+
+
+class Answered(NamedTuple):
+    """The answers for a group, and those for its first documents in fp32 where they are asked."""
+
+    answers: list[dict[str, Any]]
+    exact: list[dict[str, Any]]
+
+
+def untold(windows: int, tokens: int) -> None:
+    """No-op callback of windows and tokens."""
 
 
 class Maker(Protocol):

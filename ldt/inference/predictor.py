@@ -3,11 +3,13 @@
 Torch is imported when one is made.
 """
 
+from __future__ import annotations
+
 import logging
 from abc import ABC, abstractmethod
 from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,10 +18,11 @@ from ldt.errors import ModelError, RecipeError, ResourceError, UserError, out_of
 from ldt.inference.options import named
 from ldt.inference.runtimes import RUNTIMES, Runtime, session
 from ldt.io.records import Example
-from ldt.recipe.recipe import Recipe
-from ldt.tasks.base import Outputs, path_of
-from ldt.tasks.deciding import in_words
-from ldt.tasks.writing import WritingTask
+from ldt.metrics.decisions import in_words
+from ldt.tasks.base import WRITTEN, Outputs, path_of
+
+if TYPE_CHECKING:
+    from ldt.recipe.recipe import Recipe
 
 log = logging.getLogger("ldt")
 
@@ -198,7 +201,7 @@ class EncoderPredictor(Decoder):
             raise UserError(
                 f"{named('precision', 'int8')} runs on the CPU, not on {self.device}; bf16 does"
             )
-        if precision == "int8" and isinstance(task, WritingTask):
+        if precision == "int8" and WRITTEN in task.answers.outputs:
             raise UserError(
                 f"{named('precision', 'int8')}: answers of {task.name} are written; bf16 does"
             )

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ldt.errors import DataError, ResourceError, UserError, plural
 from ldt.inference.agreement import Agreement
+from ldt.inference.executor import Answered, Document, Tell, untold
 from ldt.inference.options import named
 from ldt.inference.predictor import Answer, Outputs, answer_of
 from ldt.io.records import Example, OnError, SeenIds
@@ -30,8 +31,6 @@ LOOKAHEAD_BATCHES = 4
 LOOKAHEAD_DOCUMENTS = 256
 
 Feature = dict[str, Any]
-Document = tuple[Example, list[Feature]]  # with its inputs
-Tell = Callable[[int, int], object]  # is called with windows and tokens that have been run
 Refuse = Callable[[DataError, Example], None]
 Beside = Callable[[Example], dict[str, Any]]
 Records = Callable[..., Iterator[Example]]  # makes them anew; its argument is ``on_error``
@@ -58,17 +57,6 @@ class DocumentPredictor(DocumentEncoder, Protocol):
 
     def decode(self, outputs: list[Outputs], example: Example, features: list[Feature]) -> Answer:
         """The answer for a document, flags included, from the arrays of its inputs."""
-
-
-class Answered(NamedTuple):
-    """The answers for a group, and those for its first documents in fp32 where they are asked."""
-
-    answers: list[Answer]
-    exact: list[Answer]
-
-
-def untold(windows: int, tokens: int) -> None:
-    """No-op callback of windows and tokens."""
 
 
 class Answering:

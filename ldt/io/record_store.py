@@ -25,7 +25,6 @@ from typing import IO, Any, Generic, Self, TypeVar
 import numpy as np
 
 from ldt.errors import DataError, ResourceError, refusal
-from ldt.io.records import Example
 
 LONG = 1_000  # characters of a text that is written once where the next item has it too
 SYNCED = 1 << 26  # bytes of a file with a name after which they are on the disk for sure
@@ -145,18 +144,6 @@ class RecordStore(Sequence[ItemT], Generic[ItemT]):
     def numbers_of(self, part: Self) -> np.ndarray:
         """The numbers of the items of a part, made by `only` of items in the same file."""
         return np.searchsorted(self._index[:, 1], part._index[:, 1])
-
-
-class Examples(RecordStore[Example]):
-    """Documents in a file."""
-
-    noun = "documents"
-
-    def pack(self, item):
-        return item.fields, (item.id, item.where, item.folder)
-
-    def unpack(self, fields, more):
-        return Example(fields, *more)
 
 
 def values(content: bytes) -> Any:

@@ -25,7 +25,6 @@ from ldt.model.config import (
     usable_length,
 )
 from ldt.model.encoders import encoder_classes
-from ldt.model.encoders.longformer import LdtModel
 from ldt.model.encoders.modernbert import LdtModernBertModel
 from ldt.model.heads.classification import (
     LdtForMaskedLM,
@@ -39,6 +38,7 @@ from ldt.model.heads.questions import (
     LdtForQuestionAnswering,
 )
 from ldt.model.heads.ranking import LdtForCandidateRanking, LdtForMultipleChoice
+from ldt.model.layers import LdtModel
 from ldt.model.loading import check_folder, load, load_tokenizer
 from ldt.model.seq2seq.model import (
     LdtForConditionalGeneration,

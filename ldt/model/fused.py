@@ -6,7 +6,7 @@ with dropout, the sum with the residual stream and its normalisation, in one ker
 backward pass needs is kept; what the activation gives, and the input of a product where that is the
 output of a normalisation, is computed again.
 
-The modules of `ldt.model.encoders.longformer` run wherever this does not, and say what is right.
+The modules of `ldt.model.layers` run wherever this does not, and say what is right.
 """
 
 import weakref
@@ -39,7 +39,7 @@ MADE = "_ldt_made"  # attribute of an output
 
 
 def layer(module, x, layout, products, output_attentions=False, globals_only=False):
-    """``module(x, layout, ...)`` of an `ldt.model.encoders.longformer.LdtLayer`; None where its
+    """``module(x, layout, ...)`` of an `ldt.model.layers.LdtLayer`; None where its
     modules must run. Those of its attention may run alone.
 
     Args:

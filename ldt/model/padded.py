@@ -9,7 +9,6 @@ from torch import nn
 from ldt.attention import padded
 from ldt.model.base import Packing
 from ldt.model.config_file import all_numbers
-from ldt.model.encoders.longformer import LdtModel
 from ldt.model.encoders.modernbert import LdtModernBertModel
 from ldt.model.heads.classification import (
     LdtForSequenceClassification,
@@ -18,6 +17,7 @@ from ldt.model.heads.classification import (
 from ldt.model.heads.questions import LdtForQuestionAnswering
 from ldt.model.heads.ranking import LdtForCandidateRanking, LdtForMultipleChoice
 from ldt.model.heads.rows import after_first
+from ldt.model.layers import LdtModel
 
 ENCODERS = (LdtModel, LdtModernBertModel)
 HEADS = (

@@ -8,6 +8,8 @@ later: once begun, each batch of a long one waits for documents that are there a
 one for a batch of it, not for all. Nothing waits for a batch to fill.
 """
 
+from __future__ import annotations
+
 import logging
 import threading
 import time
@@ -15,13 +17,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from ldt.data.features import Feature
 from ldt.errors import ResourceError, UserError
-from ldt.inference.executor import LostError
+from ldt.inference.executor import Document, LostError
 from ldt.inference.predictor import Answer, Outputs, answer_of
-from ldt.inference.stream import Document, DocumentPredictor, Feature
 from ldt.io.records import Example
+
+if TYPE_CHECKING:
+    from ldt.inference.stream import DocumentPredictor
 
 log = logging.getLogger("ldt")
 
@@ -65,7 +70,7 @@ class _Job:
     model: DocumentPredictor
     example: Example
     alone: bool
-    future: "Future[TimedAnswer]" = field(default_factory=Future)
+    future: Future[TimedAnswer] = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
     features: list[Feature] = field(default_factory=list)
     outputs: list[Outputs | None] = field(default_factory=list)
@@ -162,7 +167,7 @@ class Scheduler:
 
     def submit(
         self, model: DocumentPredictor, examples: Sequence[Example], *, alone: bool = False
-    ) -> "list[Future[TimedAnswer]]":
+    ) -> list[Future[TimedAnswer]]:
         """Take documents, all of them or none; a future that is cancelled frees its place.
 
         Args:
@@ -214,7 +219,7 @@ class Scheduler:
                 thread.join(seconds)
         return empty
 
-    def _leave(self, future: "Future[TimedAnswer]") -> None:
+    def _leave(self, future: Future[TimedAnswer]) -> None:
         with self._changed:
             self._free += 1
             self._changed.notify_all()

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, PrivateAttr, model_validator
 
-from ldt.data.corpus import fingerprint, normalised
 from ldt.data.features import Feature, Segment, fit, join
 from ldt.data.labels import REGRESSION
+from ldt.data.near_duplicates import fingerprint, normalised
 from ldt.data.options import DataSection, Section
 from ldt.errors import DataError, ModelError, kind, listed
 from ldt.io.records import Example, field, flat, text
@@ -221,7 +221,7 @@ class Task(AnyTask):
 
     global_attention: list[str]
 
-    _policy: tuple[Any, Any] = PrivateAttr((None, None))
+    _policy = PrivateAttr((None, None))
 
     @model_validator(mode="after")
     def _check_roles(self):

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from ldt.data.features import Feature
 from ldt.data.labels import MULTI, REGRESSION, Gold
 from ldt.data.options import DataSection
-from ldt.errors import RecipeError, UserError, did_you_mean, listed, plural
+from ldt.errors import RecipeError, UserError, did_you_mean, listed
 from ldt.io.records import Example
 from ldt.io.sources import Names as FileNames
 from ldt.io.sources import digest, each, named
@@ -35,6 +35,7 @@ from ldt.metrics.decisions import (
     Policy,
     Rules,
     decide,
+    in_words,
     label_of,
     outcome,
     risk_coverage,
@@ -524,36 +525,6 @@ def summary(made: Mapping[str, Any], target: str | None) -> dict[str, Any]:
     return facts
 
 
-def in_words(facts: Mapping[str, Any]) -> str:
-    """The decision in force of a model and what it was chosen on, in a sentence without its end;
-    "" where a model decides by nothing of its own.
-
-    Args:
-        facts: ``decisions`` of its config: those of the policy, with its `summary` under
-            ``measured``, to which the training adds ``source`` and ``sha256``.
-    """
-    measured, parts = facts.get("measured", {}), []
-    if "thresholds" in facts and "threshold_target" in measured:
-        parts.append(_thresholds(facts["thresholds"], measured))
-    if "calibration" in facts:
-        method, (before, after) = facts["calibration"]["method"], measured["ece"]
-        worse = ", which is no better" if round(after - before, 3) > 0 else ""
-        ece = f"ECE {before:.3f} to {after:.3f}{worse}"
-        parts.append(f"probabilities calibrated by {method} ({ece})")
-    if "tried" in measured:
-        parts.append(f"no calibration, since {' and '.join(measured['tried'])} would not help")
-    if "abstain" in facts:
-        parts.append(_silence(facts["abstain"]["confidence"], measured))
-    if not parts:
-        return ""
-    documents = plural(measured.get("documents", 0), "document")
-    source = f" of {measured['source']}" if "source" in measured else ""
-    if "share" in measured:
-        source = f", {measured['share']:.0%}{source}"
-    hash = f" (sha256 {measured['sha256'][:8]})" if measured.get("sha256") else ""
-    return "; ".join([*parts, f"chosen on {documents}{source}{hash}"])
-
-
 def chosen_on_these(facts: Mapping[str, Any], files: FileNames) -> list[str]:
     """Return a warning where the decision in force was chosen on these very files, else nothing."""
     measured = facts.get("measured", {})
@@ -564,33 +535,3 @@ def chosen_on_these(facts: Mapping[str, Any], files: FileNames) -> list[str]:
         f"{named(each(files))}: the decision in force was chosen on {part}these very documents, so "
         "the figures are too good for new ones"
     ]
-
-
-def _thresholds(chosen: Mapping[str, float], measured: Mapping[str, Any]) -> str:
-    if "target" in measured:
-        ((name, least),) = chosen.items()
-        words, only = f"{name!r} from a probability of {least:.4g} on,", measured["target"]
-        bound = Outcome(**only).bound
-        shares = [f"{only['verdict']}{bound and f': {bound} with 90 % certainty'}"]
-    else:
-        words = f"thresholds of {len(chosen):,} {'class' if len(chosen) == 1 else 'classes'}"
-        counts = measured.get("targets", {})
-        shares = [f"{count:,} {verdict}" for verdict, count in counts.items() if count]
-    more = ", ".join(filter(None, shares))
-    return f"{words} tuned for {measured['threshold_target']}" + (f" ({more})" if more else "")
-
-
-def _silence(least: float | None, measured: Mapping[str, Any]) -> str:
-    ((what, share),) = measured["asked"].items()
-    asked = f"for a {what} of {share:g}"
-    if least is None:
-        return f"no answer at all: no confidence is high enough {asked}"
-    wrong = ""
-    if measured["risk"] is not None:
-        wrong = f", {measured['risk']:.1%} of them wrong"
-    if measured["bound"] is not None:
-        wrong += f" (90 % sure: at most {measured['bound']:.1%})"
-    return (
-        f"no answer below a confidence of {least:.3f} {asked} "
-        f"({measured['coverage']:.0%} answered{wrong}, AURC {measured['aurc']:.3f})"
-    )

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from ldt.benchmarks import summarization
-from ldt.data.corpus import fingerprint
 from ldt.data.labels import MULTI, REGRESSION, Gold, LabelReader, is_blank
+from ldt.data.near_duplicates import fingerprint
 from ldt.data.sentences import trimmed
 from ldt.errors import DataError, listed, plural, shown
 from ldt.io.records import Example, field

@@ -26,7 +26,8 @@ from ldt.data.features import Features
 from ldt.data.options import DataSection
 from ldt.errors import ResourceError, UserError, first_line
 from ldt.io import files
-from ldt.io.record_store import Examples, values
+from ldt.io.record_store import RecordStore, values
+from ldt.io.records import Example
 from ldt.io.sources import each
 from ldt.metrics.baseline import Baseline, Baselines
 from ldt.model.loading import find_folder
@@ -39,6 +40,18 @@ LARGE = 8 << 20  # bytes of the files, from which on sets are kept, and several 
 WHOLE = "sets.pickle"
 _CODE = ("data", "io", "metrics", "tasks", "training")  # packages by which inputs come about
 _BESIDE_WEIGHTS = (".json", ".txt", ".model")  # files of a model's folder that tell its tokenizer
+
+
+class Examples(RecordStore[Example]):
+    """Documents in a file."""
+
+    noun = "documents"
+
+    def pack(self, item):
+        return item.fields, (item.id, item.where, item.folder)
+
+    def unpack(self, fields, more):
+        return Example(fields, *more)
 
 
 @dataclass

@@ -18,13 +18,13 @@ from ldt.data.features import Collator, Items
 from ldt.data.labels import MULTI, SINGLE
 from ldt.errors import UserError, listed
 from ldt.io.files import remove, remove_leftovers, write_whole
-from ldt.metrics.decisions import DEFAULT
+from ldt.metrics.decisions import DEFAULT, in_words
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.recipe.problems import explain
 from ldt.recipe.recipe import Recipe
 from ldt.recipe.run import CARD, CONFIG, REPLACED, RESULTS, Run
 from ldt.tasks.base import Task, metric_of, names_of
-from ldt.tasks.deciding import Deciding, in_words
+from ldt.tasks.deciding import Deciding
 from ldt.training import TrainingResult
 from ldt.training.arguments import settings
 from ldt.training.evaluation import ByExample, Measured, MetricsByStep, no_better_than

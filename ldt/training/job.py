@@ -21,8 +21,8 @@ from ldt.attention import BACKENDS
 from ldt.data.features import Features
 from ldt.errors import RecipeError, did_you_mean
 from ldt.metrics.baseline import Baselines
-from ldt.model.encoders.longformer import Encoder
 from ldt.model.graphs import use_graphs
+from ldt.model.layers import Encoder
 from ldt.recipe.recipe import Recipe
 from ldt.recipe.run import Run
 from ldt.tasks.writing import WritingTask

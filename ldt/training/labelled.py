@@ -19,7 +19,6 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from ldt.benchmarks.formats import read
-from ldt.data.corpus import fingerprint
 from ldt.data.features import (
     Feature,
     Features,
@@ -29,17 +28,17 @@ from ldt.data.features import (
     reordered,
 )
 from ldt.data.findings import KINDS
+from ldt.data.near_duplicates import fingerprint
 from ldt.data.options import DataSection
 from ldt.errors import DataError, RecipeError, ResourceError, UserError
 from ldt.io.progress import reported
-from ldt.io.record_store import Examples
 from ldt.io.records import Example
 from ldt.io.sources import Names, named
 from ldt.recipe.recipe import Recipe
 from ldt.system import end_with_parent
 from ldt.tasks.base import Task, path_of, training_set
 from ldt.tasks.deciding import Deciding, classes_of
-from ldt.training.dataset_cache import LabelledSets
+from ldt.training.dataset_cache import Examples, LabelledSets
 
 AT_ONCE = 64  # documents that a process gets at a time
 Encode = Callable[[Example], list[Feature]]
@@ -57,7 +56,7 @@ class Encoded(NamedTuple):
 
 
 class Mapped(Sequence):
-    """What a function makes of documents, made anew each time."""
+    """Results of a function on documents, computed anew each time."""
 
     def __init__(self, function: Callable[[Example], Any], examples: Sequence[Example]):
         self.function, self.examples = function, examples

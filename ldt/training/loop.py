@@ -22,9 +22,9 @@ from ldt.attention import matmul
 from ldt.errors import Interrupted, ResourceError, UserError
 from ldt.io import files
 from ldt.io.progress import duration
+from ldt.metrics.decisions import in_words
 from ldt.model.pooling import gates
 from ldt.recipe.run import CARD, LOG, RESULTS, FolderLost, Run, identity
-from ldt.tasks.deciding import in_words
 from ldt.training import TrainingOptions, TrainingResult, checkpoints, lora, processes
 from ldt.training.arguments import is_automatic, precision, settings
 from ldt.training.cost import Cost, estimate, fitting

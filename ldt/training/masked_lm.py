@@ -20,9 +20,10 @@ from transformers import (
     set_seed,
 )
 
-from ldt.data.corpus import CorpusSource, Reader, drawn, fingerprint, sources, split
+from ldt.data.corpus import CorpusSource, Reader, drawn, sources, split
 from ldt.data.features import Collator
 from ldt.data.lm_inputs import PACKINGS, Frame, LmItems, Stream
+from ldt.data.near_duplicates import fingerprint
 from ldt.data.options import CorpusSection
 from ldt.data.token_store import TokenStore, build
 from ldt.data.tokenization import vocabulary_size

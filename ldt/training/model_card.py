@@ -11,12 +11,13 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ldt.io.sources import is_hub_set
+from ldt.metrics.decisions import in_words
 from ldt.metrics.numbers import columns, is_defined, is_share, metric_text
 from ldt.model.config import HEADS
 from ldt.model.weights import UNNAMED
 from ldt.tasks.base import AnyTask, Task, settings_of
 from ldt.tasks.classification import REGRESSION
-from ldt.tasks.deciding import Calibrated, in_words
+from ldt.tasks.deciding import Calibrated
 from ldt.training.evaluation import no_better_than
 
 TEMPLATE = Path(__file__).with_name("model_card.md.jinja")

@@ -18,7 +18,7 @@ from transformers import TrainerCallback
 
 from ldt.data.features import NO_POSITION, TOKEN_TYPES
 from ldt.errors import ResourceError, out_of_memory
-from ldt.model.encoders.longformer import UNUSED_PASSES
+from ldt.model.layers import UNUSED_PASSES
 
 log = logging.getLogger("ldt")
 

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ldt.attention import Layout, blocked, parallel
 from ldt.attention.matmul import onednn
 from ldt.model import LdtConfig
-from ldt.model.encoders.longformer import LdtLayer
+from ldt.model.layers import LdtLayer
 
 
 @pytest.fixture(params=[1, 2, 3])

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ldt.data.corpus import CorpusSource, Reader, drawn, fingerprint, sources, split
+from ldt.data.corpus import CorpusSource, Reader, drawn, sources, split
+from ldt.data.near_duplicates import fingerprint
 from ldt.data.options import CorpusSection
 from ldt.errors import DataError, UserError
 

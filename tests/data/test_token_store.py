@@ -9,7 +9,8 @@ import pytest
 
 from ldt.cli.console import settle
 from ldt.data import token_store as module
-from ldt.data.corpus import fingerprint, sources
+from ldt.data.corpus import sources
+from ldt.data.near_duplicates import fingerprint
 from ldt.data.options import CorpusSection
 from ldt.data.token_store import build, token_type
 from ldt.data.tokenization import tokenize

@@ -39,7 +39,7 @@ def test_a_request_passes_few_files(walked):
         "serve/limits.py",
         "serve/requests.py",
         "serve/scheduler.py",
-        "model/encoders/longformer.py",
+        "model/layers.py",
     ):
         assert step in request
 
@@ -73,7 +73,7 @@ def test_a_line_passes_few_files_and_no_recipe_or_training(walked):
         "data/tokenization.py",
         "data/features.py",
         "model/heads/classification.py",
-        "model/encoders/longformer.py",
+        "model/layers.py",
         "attention/__init__.py",
         "attention/blocked.py",
         "metrics/decisions.py",

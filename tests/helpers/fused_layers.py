@@ -11,7 +11,7 @@ from longformers import ldt_config, shaken
 
 from ldt.attention import Layout
 from ldt.model import fused, gates
-from ldt.model.encoders.longformer import LdtLayer
+from ldt.model.layers import LdtLayer
 
 WIDTH = 16
 
@@ -60,7 +60,7 @@ def inputs(layout, dtype=torch.float32):
 
 @contextmanager
 def by_modules():
-    with patch("ldt.model.encoders.longformer.products_dtype", lambda *_: None):
+    with patch("ldt.model.layers.products_dtype", lambda *_: None):
         yield
 
 

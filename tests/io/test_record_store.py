@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader
 
 from ldt.data.features import Features, Items, Reshuffled
 from ldt.errors import DataError, ResourceError
-from ldt.io.record_store import LONG, Examples
+from ldt.io.record_store import LONG
 from ldt.io.records import Example, read
+from ldt.training.dataset_cache import Examples
 
 DEEP = '{"text": "x", "more": ' + "[" * 800 + "]" * 800 + "}\n"
 
@@ -184,7 +185,7 @@ def test_damaged_data_end_the_writing_with_their_place(tmp_path, request):
 WRITER = """
 import itertools, signal
 from ldt.io.records import Example
-from ldt.io.record_store import Examples
+from ldt.training.dataset_cache import Examples
 
 # Also where the tests run in the background of a shell, which ignores it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -35,7 +35,7 @@ from fused_layers import (
 )
 
 from ldt.model import fused, gates
-from ldt.model.encoders.longformer import UNUSED_PASSES
+from ldt.model.layers import UNUSED_PASSES
 from ldt.model.recompute import recomputing
 
 DROPOUT = nn.Dropout.forward

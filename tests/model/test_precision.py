@@ -10,7 +10,7 @@ import torch
 from longformers import batch, ldt_config, ldt_model
 
 from ldt.model import precision
-from ldt.model.encoders.longformer import Linear
+from ldt.model.layers import Linear
 from ldt.model.precision import Int8Linear, lower, lowered
 
 
@@ -39,7 +39,7 @@ def test_an_int8_layer_rounds_its_factors_and_nothing_else(shape):
 
 WORST = """
 import torch
-from ldt.model.encoders.longformer import Linear
+from ldt.model.layers import Linear
 from ldt.model.precision import Int8Linear
 linear = Linear(768, 40)
 linear.weight.data[:], linear.bias.data[:] = 1, 0

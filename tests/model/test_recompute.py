@@ -78,7 +78,7 @@ def test_what_autocast_casts_is_cast_once_and_not_kept(globals_, monkeypatch):
         return kept, torch.cat([x.flatten() for x in gradients(model).values()])
 
     exact, (kept, ours) = run(low=False)[1], run()
-    monkeypatch.setattr("ldt.model.encoders.longformer.cast_once", lambda x, *_: lambda: x)
+    monkeypatch.setattr("ldt.model.layers.cast_once", lambda x, *_: lambda: x)
     each, theirs = run()
     if globals_ == "none":
         assert torch.equal(ours, theirs)

@@ -90,7 +90,7 @@ def kept(model, inputs, low=False, backward=backward):
 
     def others(context):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("ldt.model.encoders.longformer.recomputing", lambda model: context)
+            patch.setattr("ldt.model.layers.recomputing", lambda model: context)
             return run(model, inputs, low, backward)
 
     found = others(nullcontext())

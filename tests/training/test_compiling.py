@@ -10,7 +10,7 @@ from torch._dynamo.utils import counters
 from training_runs import rows, train, weights
 
 from ldt.errors import RecipeError
-from ldt.model.encoders.longformer import Encoder
+from ldt.model.layers import Encoder
 from ldt.recipe import recipe as recipes
 from ldt.training import arguments
 

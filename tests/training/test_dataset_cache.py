@@ -8,9 +8,9 @@ import pytest
 
 from ldt.data.features import Features
 from ldt.errors import DataError
-from ldt.io.record_store import Examples
 from ldt.training import dataset_cache, labelled
 from ldt.training.arguments import settings
+from ldt.training.dataset_cache import Examples
 from ldt.training.finetune import Finetuning
 
 

@@ -7,10 +7,10 @@ from features_of import feature
 from transformers import AutoTokenizer, PretrainedConfig
 
 from ldt.errors import DataError
-from ldt.io.record_store import Examples
 from ldt.io.records import Example, read
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Classification, EvidenceClassification, Squad, TokenClassification
+from ldt.training.dataset_cache import Examples
 from ldt.training.labelled import DocumentEncoder, encode_all, split, unique
 from ldt.training.summary import encoded_input, labelled_data, length_report
 

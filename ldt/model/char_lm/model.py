@@ -18,8 +18,8 @@ from ldt.errors import ModelError
 from ldt.model import adapters
 from ldt.model.base import LdtPreTrainedModel, check_ids, given_words, pack
 from ldt.model.config import LdtCausalConfig, layer_dilations, layer_windows, reaches
-from ldt.model.encoders.longformer import attention_options
 from ldt.model.heads.losses import cross_entropy
+from ldt.model.layers import attention_options
 from ldt.model.loading import find_folder, read_config
 
 

@@ -16,7 +16,7 @@ from typing import Any
 # By name, so that what reads a config.json need not import every encoder.
 _MODERNBERT = "ldt.model.encoders.modernbert:LdtModernBertModel"
 ENCODERS = {
-    "ldt": "ldt.model.encoders.longformer:LdtModel",
+    "ldt": "ldt.model.layers:LdtModel",
     "modernbert": _MODERNBERT,  # as transformers reads it
     "ldt_modernbert": _MODERNBERT,  # with what only ldt computes
 }

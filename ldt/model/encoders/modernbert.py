@@ -25,7 +25,7 @@ from ldt.attention.matmul import Linear, divisible, hooked
 from ldt.attention.ops import shared
 from ldt.model.base import PackedEncoder, check_ids, check_length
 from ldt.model.config import LdtModernBertConfig
-from ldt.model.encoders.longformer import attention_options, in_chunks
+from ldt.model.layers import attention_options, in_chunks
 from ldt.model.recompute import cast_once, layer_norm, recomputed, recomputing
 
 

@@ -10,7 +10,7 @@ from ldt.attention.matmul import Linear
 from ldt.attention.ops import shared
 from ldt.model.base import LdtPreTrainedModel, PackedEncoder, check_ids, check_length, first_real
 from ldt.model.config import LdtSeq2SeqConfig
-from ldt.model.encoders.longformer import SelfAttention, activated, in_chunks
+from ldt.model.layers import SelfAttention, activated, in_chunks
 from ldt.model.recompute import cast_once, layer_norm, recomputing
 
 

@@ -312,7 +312,7 @@ def test_half_precision_weights_run_forward_and_backward(dtype):
 
 
 def test_inference_on_a_cpu_feeds_parts_and_training_the_whole(monkeypatch):
-    monkeypatch.setattr("ldt.model.encoders.longformer.CHUNK", 5)
+    monkeypatch.setattr("ldt.model.layers.CHUNK", 5)
     model = ldt_model("Model")
     fed = []
     model.encoder.layer[0].output.register_forward_hook(lambda _, args, out: fed.append(len(out)))
