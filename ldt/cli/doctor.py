@@ -8,12 +8,14 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
+from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -50,6 +52,8 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 DRIVER = Path("/proc/driver/nvidia/version")
 TOKENS, SIDE = 2048, 1024  # of the measured document, and of the measured matrices
 MEASURED = 0.7  # seconds for each speed figure
+PATIENCE = 2.0  # seconds for the assembler to answer
+WRONG_ASSEMBLER = "12.8.93"  # of float32 by wgmma, see `ldt.attention.triton.devices`
 LITTLE_MEMORY, LITTLE_DISK = 4 << 30, 5 << 30  # bytes
 
 
@@ -167,7 +171,7 @@ def memory() -> dict[str, Any]:
 
 
 def gpu() -> dict[str, Any]:
-    """GPUs that torch sees, and the driver."""
+    """GPUs that torch sees, the driver, and the assembler of the kernels."""
     import torch
 
     facts: dict[str, Any] = {"torch built for": f"CUDA {torch.version.cuda}"}
@@ -176,12 +180,29 @@ def gpu() -> dict[str, Any]:
     with suppress(OSError):
         version = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", DRIVER.read_text())
         facts["driver"] = version and version[1]
+    if assembled := assembler():
+        facts["assembler"] = assembled
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     for number in range(count):
         properties = torch.cuda.get_device_properties(number)
         capability = f"sm_{properties.major}{properties.minor}"
         facts[f"gpu {number}"] = f"{properties.name}, {Size(properties.total_memory)}, {capability}"
     return facts | ({} if count else {"gpu": None})
+
+
+def assembler() -> str | None:
+    """``ptxas 12.9.86 of triton 3.9.0``; None where triton or its assembler is not there."""
+    package = find_spec("triton")
+    if package is None or not package.origin:
+        return None
+    of_triton = Path(package.origin).parent / "backends/nvidia/bin/ptxas"
+    command = [os.environ.get("TRITON_PTXAS_PATH") or of_triton, "--version"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    version = re.search(r"\bV(\d+(?:\.\d+)+)", done.stdout)
+    return f"ptxas {version[1]} of triton {metadata.version('triton')}" if version else None
 
 
 def attention() -> dict[str, Any]:
@@ -341,6 +362,13 @@ def _of_gpu(facts: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
         f"a driver {facts.get('driver')} of NVIDIA, but torch, built for "
         f"{facts['torch built for']}, sees no GPU",
         "a build of torch for the driver's CUDA (pytorch.org), or CUDA_VISIBLE_DEVICES unset",
+    )
+    made = facts.get("assembler", "")
+    yield (
+        f" {WRONG_ASSEMBLER} " in made and any(str(x).endswith("sm_90") for x in facts.values()),
+        f"{made} makes wrong code of float32 products by warpgroup units (wgmma) on sm_90; the "
+        "kernels of ldt make none",
+        "triton 3.8 for kernels of your own, or a ptxas from 12.9.86 on as TRITON_PTXAS_PATH",
     )
 
 

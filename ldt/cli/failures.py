@@ -120,6 +120,21 @@ def _refused(error: BaseException) -> errors.UserError | None:
     return None
 
 
+# Command of another tool, or one whose work another does -> how that is called.
+_COMMANDS = {
+    **dict.fromkeys(("train", "fit", "tune", "fine-tune"), "ldt finetune"),
+    **dict.fromkeys(("eval", "test", "score", "validate"), "ldt evaluate"),
+    **dict.fromkeys(("infer", "inference", "classify", "generate"), "ldt predict"),
+    **dict.fromkeys(("new", "create"), "ldt init"),
+    **dict.fromkeys(("env", "info"), "ldt doctor"),
+    "compare": "ldt report A B",
+    "runs": "ldt report",
+    "thresholds": "ldt evaluate RUN --choose-thresholds",
+    "perplexity": "ldt evaluate MODEL --gold TEXT",
+    "merge": "ldt predict --merge OUTPUT",
+}
+
+
 def _usage(error):
     """``no such option: --max-leng ...; see 'ldt convert --help'``."""
     from ldt.recipe.recipe import COMMANDS
@@ -130,9 +145,20 @@ def _usage(error):
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "ldt"
     name = re.sub(r"No such \w+:? '?([^' ]+).*", r"\1", text)
-    if text.startswith("No such option") and command.split()[-1] in (*COMMANDS.values(), "check"):
+    if text.startswith("No such command") and (now := _COMMANDS.get(name)):
+        return f"no such command '{name}', write {now}; see '{' '.join(now.split()[:2])} --help'"
+    keys, option = getattr(context and context.command.callback, "keys", ()), _option(name)
+    if text.startswith("No such option") and (key := next(filter(keys.__contains__, option), "")):
+        text = f"{text.partition(' (')[0]}, write {key}=VALUE"
+    elif text.startswith("No such option") and command.split()[-1] in (*COMMANDS.values(), "check"):
         text += unknown_option(name)
     return f"{text[:1].lower()}{text[1:]}; see '{command} --help'"
+
+
+def _option(name):
+    """Keys that may do the job of an option."""
+    key = name.partition("=")[0].lstrip("-").replace("-", "_")
+    return key, f"data.{key}"
 
 
 def _bug(error):

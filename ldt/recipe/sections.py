@@ -163,6 +163,53 @@ _REASONS = {
 }
 REFUSED = {key: reason for reason, keys in _REASONS.items() for key in keys.split()}
 
+# Key of another tool -> key of a recipe.
+KEYS = {
+    other: key
+    for key, others in {
+        "model.path": "model_name_or_path base_model model_name model_id pretrained_model",
+        "model.attention": "attn_implementation flash_attention",
+        "model.window": "attention_window",
+        "data.train": "train_file dataset datasets dataset_name train_data train_dataset",
+        "data.eval": "validation_file eval_file dev_file val_file test_datasets eval_dataset",
+        "data.eval_fraction": "val_set_size validation_split validation_split_percentage test_size",
+        "data.text": "text_column text_column_name dataset_text_field",
+        "data.label": "label_column label_column_name target_column",
+        "data.max_length": "max_length max_seq_length max_seq_len sequence_len max_source_length "
+        "model_max_length cutoff_len block_size",
+        "data.stride": "doc_stride chunk_overlap",
+        "data.overflow": "truncation",
+        "task.max_target_tokens": "max_target_length",
+        "task.mask_fraction": "mlm_probability",
+        "task.class_weights": "class_weight",
+        "training.output_dir": "output output_path save_dir run_dir",
+        "training.per_device_train_batch_size": "micro_batch_size "
+        "batch_size train_batch_size per_gpu_train_batch_size",
+        "training.per_device_eval_batch_size": "eval_batch_size "
+        "val_batch_size per_gpu_eval_batch_size",
+        "training.gradient_accumulation_steps": "accumulate_grad_batches "
+        "gradient_accumulation grad_accum",
+        "training.num_train_epochs": "epochs num_epochs max_epochs n_epochs",
+        "training.learning_rate": "lr",
+        "training.lr_scheduler_type": "lr_scheduler scheduler",
+        "training.warmup_steps": "warmup warmup_ratio num_warmup_steps",
+        "training.optim": "optimizer",
+        "training.max_grad_norm": "gradient_clip_val clip_grad_norm",
+        "training.eval_strategy": "evaluation_strategy eval_every",
+        "training.early_stopping_patience": "patience early_stopping",
+        "training.bf16": "mixed_precision precision torch_dtype dtype",
+        "training.train_sampling_strategy": "group_by_length",
+        "training.use_cpu": "no_cuda",
+        "training.seed": "random_seed random_state",
+        "training.lora": "adapter peft use_lora use_peft",
+        "training.lora.r": "lora_r lora_rank",
+        "training.lora.alpha": "lora_alpha",
+        "training.lora.dropout": "lora_dropout",
+        "training.lora.targets": "lora_target_modules target_modules",
+    }.items()
+    for other in others.split()
+}
+
 _Batch = Annotated[int, Field(ge=1, le=1 << 20)]
 _Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # what numpy takes
 _Steps = Annotated[float, Field(ge=0, le=MOST)]  # below 1: a share of all steps
@@ -288,6 +335,9 @@ def training_meanings() -> dict[str, str]:
 def meant(name: str, names: Iterable[str]) -> str:
     """The end of a message about an unknown key: what does its job, or the nearest of the names
     that there are; "" for nothing."""
+    if key := KEYS.get(name):
+        own = key.partition(".")[2]
+        return f", did you mean {(own if own in names else key)!r}?"
     return f"; {REFUSED[name]}" if name in REFUSED else did_you_mean(name, names)
 
 
@@ -298,6 +348,6 @@ def unknown_option(option: str) -> str:
     keys = {key: f"training.{key}" for key in training_section().model_fields}
     for section, kinds in (("data", OPTIONS), ("model", MODELS)):
         keys |= {key: f"{section}.{key}" for cls in kinds.values() for key in cls.model_fields}
-    if key := name if "." in name else keys.get(name):
+    if key := name if "." in name else (KEYS | keys).get(name):
         return f", write {key}=VALUE"
     return f"; {REFUSED[name]}" if name in REFUSED else did_you_mean(name, keys, keys.__getitem__)

@@ -15,11 +15,11 @@ def tiny(script):
 
 def test_encoders_have_equal_width_and_depth(script, tiny):
     encoders = script("encoders")
-    for name in ("ldt", "loop", "longformer", "roberta", "modernbert"):
+    for name in ("ldt", "blocked", "longformer", "roberta", "modernbert"):
         config = encoders.build(name, 20, tiny).config
         assert (config.hidden_size, config.num_hidden_layers) == (16, 3)
         assert getattr(config, "attention_window", 16) in (16, [16, 16, 16])
-    assert encoders.build("loop", 20, tiny).config.attention_backend == "loop"
+    assert encoders.build("blocked", 20, tiny).config.attention_backend == "blocked"
 
 
 def test_the_two_modernberts_have_equal_weights_and_the_second_windows(script, tiny):

@@ -118,6 +118,8 @@ def test_the_shell_completes_commands():
     ("arguments", "line"),
     [
         (["conver"], "no such command 'conver'. Did you mean 'convert'?; see 'ldt --help'"),
+        (["train"], "no such command 'train', write ldt finetune; see 'ldt finetune --help'"),
+        (["compare", "a", "b"], "no such command 'compare', write ldt report A B; see 'ldt rep"),
         (["convert"], "missing argument 'SOURCE'; see 'ldt convert --help'"),
         (["predict"], "missing argument 'FILE' (or option '--input'); see 'ldt predict --help'"),
         (["predict", "a", "--input", "b"], "FILE 'a' and --input 'b' both name the documents"),
@@ -127,6 +129,7 @@ def test_the_shell_completes_commands():
         (["predict", "--input", "a", "--on-error", "x"], "'x' is not one of 'stop', 'skip'"),
         (["evaluate", "--gold", "a"], "missing option '--pred', or MODEL; see 'ldt evaluate "),
         (["finetune", "a", "--seed", "1"], "no such option: --seed, write training.seed=VALUE"),
+        (["finetune", "a", "--max-seq-length", "1"], "write data.max_length=VALUE; see"),
         (["finetune", "a", "--data.text=x"], "write data.text=VALUE; see"),
         (["finetune", "a", "--do_train"], "--do_train; a training evaluates on data.eval; "),
         (["finetune", "a", "--foo"], "no such option: --foo; see 'ldt finetune --help'"),
@@ -249,7 +252,8 @@ def test_an_interruption_is_quiet(run, error, code):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--text", "body"], "no such option: --text; see 'ldt predict --help'"),
+        (["--text", "body"], "no such option: --text, write data.text=VALUE; see 'ldt predict -"),
+        (["--raw-scores"], "no such option: --raw-scores, write raw_scores=VALUE; "),
         (["passage=2"], "passage: no such option, did you mean 'passages'?"),
         (["text=body"], "text: no such option, did you mean 'data.text'?"),
         (["data.txt=body"], "data.txt: no such option, did you mean 'data.text'?"),

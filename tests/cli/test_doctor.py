@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,10 @@ MEMORY = {
     "free disk here": Size(100 << 30),
 }
 GPU = {"torch built for": "CPU", "gpu": None}
+HOPPER = GPU | {
+    "gpu 0": "NVIDIA H200, 139.8 GiB, sm_90",
+    "assembler": "ptxas 12.8.93 of triton 3.7.1",
+}
 ATTENTION = {"cpu, float32": "blocked: the fast one on cpu"}
 
 
@@ -62,6 +67,7 @@ def test_of_a_good_machine_nothing_is_said():
         ("memory", MEMORY, {"huge pages": "never"}, "huge pages are off"),
         ("memory", MEMORY, {"free disk here": Size(1 << 30)}, "1.0 GiB of free disk here"),
         ("gpu", GPU, {"driver": "550.54"}, "built for CPU, sees no GPU"),
+        ("gpu", HOPPER, {}, "ptxas 12.8.93 of triton 3.7.1 makes wrong code of float32 products"),
         ("attention", {"cuda": "blocked: the package triton is not installed"}, {}, "pip install"),
         ("gpu", {"failed": "ImportError: no libcudart"}, {}, "gpu could not be looked at (Import"),
     ],
@@ -77,6 +83,40 @@ def quick(monkeypatch):
     monkeypatch.setattr(doctor, "MEASURED", 0.01)
     monkeypatch.setattr(doctor, "SIDE", 64)
     monkeypatch.setattr(doctor, "TOKENS", 64)
+
+
+PRINTS = "#!/bin/sh\necho 'Cuda compilation tools, release 12.8, V12.8.93'\n"
+
+
+@pytest.mark.parametrize(
+    ("tool", "assembler"),
+    [
+        (PRINTS, "ptxas 12.8.93 of triton 3.7.1"),
+        ("#!/bin/sh\nexit 1\n", None),
+        ("no program", None),
+        (None, None),
+    ],
+)
+def test_the_assembler_of_triton_is_named_without_importing_it(
+    tool, assembler, monkeypatch, tmp_path
+):
+    monkeypatch.delenv("TRITON_PTXAS_PATH", raising=False)
+    (tmp_path / "triton/backends/nvidia/bin").mkdir(parents=True)
+    (tmp_path / "triton/__init__.py").write_text("raise ImportError('not to be imported')")
+    (tmp_path / "triton-3.7.1.dist-info").mkdir()
+    (tmp_path / "triton-3.7.1.dist-info/METADATA").write_text("Name: triton\nVersion: 3.7.1\n")
+    place = tmp_path / "triton/backends/nvidia/bin/ptxas"
+    if tool is not None:
+        place.write_text(tool)
+        place.chmod(0o755)
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert doctor.gpu().get("assembler") == assembler
+    other = tmp_path / "another"
+    other.write_text(PRINTS.replace("8.93", "9.86"))
+    other.chmod(0o755)
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(other))
+    assert doctor.gpu()["assembler"] == "ptxas 12.9.86 of triton 3.7.1"
 
 
 def test_a_quota_is_reported(quick, monkeypatch, tmp_path):

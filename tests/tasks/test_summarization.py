@@ -206,7 +206,7 @@ def test_a_summary_longer_than_the_decoder_is_refused(encode, generation, messag
     ("override", "message"),
     [
         ("task.generation.num_beam=2", ".num_beam=2: unknown key, did you mean 'num_beams'?"),
-        ("task.generation.do_sample=true", "unknown key, expected num_beams, length_penalty, "),
+        ("task.generation.do_sample=true", "unknown key, expected one of num_beams, length_"),
         ("task.generation.num_beams=1", "length_penalty compares beams, num_beams is 1"),
         ("task.generation.min_length=9", "a text of 9 tokens at least and 8 at most"),
         ("data.overflow=windows", "one input a document: expected truncate or error, got windows"),

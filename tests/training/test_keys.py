@@ -189,5 +189,5 @@ def test_a_refused_key_is_named_before_anything_is_read(recipe):
 
 @pytest.mark.parametrize("name", ["squad", "pretrain_small", "modernbert_small", "charlm_tiny"])
 def test_every_kind_of_training_refuses_them(name):
-    with pytest.raises(RecipeError, match=r"^training\.do_train=false: ldt finetune and ldt pret"):
+    with pytest.raises(RecipeError, match=r"^training\.do_train=false: .*; ldt evaluate sc"):
         load(name, ["training.do_train=false"], command=ITS_OWN)
