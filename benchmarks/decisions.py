@@ -198,7 +198,7 @@ def risks(logits, right):
     risks = []
     for scores, there in zip(logits.T[..., None], right.T[..., None], strict=True):
         found = decide(scores, there, Rules(True))
-        share, risk = risk_coverage(found.confidence, (found.given == there).all(1))
+        share, risk = risk_coverage(found.confidence, (found.labels == there).all(1))
         risks.append(risk)
     mean = np.mean(risks, 0)
     places = np.linspace(0, len(mean) - 1, 20).round().astype(int)

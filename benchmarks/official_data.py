@@ -5,11 +5,13 @@ import json
 import math
 import re
 from collections import Counter
+from types import SimpleNamespace
 from typing import NamedTuple
 
 from ldt.benchmarks import contractnli, qasper
 from ldt.io.files import write_whole
-from ldt.io.strict_json import read
+
+UTF_8 = SimpleNamespace(encoding=None)  # section data of a recipe, as readers look at it
 
 
 class Words:
@@ -68,7 +70,7 @@ class Asked(NamedTuple):
 
 def claims(file):
     """ContractNLI's examples, one a contract and hypothesis."""
-    return list(contractnli.read(read(str(file)), None))
+    return list(contractnli.read(str(file), UTF_8))
 
 
 def hypotheses(file):
@@ -83,7 +85,7 @@ def hypotheses(file):
 def questions(file):
     """QASPER's questions with a paragraph as evidence, of any annotator."""
     found = []
-    for each in qasper.read(read(str(file)), None):
+    for each in qasper.read(str(file), UTF_8):
         right = sorted({n for answer in each.fields["answers"] for n in answer["paragraphs"]})
         if right:
             found.append(Asked(each.id, each.fields["question"], each.fields["paragraphs"], right))
