@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ldt.benchmarks import base, passage_qa
-from ldt.benchmarks.base import Benchmark, Number, Shape, Truth, Whole
+from ldt.benchmarks.base import Number, Shape, Truth, Whole
 from ldt.benchmarks.passage_qa import NEEDED, NOTE, Curve, PassageAnswer, YesNo, score_parts
 from ldt.data.sentences import Units
 from ldt.errors import DataError
@@ -286,23 +286,14 @@ def published(answers: Iterable[dict]) -> dict[str, list[dict[str, Any]]]:
 
 
 @dataclass
-class NaturalQuestionsScorer(Benchmark):
+class NaturalQuestionsScorer(passage_qa.PageBenchmark):
     """Natural Questions: long and short answers; the ids of both files are the same."""
 
     title = "nq"
-    units = "pages"
     shown = ("long-best-threshold-f1", "short-best-threshold-f1")
-    no_place = "the annotations of a question stand in several places"
-    needs = ("passage_score", "span_score", "yes_no", "offsets")
     advice = "answers of passage_qa have it for documents that ldt predict data.format=nq reads"
-
-    shards = True
-    right = ("annotations",)
+    line = _LINE
     published = staticmethod(published)
-
-    def read(self, source, data):
-        """The lines, each of which `item` makes small."""
-        return passage_qa.lines(source, _LINE, data.encoding)
 
     def item(self, example):
         fields, where = example.fields, example.where

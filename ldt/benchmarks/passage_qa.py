@@ -11,12 +11,12 @@ Sources: the evaluation scripts of Natural Questions (Kwiatkowski et al. 2019, T
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BeforeValidator
 
-from ldt.benchmarks.base import Shape
+from ldt.benchmarks.base import Benchmark, Shape
 from ldt.data.sentences import Units
 from ldt.errors import DataError
 from ldt.io import records
@@ -326,6 +326,21 @@ def _spoken(value: Any) -> Any:
 
 
 YesNo = Annotated[Literal["yes", "no"] | None, BeforeValidator(_spoken)]  # in any case
+
+
+class PageBenchmark(Benchmark):
+    """A set of questions on pages, each of which has a long and a short answer."""
+
+    units = "pages"
+    no_place = "the annotations of a question stand in several places"
+    needs = ("passage_score", "span_score", "yes_no", "offsets")
+    shards = True
+    right = ("annotations",)
+    line: ClassVar[Shape]  # of its files
+
+    def read(self, source, data):
+        """The lines, each of which `item` makes small."""
+        return lines(source, self.line, data.encoding)
 
 
 def lines(source: str, shape: Shape, encoding: str | None = None) -> Iterator[Example]:

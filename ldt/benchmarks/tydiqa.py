@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from ldt.benchmarks import base, passage_qa
-from ldt.benchmarks.base import Answers, Benchmark, Number, Shape, Whole
+from ldt.benchmarks.base import Answers, Number, Shape, Whole
 from ldt.benchmarks.passage_qa import (
     LEFT_OUT,
     NOTE,
@@ -157,26 +157,17 @@ def published(answers: Iterable[dict]) -> Iterator[dict[str, Any]]:
 
 
 @dataclass
-class TydiQAScorer(Benchmark):
+class TydiQAScorer(passage_qa.PageBenchmark):
     """TyDi QA: passages and minimal answers, each language by itself.
 
     Languages without any prediction have no part in the means, nor has English.
     """
 
     title = "tydiqa"
-    units = "pages"
     shown = ("avg_passage_f1", "avg_minimal_f1")
-    no_place = "the annotations of a question stand in several places"
-    needs = ("passage_score", "span_score", "yes_no", "offsets")
     advice = "answers of passage_qa have it for documents that ldt predict data.format=tydiqa reads"
-
-    shards = True
-    right = ("annotations",)
+    line = _LINE
     published = staticmethod(published)
-
-    def read(self, source, data):
-        """The lines, each of which `item` makes small."""
-        return passage_qa.lines(source, _LINE, data.encoding)
 
     def item(self, example):
         fields = example.fields
