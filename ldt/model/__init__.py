@@ -31,6 +31,7 @@ from ldt.model.heads.classification import (
     LdtForSequenceClassification,
     LdtForTokenClassification,
 )
+from ldt.model.heads.embedding import LdtForEmbedding
 from ldt.model.heads.questions import (
     LdtForEvidenceAnswering,
     LdtForEvidenceClassification,
@@ -52,6 +53,7 @@ __all__ = [
     "LdtForCandidateRanking",
     "LdtForCausalLM",
     "LdtForConditionalGeneration",
+    "LdtForEmbedding",
     "LdtForEvidenceAnswering",
     "LdtForEvidenceClassification",
     "LdtForEvidenceGeneration",

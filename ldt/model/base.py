@@ -261,6 +261,7 @@ class LdtHeadOutput(ModelOutput):
         start_logits, end_logits: [b, n], of the tokens.
         logits: the shape is in the head's docstring; of questions [b, num_labels], of the classes.
         passage_logits, sentence_logits: [b, k], at the markers.
+        vectors: [b, c, dim] of embeddings, zeros where a row has fewer than c.
     """
 
     loss: torch.Tensor | None = None
@@ -269,6 +270,7 @@ class LdtHeadOutput(ModelOutput):
     logits: torch.Tensor | None = None
     passage_logits: torch.Tensor | None = None
     sentence_logits: torch.Tensor | None = None
+    vectors: torch.Tensor | None = None
     hidden_states: tuple[torch.Tensor, ...] | None = None
     attentions: tuple[torch.Tensor, ...] | None = None
     global_attentions: tuple[torch.Tensor, ...] | None = None
@@ -492,6 +494,13 @@ class Packing:
         if self.index is not None or self.layout.key_padding_mask is None:
             return begin
         return begin + self.layout.key_padding_mask.unflatten(0, self.shape).int().argmax(1)
+
+    def last_index(self):
+        """[b] int64, the packed index of the last real token of each row."""
+        end = self.layout.cu_seqlens[1:] - 1
+        if self.index is not None or self.layout.key_padding_mask is None:
+            return end
+        return end - self.layout.key_padding_mask.unflatten(0, self.shape).flip(1).int().argmax(1)
 
     def reduce(self, x, reduction):
         """[total, d] -> [b, d], ``mean`` or ``max`` of the real tokens of each row; else zeros."""

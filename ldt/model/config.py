@@ -212,6 +212,7 @@ class AnswerKeys:
             one is not named.
         passage_loss: whether ``each`` passage is right or not by itself, or ``one`` is right, or
             none; see `ldt.model.heads.questions`.
+        embedding: how texts become vectors; see `ldt.model.heads.embedding.DEFAULTS`.
         global_attention: segments of the inputs that had global attention while the model was
             trained, `task.global_attention` of a recipe; None where no recipe trained it.
     """
@@ -225,6 +226,7 @@ class AnswerKeys:
     window_merge: Literal["mean", "sum"] = "mean"
     evidence_weights: dict[str, float] = field(default_factory=dict)
     passage_loss: Literal["each", "one"] = "each"
+    embedding: dict[str, Any] = field(default_factory=dict)
     global_attention: list[str] | None = None
 
 

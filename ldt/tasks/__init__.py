@@ -16,6 +16,7 @@ TASKS = _Tasks(
     {
         "charlm": "language_models:CharacterLM",
         "classification": "classification:Classification",
+        "embedding": "embedding:Embedding",
         "evidence_classification": "evidence_classification:EvidenceClassification",
         "hotpotqa": "hotpotqa:HotpotQA",
         "mlm": "language_models:MaskedLM",

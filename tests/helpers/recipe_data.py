@@ -19,6 +19,12 @@ def classification(number):
     }
 
 
+def embedding(number):
+    """A query with a document that is right for it, and one or two that are not."""
+    right = f"{TEXT} It is party {number}."
+    return {"query": f"who is {number}?", "pos": [right], "neg": [TEXT, "No."][: 1 + number % 2]}
+
+
 def evidence_classification(number):
     """A hypothesis on a text of three spans, with one as evidence unless it is not mentioned."""
     words = f"it is party {number % 3}. {TEXT}"
@@ -108,6 +114,7 @@ def wikihop(number):
 LINES = {
     "charlm": charlm,
     "classification": classification,
+    "embedding": embedding,
     "evidence_classification": evidence_classification,
     "hotpotqa": hotpotqa,
     "mlm": mlm,

@@ -113,6 +113,20 @@ BASELINES = {  # task: right answers of training, of evaluation; config; some of
         {},
         {"exact_match": ("always 'z'", 50)},
     ),
+    "embedding": (
+        [],
+        [{"documents": [1, 2], "right": 1}, {"documents": [3, 1], "right": 2}],
+        {},
+        # of three documents: (1 + 1/log2(3) + 1/2) / 3 for one right one, 1 for the first query
+        # and twice as much divided by 1 + 1/log2(3) for the second
+        {"ndcg@10": ("documents in a random order", 50 * (1 + 2 / 1.63093) * 2.13093 / 3)},
+    ),
+    "embedding, graded": (
+        [],
+        [{"documents": [1], "right": 1, "score": 2.0}],
+        {},
+        {"spearman": ("always the same similarity", 0)},
+    ),
     "evidence_classification": (
         [claim("a", [0]), claim("a", []), claim("b", [])],
         [claim("a", [1]), claim("b", [])],

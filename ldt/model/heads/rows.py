@@ -13,22 +13,41 @@ def length_of(inputs):
     return given_words(inputs.get("input_ids"), inputs.get("inputs_embeds")).shape[1]
 
 
-def micro_batched(run, **inputs):
+def micro_batched(run, groups=None, **inputs):
     """The results of ``run`` on each row alone, run again in the backward pass.
 
     Memory is that of the longest row, however many there are; training takes 4/3 of the time.
 
     Args:
         run: returns a tuple of tensors [rows, …], of which no row depends on another.
-        inputs: its arguments. Of tensors [rows, …] it gets one row at a time.
+        groups: numbers of the rows to run together, in lists that have each row once; None runs
+            each alone.
+        inputs: its arguments. Of tensors [rows, …] it gets one group at a time.
     """
     if torch.is_grad_enabled():
         run = partial(checkpoint, run, use_reentrant=False)
     tensors = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor)}
-    parts = []
-    for row in range(len(next(iter(tensors.values())))):
-        parts.append(run(**inputs | {name: x[row : row + 1] for name, x in tensors.items()}))
-    return tuple(torch.cat(part) for part in zip(*parts, strict=True))
+    if groups is None:
+        groups = [[row] for row in range(len(next(iter(tensors.values()))))]
+    parts = [run(**inputs | {name: x[rows] for name, x in tensors.items()}) for rows in groups]
+    order = torch.tensor(sum(groups, [])).argsort()
+    return tuple(torch.cat(part)[order] for part in zip(*parts, strict=True))
+
+
+def by_tokens(lengths, most):
+    """Numbers of the rows in groups of at most so many tokens, or of one row; the longest first.
+
+    Args:
+        lengths: tokens of each row.
+        most: tokens of a group; None: one group of all.
+    """
+    groups, size = [[]], 0
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        if groups[-1] and most is not None and size + lengths[row] > most:
+            groups, size = [*groups, []], 0
+        groups[-1].append(row)
+        size += lengths[row]
+    return groups
 
 
 def same_document(example_ids):

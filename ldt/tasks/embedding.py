@@ -1,0 +1,354 @@
+"""Vectors of texts, by which a query finds its documents, or by which texts are alike.
+
+Input: [cls] text [sep], each text in one of its own; a longer one is read in chunks, each with a
+vector. The similarity of two texts is the largest of their vectors' cosines.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from pydantic import model_validator
+
+from ldt.data.features import Feature, Segment, ends
+from ldt.data.near_duplicates import fingerprint
+from ldt.data.options import Count, DataSection, Rate, Section
+from ldt.data.tokenization import tokenize
+from ldt.errors import DataError, listed
+from ldt.io.records import Example, field, flat, has, text, texts
+from ldt.metrics.baseline import Baselines, best
+from ldt.metrics.classification import number_metrics
+from ldt.metrics.result import mean
+from ldt.tasks.base import (
+    DocumentTokens,
+    Scores,
+    Task,
+    TaskAnswers,
+    TaskInputs,
+    TaskReads,
+    in_chunks,
+    not_empty,
+    path_of,
+    training_set,
+)
+
+CUT = 10  # documents of a ranking that count
+# Fields of a query, of the documents that are right for it and of those that are not.
+LAYOUTS = (
+    ("query", "pos", "neg"),
+    ("anchor", "positive", "negative"),
+    ("sentence1", "sentence2", ""),
+)
+
+
+class Group(NamedTuple):
+    """A query and its documents.
+
+    Args:
+        query: text.
+        positives, negatives: texts.
+        scores: of all documents, by a teacher, or of the only one, by a person; None without.
+        kind: the loss that learns it.
+    """
+
+    query: str
+    positives: list[str]
+    negatives: list[str]
+    scores: list[float] | None
+    kind: str
+
+
+class Prompts(Section):
+    """Texts in front of what is embedded.
+
+    Args:
+        query: text in front of queries.
+        document: text in front of documents.
+    """
+
+    query: str = ""
+    document: str = ""
+
+
+class Embedding(Task):
+    """Vectors of documents and queries.
+
+    An example to learn from has a query, documents that are right for it and others that are not:
+    ``query``, ``pos`` and ``neg`` (a text or a list of them), or ``anchor``, ``positive`` and
+    ``negative``, or ``sentence1`` and ``sentence2``. All other documents of a batch are wrong for a
+    query too. With ``score`` beside the two texts the vectors learn which pairs are more alike;
+    with ``pos_scores`` and ``neg_scores``, lists, they learn a teacher's scores.
+
+    A record with ``text`` alone is a document, one with ``query`` alone a query; both are answered
+    with their ``vectors``, one with more by those of each text.
+
+    Args:
+        pooling: vector of a text: the ``mean`` or ``max`` of its tokens' states, or the state of
+            the first (``cls``) or of the ``last`` token.
+        normalize: whether vectors have the length 1.
+        vectors: one of each ``document``, or one of each of its ``tokens`` (late interaction).
+        size: numbers in a vector, made by a layer of their own; none is as many as a state has, of
+            tokens 128.
+        dimensions: shorter sizes that the beginning of a vector is trained to be good at
+            (Matryoshka).
+        temperature: number that divides similarities in the loss; none is 0.05, of tokens 1.
+        negatives: negatives of an example that are read at most.
+        prompts: texts in front of queries and documents.
+    """
+
+    reads: ClassVar[TaskReads] = replace(
+        Task.reads,
+        fields=("query", "pos", "neg", "pos_scores", "neg_scores", "score"),
+        signs=tuple(layout[:2] for layout in LAYOUTS),
+        noun="examples",
+    )
+    inputs: ClassVar[TaskInputs] = replace(
+        Task.inputs,
+        head="LdtForEmbedding",
+        roles=("cls", "query", "document", "sep"),
+        extras=("text",),
+        together=True,
+    )
+    answers: ClassVar[TaskAnswers] = replace(
+        Task.answers,
+        outputs=("vectors",),
+        keys=("vectors", "query", "documents"),
+        metric=f"ndcg@{CUT}",
+        means=False,
+    )
+
+    name: Literal["embedding"] = "embedding"
+    global_attention: list[str] = []
+    pooling: Literal["mean", "cls", "last", "max"] = "mean"
+    normalize: bool = True
+    vectors: Literal["document", "tokens"] = "document"
+    size: Count | None = None
+    dimensions: list[Count] = []
+    temperature: Rate | None = None
+    negatives: Count | None = None
+    prompts: Prompts = Prompts()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _global_where_pooled(cls, keys: Any) -> Any:
+        if isinstance(keys, dict) and keys.get("pooling") == "cls":
+            return {"global_attention": ["cls"]} | keys
+        return keys
+
+    # -- read
+
+    def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
+        """Return the documents, a line for each, and the query."""
+        roles = self._texts(example, data)
+        queries = [content for role, content in roles if role == "query"]
+        return flat([content for role, content in roles if role == "document"]), flat(queries)
+
+    def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
+        """Return the numbers of the ``documents``, equal ones of equal texts, how many of them are
+        ``right``, the first ones; and of graded pairs the ``score``."""
+        group = self.group(example, data)
+        documents = [fingerprint(each) for each in (*group.positives, *group.negatives)]
+        score = {"score": group.scores[0]} if group.scores and group.kind == "graded" else {}
+        return {"documents": documents, "right": len(group.positives)} | score
+
+    def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
+        """Return how vectors are made, and the loss that the examples can be learnt by.
+
+        Raises:
+            DataError: no examples, or of several kinds.
+        """
+        kind = None
+        for example in not_empty(self, examples, training_set(data)):
+            other = self.group(example, data).kind
+            if kind not in (None, other):
+                raise DataError(
+                    f"{example.where}: {other}, examples before are {kind}; scores stand in all of "
+                    "a training set or in none"
+                )
+            kind = other
+        tokens = self.vectors == "tokens"
+        return {
+            "embedding": {
+                "pooling": self.pooling,
+                "normalize": self.normalize,
+                "vectors": self.vectors,
+                "size": self.size or (128 if tokens else None),
+                "dimensions": sorted(self.dimensions, reverse=True),
+                "prompts": self.prompts.model_dump(),
+                "skip": [],
+                "loss": kind,
+                "temperature": self.temperature or (1.0 if tokens else 0.05),
+            }
+        }
+
+    def group(self, example: Example, data: DataSection) -> Group:
+        """The query of an example and its documents.
+
+        Raises:
+            DataError: there is none, or its scores are not those of its documents.
+        """
+        layout = self._layout(example, data)
+        if layout is None:
+            names = listed((" and ".join(each[:2]) for each in LAYOUTS), show=str)
+            raise DataError(f"{example.where}: no {names}; expected two such fields")
+        query, right, wrong = layout
+        positives, negatives = self._list(example, right), self._list(example, wrong)
+        if not positives:
+            raise DataError(f"{example.where}: field {right!r}: no document is right")
+        negatives = negatives[: self.negatives]
+        scores, kind = None, "contrastive"
+        grade = path_of(self, "score", data)
+        teacher = [path_of(self, name, data) for name in ("pos_scores", "neg_scores")]
+        if has(example, grade):
+            scores, kind = [field(example, grade)], "graded"
+        elif has(example, teacher[0]):
+            parts = [field(example, name) if has(example, name) else [] for name in teacher]
+            scores = [*parts[0], *parts[1][: len(negatives)]]
+            kind = "distilled"
+        if scores is not None:
+            count = len(positives) + len(negatives)
+            if len(scores) != count or not all(type(each) in (int, float) for each in scores):
+                raise DataError(f"{example.where}: {count} documents, expected a number for each")
+        return Group(text(example, query), positives, negatives, scores, kind)
+
+    def _layout(self, example: Example, data: DataSection) -> tuple[str, ...] | None:
+        """The paths of the query, of right and of wrong documents; None where there are none."""
+        own = tuple(path_of(self, name, data) for name in LAYOUTS[0])
+        for layout in (own, *LAYOUTS[1:]):
+            if has(example, layout[0]) and has(example, layout[1]):
+                return layout
+        return None
+
+    def _list(self, example: Example, path: str) -> list[str]:
+        """The texts of a field, one or several; none where it is missing or null."""
+        if not path or not has(example, path) or (value := field(example, path)) is None:
+            return []
+        return [value] if isinstance(value, str) else texts(example, path)
+
+    def _texts(self, example: Example, data: DataSection) -> list[tuple[str, str]]:
+        """Role and text of all that is embedded of an example."""
+        if self._layout(example, data):
+            group = self.group(example, data)
+            documents = [*group.positives, *group.negatives]
+            return [("query", group.query), *(("document", each) for each in documents)]
+        document, query = (path_of(self, name, data) for name in ("text", "query"))
+        if has(example, query) and not has(example, document):
+            return [("query", text(example, query))]
+        return [("document", text(example, document))]
+
+    # -- encode
+
+    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
+        """Return the features of each text, the query's first; ``text`` is the number of a
+        feature's text."""
+        contents = self._texts(example, data)
+        cls, sep = ends(tokenizer)
+        features: list[Feature] = []
+        for number, (role, content) in enumerate(contents):
+            ids = tokenize(tokenizer, getattr(self.prompts, role) + content)
+            read = DocumentTokens(role, ids)
+            other = "query" if role == "document" else "document"  # may be global, and is not there
+            head = [cls, Segment(other, ())]
+            inputs = in_chunks(self, example, data, max_length, head, read, [sep], content)
+            features += [feature | {"text": number} for feature in inputs]
+        if config is not None:
+            self._label(features, self.group(example, data), contents)
+        return features
+
+    def _label(self, features: list[Feature], group: Group, contents: Sequence[tuple]) -> None:
+        """Give features what the loss reads."""
+        for feature in features:
+            number = feature["text"]
+            label = 0 if number == 0 else 1 if number <= len(group.positives) else 2
+            feature |= {"labels": label, "texts": fingerprint(contents[number][1]) >> 1}
+            if group.scores is not None:
+                feature["scores"] = float(group.scores[number - 1]) if number else 0.0
+
+    # -- answer
+
+    def decode(self, outputs, config, example, features) -> dict:
+        """Return the ``vectors`` of a text; of a query with documents those of the ``query``, and
+        of all ``documents``."""
+        by_text: dict[int, list[np.ndarray]] = {}
+        for output, feature in zip(outputs, features, strict=True):
+            size = len(feature["input_ids"]) if self.vectors == "tokens" else 1
+            by_text.setdefault(feature["text"], []).append(output["vectors"][:size])
+        query, *documents = map(np.concatenate, by_text.values())
+        answer = {"query": query, "documents": documents} if documents else {"vectors": query}
+        return answer | flags_of(features)
+
+    # -- score
+
+    def measure(self, answers, golds, config) -> Scores:
+        """Return nDCG, MRR and recall of the ranking of all documents for each query; of graded
+        pairs the rank correlation of similarity and score."""
+        if all("score" in gold for gold in golds):
+            wanted = np.array([gold["score"] for gold in golds], float)
+            alike = [self.similarities(one["query"], one["documents"])[0] for one in answers]
+            return {"spearman": number_metrics(wanted, np.array(alike))["spearman"]}, []
+        documents: dict[int, Any] = {}
+        for answer, gold in zip(answers, golds, strict=True):
+            documents |= zip(gold["documents"], answer["documents"], strict=True)
+        places = {number: place for place, number in enumerate(documents)}
+        rows = []
+        for answer, gold in zip(answers, golds, strict=True):
+            scores = self.similarities(answer["query"], [*documents.values()])
+            right = np.zeros(len(scores))
+            right[[places[number] for number in gold["documents"][: gold["right"]]]] = 1
+            rows.append(ranked(scores, right))
+        return mean(rows), []
+
+    def similarities(self, query: Any, documents: Sequence[Any]) -> np.ndarray:
+        """Similarities of a query to documents, by the vectors of each [n, dim]: for each vector of
+        the query the largest cosine; their sum of tokens, else their mean."""
+        parts = [unit(each) for each in documents]
+        starts = np.cumsum([0, *map(len, parts)])[:-1]
+        cosines = np.concatenate(parts) @ unit(query).T
+        best = np.maximum.reduceat(cosines, starts, axis=0)
+        return best.sum(1) if self.vectors == "tokens" else best.mean(1)
+
+    def baseline(self, trained, golds, config) -> Baselines:
+        """Return what a ranking by chance is expected to have."""
+        if all("score" in gold for gold in golds):
+            return best({"always the same similarity": {"spearman": 0.0}})
+        count = len({number for gold in golds for number in gold["documents"]})
+        discounts = 1 / np.log2(np.arange(2, 2 + min(CUT, count)))
+        rows = []
+        for gold in golds:
+            right = len(set(gold["documents"][: gold["right"]]))
+            ndcg = right / count * discounts.sum() / discounts[:right].sum()
+            rows.append({f"ndcg@{CUT}": ndcg, f"recall@{CUT}": len(discounts) / count})
+        return best({"documents in a random order": mean(rows)})
+
+
+def ranked(scores: np.ndarray, right: np.ndarray) -> dict[str, float]:
+    """Return nDCG, MRR and recall of a ranking.
+
+    Args:
+        scores: of each document.
+        right: 1 of a right document, else 0.
+    """
+    first = right[np.argsort(-scores, kind="stable")][:CUT]
+    discounts = 1 / np.log2(np.arange(2, 2 + CUT))
+    ideal = discounts[: int(right.sum())].sum()
+    hits = np.flatnonzero(first)
+    return {
+        f"ndcg@{CUT}": float((first * discounts[: len(first)]).sum() / ideal),
+        f"mrr@{CUT}": 1 / (1 + hits[0]) if len(hits) else 0.0,
+        f"recall@{CUT}": float(first.sum() / right.sum()),
+    }
+
+
+def unit(vectors: Any) -> np.ndarray:
+    """Vectors [n, dim] with the length 1; zero stays."""
+    vectors = np.asarray(vectors, np.float32)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
+def flags_of(features: Sequence[Feature]) -> dict[str, Any]:
+    """Flags of all texts of an example; the tokens that go unread are added up."""
+    firsts = {feature["text"]: feature["flags"] for feature in reversed(features)}.values()
+    unread = sum(flags.get("unread_tokens", 0) for flags in firsts)
+    flags = {key: value for each in firsts for key, value in each.items()}
+    return flags | ({"unread_tokens": unread} if unread else {})
