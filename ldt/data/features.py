@@ -318,6 +318,34 @@ class Reshuffled(Sequence[list[Feature]]):
         return [feature | {"document": number} for feature in features]
 
 
+class Drawn(Items):
+    """Training documents as items, of whose features each epoch takes some, drawn anew.
+
+    What comes out depends on the seed, the epoch and the number of the document alone.
+
+    Args:
+        draw: features and random generator to those that are taken (`ldt.tasks.base.Task.draw`).
+        seed: of the run.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        draw: Callable[[list[Feature], np.random.Generator], list[Feature]],
+        seed: int,
+    ):
+        super().__init__(features)
+        self.draw, self.seed, self.epoch = draw, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by the Trainer's loader as an epoch begins."""
+        self.epoch = epoch
+
+    def __getitem__(self, index: int) -> list[Feature]:  # type: ignore[override]  # no slices
+        generator = np.random.default_rng((self.seed, self.epoch, index))
+        return self.draw(super().__getitem__(index), generator)
+
+
 class Collator:
     """Pads features on the right to the longest of a batch, and keeps what the head takes.
 

@@ -92,6 +92,12 @@ def special_id(tokenizer, role: str) -> int:
     raise ModelError(f"the tokenizer {tokenizer.name_or_path!r} has no {role} token")
 
 
+@lru_cache(2)
+def numbers_pairs(tokenizer) -> bool:
+    """True if the second of two texts has another type of tokens than the first."""
+    return 1 in tokenizer("a", "b", return_token_type_ids=True)["token_type_ids"]
+
+
 def add_tokens(tokenizer, tokens: Sequence[str]) -> list[int]:
     """Add special tokens, which no text spells by accident; return the ids of those that are new.
 

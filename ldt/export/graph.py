@@ -29,8 +29,13 @@ _FRONT = {
     "span": {"cls", "question"},
     "mention": {"cls", "question"},
     "choice": {"cls", "question", "choice"},
+    "ranking": {"cls", "query"},
 }
-_PAIRS = ("span", "mention")  # kinds of answers whose inputs may have two types of tokens
+_PAIRS = (
+    "span",
+    "mention",
+    "ranking",
+)  # kinds of answers whose inputs may have two types of tokens
 
 
 @dataclass(frozen=True)

@@ -232,11 +232,12 @@ class PredictOptions(_Options):
             raise UserError(f"{named('n_best')}: {task.name} has one answer a document")
         if name := next(iter(self.shown()), None):
             from ldt.data.labels import REGRESSION
+            from ldt.tasks.base import RawScored
             from ldt.tasks.deciding import Deciding
 
-            if not isinstance(task, Deciding):
+            if not isinstance(task, Deciding if self.label_sets else RawScored):
                 raise UserError(f"{named(name)}: answers of {task.name} have no scores by class")
-            if self.label_sets and task.problem_of() == REGRESSION:
+            if isinstance(task, Deciding) and self.label_sets and task.problem_of() == REGRESSION:
                 raise UserError(f"{named('label_sets')}: a regression has no classes")
         self._check_explained(task)
 

@@ -154,8 +154,7 @@ class Decoder(EncoderInputs, ABC):
         if self.label_sets is not None:
             answer["label_set"] = self.task.label_set(answer, self.config, self.label_sets)
         if self.raw_scores:
-            logits = self.task.merged(outputs).tolist()
-            answer["scores"] = dict(zip(answer["scores"], logits, strict=True))
+            answer["scores"] = self.task.raw_scores(outputs, answer, features)
         return answer
 
 

@@ -213,6 +213,8 @@ class AnswerKeys:
         passage_loss: whether ``each`` passage is right or not by itself, or ``one`` is right, or
             none; see `ldt.model.heads.questions`.
         embedding: how texts become vectors; see `ldt.model.heads.embedding.DEFAULTS`.
+        ranking: what a reranker learned by: its ``loss``, listwise or pointwise, with a
+            ``teacher`` or not, and the number of ``best_chunks`` of a document that count.
         global_attention: segments of the inputs that had global attention while the model was
             trained, `task.global_attention` of a recipe; None where no recipe trained it.
     """
@@ -227,6 +229,7 @@ class AnswerKeys:
     evidence_weights: dict[str, float] = field(default_factory=dict)
     passage_loss: Literal["each", "one"] = "each"
     embedding: dict[str, Any] = field(default_factory=dict)
+    ranking: dict[str, Any] = field(default_factory=dict)
     global_attention: list[str] | None = None
 
 

@@ -67,7 +67,7 @@ _WRITES = {
     **{"span_probs": "evidence_classification", "passage_score": "passage_qa"},
     **{"supporting_facts": "hotpotqa", "paragraph_probs": "qasper", "summary": "summarization"},
     **{"choice": "multiple_choice", "label": "classification", "question_id": "triviaqa"},
-    **{"start": "squad", "answer": "wikihop"},
+    **{"start": "squad", "answer": "wikihop", "ranking": "reranking"},
 }
 
 

@@ -141,10 +141,7 @@ class App:
         )
         self.draining, self.active = False, 0
         self._reading = ThreadPoolExecutor(1, "reading")  # one body at a time is large in memory
-        posted = [
-            Route(path, partial(self._guarded, path), methods=["POST"])
-            for path in (*ROUTES, "/rerank")
-        ]
+        posted = [Route(path, partial(self._guarded, path), methods=["POST"]) for path in ROUTES]
         got: dict[str, Callable[[Request], Awaitable[Response]]] = {
             "/": self._root,
             "/health": self._health,
@@ -188,9 +185,6 @@ class App:
                 asyncio.timeout(self.limits.seconds),
                 self.door.body(headers, arriving) as body,
             ):
-                if path == "/rerank":
-                    requests.parsed(body)
-                    raise Refused(424, "Backend", "model is not a re-ranker model", "model_type")
                 if path == "/tokenize":
                     most = self.limits.documents
                     return _json(
@@ -291,7 +285,8 @@ class App:
 
     def _info(self) -> dict[str, Any]:
         served, precision = self.served, self.served.precision
-        kind = "classifier" if served.task.answers.kind == "label" else served.task.name
+        kinds = {"label": "classifier", "ranking": "reranker"}
+        kind = kinds.get(served.task.answers.kind, served.task.name)
         chunked = served.recipe.data.overflow == "windows"
         return {
             "model_id": served.name,

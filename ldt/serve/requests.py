@@ -166,6 +166,62 @@ class Native(RequestBody):
         return Asked(examples, RequestOptions(**options), shape)
 
 
+class Rerank(RequestBody):
+    """The body of /rerank, as TEI and InferenceClient have it."""
+
+    query: str
+    texts: list[str]
+    truncate: bool | None = None
+    truncation_direction: Literal["right", "Right"] = "right"
+    raw_scores: bool = False
+    return_text: bool = False
+
+    def asked(self, served: Served) -> Asked:
+        """The request of a server's model, a document for each text."""
+        options = RequestOptions(truncate=bool(self.truncate), raw_scores=self.raw_scores)
+
+        def shape(answers: list[Answer]) -> Any:
+            texts = [{"text": text} if self.return_text else {} for text in self.texts]
+            return [{"index": n, "score": score} | texts[n] for n, score in _best(answers)]
+
+        return Asked(_pairs(served, self.query, self.texts), options, shape)
+
+
+class CohereRerank(RequestBody):
+    """The body of /v1/rerank and /v2/rerank, as Cohere, Jina and vLLM have it."""
+
+    model: str | None = None
+    query: str
+    documents: list[str | dict[str, Any]]
+    top_n: int | None = Field(default=None, ge=1)
+    return_documents: bool = False
+
+    def asked(self, served: Served) -> Asked:
+        """The request of a server's model, a document for each of the documents."""
+
+        def shape(answers: list[Answer]) -> Any:
+            results: list[dict[str, Any]] = [
+                {"index": n, "relevance_score": score} for n, score in _best(answers)
+            ][: self.top_n]
+            for each in results if self.return_documents else ():
+                document = self.documents[each["index"]]
+                each["document"] = document if isinstance(document, dict) else {"text": document}
+            return {"model": served.name, "results": results}
+
+        return Asked(_pairs(served, self.query, self.documents), RequestOptions(), shape)
+
+
+def _pairs(served: Served, query: str, texts: Sequence[Any]) -> list[Example]:
+    """The documents of a ranking, one each, so that they are run with those of other requests."""
+    return served.examples([{"query": query, "documents": [text]} for text in texts])
+
+
+def _best(answers: Sequence[Answer]) -> list[tuple[int, float]]:
+    """(place, score) of answers that have one score each, best first."""
+    scores = enumerate(answer["scores"][0] for answer in answers)
+    return sorted(scores, key=lambda pair: -pair[1])
+
+
 class Tokenize(RequestBody):
     """The body of /tokenize."""
 
@@ -239,6 +295,7 @@ class Route(NamedTuple):
 
 _PREDICT = "Classes, entities, spans or summaries, in the shapes of TEI and of InferenceClient."
 _NATIVE = "The answer of ldt predict, with windows, truncated, passages and abstained."
+_RERANK = "The documents of a query with their scores, best first."
 ROUTES = {
     "/predict": Route(Predict, _PREDICT),
     "/": Route(Predict, _PREDICT),
@@ -251,6 +308,9 @@ ROUTES = {
         "multiple_choice or wikihop",
         partial(Native.asked, ranking=True),
     ),
+    "/rerank": Route(Rerank, _RERANK, ("ranking",), "reranking"),
+    "/v1/rerank": Route(CohereRerank, _RERANK, ("ranking",), "reranking"),
+    "/v2/rerank": Route(CohereRerank, _RERANK, ("ranking",), "reranking"),
     "/summarize": Route(Native, _NATIVE, ("summary",), "summarization"),
     "/tokenize": Route(Tokenize, "Tokens with their places in the text."),
 }
@@ -395,7 +455,7 @@ def check_batch(size: int, most: int) -> None:
 def labels(served: Served) -> dict[str, Any]:
     """The labels of a model as TEI's /info has them; none where it has no classes."""
     names = getattr(served.predictor.config, "id2label", None) or {}
-    if served.task.answers.kind not in ("label", "entities"):
+    if served.task.answers.kind not in ("label", "entities", "ranking"):
         return {}
     return {
         "id2label": {str(number): name for number, name in names.items()},

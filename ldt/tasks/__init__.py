@@ -24,6 +24,7 @@ TASKS = _Tasks(
         "passage_qa": "passage_qa:PassageQA",
         "qasper": "papers:Qasper",
         "qasper_generation": "papers:QasperGeneration",
+        "reranking": "reranking:Reranking",
         "squad": "span_qa:Squad",
         "summarization": "summarization:Summarization",
         "token_classification": "token_classification:TokenClassification",

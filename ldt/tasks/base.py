@@ -324,6 +324,11 @@ class Task(AnyTask):
         out."""
         return features
 
+    def draw(self, features: list[Feature], generator: "np.random.Generator") -> list[Feature]:
+        """Return what an epoch trains on of a training document, by its features; of a task whose
+        features are trained on together."""
+        return features
+
     def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
         """Return which inputs are trained on, None for all; and lines to print about it."""
         return None, []
@@ -406,6 +411,16 @@ class Task(AnyTask):
         return {}
 
 
+class RawScored(Task):
+    """A task whose answers have ``scores``, in whose place their logits can be asked for."""
+
+    @abstractmethod
+    def raw_scores(
+        self, outputs: Sequence[Outputs], answer: dict, features: Sequence[Feature]
+    ) -> Any:
+        """Return the logits of an answer in the shape of its scores; arguments as of `decode`."""
+
+
 def path_of(task: AnyTask, name: str, data: Any) -> str:
     """The path of a field of a task in the user's files, for `ldt.io.records.field`."""
     if name == task.reads.document and data.text is not None:
@@ -452,10 +467,11 @@ class DocumentTokens(NamedTuple):
 
     role: str
     ids: Sequence[int]
+    token_type: int = 0
 
     def segments(self, start: int, end: int) -> list[Segment]:
         """The tokens from one to before another."""
-        return [Segment(self.role, self.ids[start:end])]
+        return [Segment(self.role, self.ids[start:end], self.token_type)]
 
 
 def in_chunks(

@@ -285,6 +285,9 @@ class Classification(Deciding, Weighted, ByLogits):
         logits = np.array([output["logits"] for output in outputs], np.float64)
         return MERGES[self.merge].value(logits)
 
+    def raw_scores(self, outputs, answer, features) -> dict[str, float]:
+        return dict(zip(answer["scores"], self.merged(outputs).tolist(), strict=True))
+
     def reading(self, example, tokenizer, data, unit: Unit = "sentence") -> Reading:
         document, _, offsets, _ = self._read(example, tokenizer, data, places=True)
         return Reading(document, offsets, UNITS[unit](document))

@@ -40,7 +40,7 @@ from ldt.metrics.decisions import (
     outcome,
     risk_coverage,
 )
-from ldt.tasks.base import NO_LABEL, Task, TaskAnswers, names_of
+from ldt.tasks.base import NO_LABEL, RawScored, Task, TaskAnswers, names_of
 
 _CLIP = 1e-300  # log of it is finite
 # Keys that stand between a score and a decision.
@@ -164,7 +164,7 @@ class Abstaining(Calibrated):
         return next(iter(self.abstain.items())) if self.abstain else None
 
 
-class Deciding(Abstaining):
+class Deciding(Abstaining, RawScored):
     """A task whose answers are labels.
 
     Args:

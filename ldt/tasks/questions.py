@@ -21,7 +21,7 @@ from pydantic import Field
 from ldt.data.features import Feature, Segment, ends
 from ldt.data.options import Count, DataSection, Length
 from ldt.data.sentences import UNITS, Span, Unit
-from ldt.data.tokenization import marker_ids, tokenize, tokenize_inside
+from ldt.data.tokenization import marker_ids, numbers_pairs, tokenize, tokenize_inside
 from ldt.errors import DataError, shown
 from ldt.io import text_files
 from ldt.io.records import Example, text
@@ -152,7 +152,7 @@ class QuestionTask(Task):
         document = self._document(context, marks, tokenizer)
         cls, sep = ends(tokenizer)
         head, tail = [cls, Segment("question", asked), sep], [replace(sep, token_type=1)]
-        parted, types = document.parted if marks else None, _numbers_pairs(tokenizer)
+        parted, types = document.parted if marks else None, numbers_pairs(tokenizer)
         around = (head, document, tail, context, parted, types)
         features = in_chunks(self, example, data, max_length, *around)
         shared = {"context": source, **self.about(example, data)}
@@ -479,8 +479,3 @@ def _marked(
     tokenizer, context: str, passages: tuple[Span, ...], markers: tuple[int, ...]
 ) -> Marked:
     return mark(*tokenize_inside(tokenizer, context), passages, markers)
-
-
-@lru_cache(2)
-def _numbers_pairs(tokenizer) -> bool:
-    return 1 in tokenizer("a", "b", return_token_type_ids=True)["token_type_ids"]

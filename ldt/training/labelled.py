@@ -20,6 +20,7 @@ from torch.utils.data import Sampler
 
 from ldt.benchmarks.formats import read
 from ldt.data.features import (
+    Drawn,
     Feature,
     Features,
     Items,
@@ -348,6 +349,8 @@ def items(sets: LabelledSets, encoder: DocumentEncoder, seed: int) -> dict[str, 
     batches: dict[str, Sequence[Any]] = {
         name: Items(part) if task.inputs.together else part for name, part in sets.features.items()
     }
+    if task.inputs.together:
+        batches["train"] = Drawn(sets.features["train"], task.draw, seed)
     if task.inputs.shuffled:
         numbers = np.unique(sets.features["train"].documents).tolist()
         lists = [path_of(task, name, encoder.data) for name in task.inputs.shuffled]

@@ -65,6 +65,15 @@ def qasper(number):
     return {"question": "who?", "title": "A", "paragraphs": paragraphs, "answers": [answer]}
 
 
+def reranking(number):
+    """A query with a document that is relevant and two that are not."""
+    return {
+        "query": f"party {number % 3}",
+        "pos": f"It is party {number % 3}.",
+        "neg": [TEXT, "No."],
+    }
+
+
 def squad(number):
     """A question with an answer in the text, or without."""
     return {"question": "who?", "context": TEXT, "answers": ["the party"] if number % 3 else []}
@@ -122,6 +131,7 @@ LINES = {
     "qasper": qasper,
     "qasper_generation": qasper,
     "passage_qa": passage_qa,
+    "reranking": reranking,
     "squad": squad,
     "summarization": summarization,
     "token_classification": token_classification,

@@ -89,6 +89,22 @@ def choices(rng, number):
     ]
 
 
+def documents(rng, number):
+    """Three documents of a query, of one chunk or two."""
+    chunks, relevant = 2 - number % 2, rng.choice([None, 0, 1])
+    return [
+        feature(rng, number, labels=float(place == relevant), documents=place)
+        for place in (0, 1, 2)
+        for _ in range(chunks)
+    ]
+
+
+def ranked_by(loss):
+    """A reranker's head, the changes of its config for a loss, and what makes an item."""
+    facts = {"loss": loss, "teacher": False, "best_chunks": 1}
+    return "ForSequenceClassification", {"num_labels": 1, "ranking": facts}, documents
+
+
 TASKS = {  # task and variation: head, its changes of the config, and what makes an item
     "classification": (
         "ForSequenceClassification",
@@ -157,6 +173,8 @@ TASKS = {  # task and variation: head, its changes of the config, and what makes
     "wikihop": ("ForCandidateRanking", {}, candidates),
     "wikihop, sums": ("ForCandidateRanking", {"window_merge": "sum"}, candidates),
     "multiple_choice": ("ForMultipleChoice", {}, choices),
+    "reranking": ranked_by("listwise"),
+    "reranking, pointwise": ranked_by("pointwise"),
     "mlm": ("ForMaskedLM", {}, lambda rng, n: feature(rng, n, labels=of_tokens(rng, 40))),
     "charlm": (None, {}, lambda rng, n: feature(rng, n, labels=of_tokens(rng, 40))),
 }
@@ -164,7 +182,7 @@ WRITERS = {
     "summarization": LdtForConditionalGeneration,
     "qasper_generation": LdtForEvidenceGeneration,
 }
-OF_ROWS = ("triviaqa", "wikihop", "multiple_choice")  # whose items are several rows
+OF_ROWS = ("triviaqa", "wikihop", "multiple_choice", "reranking")  # whose items are several rows
 
 
 class Gradients(TrainerCallback):

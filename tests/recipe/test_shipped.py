@@ -52,6 +52,7 @@ def test_every_task_has_a_recipe():
     "poolingformer_squad",
     "pretrain",
     "qasper",
+    "reranking",
     "squad",
     "token_classification",
     "triviaqa",

@@ -2,15 +2,26 @@
 
 import torch
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from ldt.model.base import INPUTS, Head, LdtHeadOutput, first_real, given_words, takes_inputs
+from ldt.model.config import usable_length
 from ldt.model.heads.losses import (
+    best_means,
     binary_cross_entropy,
     class_items,
     class_weights,
     cross_entropy,
     exact,
     mean,
+    ranking_losses,
+)
+from ldt.model.heads.rows import (
+    before_first,
+    length_of,
+    micro_batched,
+    rows_of_documents,
+    same_document,
 )
 
 
@@ -18,7 +29,10 @@ class LdtForSequenceClassification(Head):
     """Labels or numbers for each row; ``logits`` are [b, num_labels].
 
     ``global_attention_mask=None`` means global attention on the first real token of each row, with
-    ``inputs_embeds`` too. Differences from transformers' LongformerForSequenceClassification,
+    ``inputs_embeds`` too; where ``config.global_attention`` names a query, on every real token
+    before the first separator. With ``documents`` the rows are chunks of documents of queries, and
+    the loss is that of a ranking: `ranking_losses` of the `best_means`, by ``config.ranking``.
+    Differences from transformers' LongformerForSequenceClassification,
     besides those of `LdtModel`:
 
     - the answer is read from the first real token; transformers reads position 0, and under left
@@ -36,27 +50,53 @@ class LdtForSequenceClassification(Head):
         self.post_init()
 
     @takes_inputs(*INPUTS)
-    def forward(self, *, labels=None, num_items_in_batch=None, **inputs):
+    def forward(
+        self,
+        *,
+        labels=None,
+        documents=None,
+        example_ids=None,
+        teacher=None,
+        num_items_in_batch=None,
+        **inputs,
+    ):
         """`LdtHeadOutput` of the inputs of `Head`.
 
         Args:
-            labels: [b] int64, -100 where there is none; or [b, num_labels]; or [b] numbers.
+            labels: [b] int64, -100 where there is none; or [b, num_labels]; or [b] numbers, of a
+                document's relevance alike in all of its rows.
+            documents: [b] int64, which document of its query each row is of, any numbers.
+            example_ids: [b] int64, which query each row is of, any numbers.
+            teacher: [b] numbers, another model's score of the document.
             num_items_in_batch, inputs: see `Head`.
         """
-        pooling = self.config.classifier_pooling
-        x, packing, others = self.encode(read="first" if pooling == "cls" else "all", **inputs)
-        logits = self.answer(x if pooling == "cls" else packing.reduce(x, pooling))
+        if same_document(example_ids):  # so that memory does not grow with a query's documents
+            size = max(1, usable_length(self.config) // length_of(inputs))
+            (logits,) = micro_batched(lambda **rows: self._logits(**rows)[:1], size, **inputs)
+            others = {}
+        else:
+            logits, others = self._logits(**inputs)
         loss = None
         if labels is not None:
-            loss = self._loss(logits, labels.to(logits.device), num_items_in_batch)
+            labels = labels.to(logits.device)
+            if documents is None:
+                loss = self._loss(logits, labels, num_items_in_batch)
+            else:
+                rows = documents, example_ids, teacher
+                loss = self._ranking_loss(logits, labels, *rows, num_items_in_batch)
         return LdtHeadOutput(loss, logits=logits, **others)
 
     def default_globals(self, input_ids, inputs_embeds, attention_mask):
+        if "query" in (self.config.global_attention or ()):
+            return before_first(self.config, input_ids, attention_mask)
         return first_real(given_words(input_ids, inputs_embeds), attention_mask)
 
-    def loss_items(self, *, labels, **inputs):
+    def loss_items(self, *, labels, documents=None, example_ids=None, teacher=None, **inputs):
         """Rows that have a class, or the sum of its weights; of regression and of several labels a
-        row, all numbers."""
+        row, all numbers. Of a ranking queries, listwise those that a document is relevant to."""
+        if documents is not None:
+            each = labels.new_ones(labels.shape) if self._counts_all(teacher) else labels
+            return (rows_of_documents(example_ids).to(each.dtype) @ each > 0).sum()
         if self._problem(labels) == "single_label_classification":
             return class_items(labels, class_weights(self.config, labels.device))
         return torch.tensor(labels.numel(), device=labels.device)
@@ -73,6 +113,35 @@ class LdtForSequenceClassification(Head):
         else:
             total = binary_cross_entropy(logits, labels, *weighing)
         return mean(total, self.loss_items(labels=labels), count)
+
+    def _logits(self, **inputs):
+        """Logits [b, num_labels], and the dict of the encoder's other outputs."""
+        pooling = self.config.classifier_pooling
+        x, packing, others = self.encode(read="first" if pooling == "cls" else "all", **inputs)
+        return self.answer(x if pooling == "cls" else packing.reduce(x, pooling)), others
+
+    def _counts_all(self, teacher):
+        """True if queries that no document is relevant to have a loss."""
+        return self.config.ranking["loss"] == "pointwise" or teacher is not None
+
+    def _ranking_loss(self, logits, labels, documents, example_ids, teacher, count):
+        """The mean of `ranking_losses` over queries; arguments as of `forward`."""
+        logits, facts = exact(logits).squeeze(1), self.config.ranking
+        documents, example_ids = (each.to(logits.device) for each in (documents, example_ids))
+        member = rows_of_documents(example_ids * (documents.max() + 1) + documents)
+        first = member.int().argmax(1)
+        queries, sizes = example_ids[first].unique(return_counts=True)
+
+        def grid(values):  # [queries, documents] of [documents], which are in the order of queries
+            return pad_sequence(values.split(sizes.tolist()), batch_first=True)
+
+        labels, there = grid(labels[first].to(logits.dtype)), grid(torch.ones_like(first)).bool()
+        if teacher is not None:
+            teacher = grid(teacher.to(logits)[first])
+        scores = grid(best_means(logits, member, facts["best_chunks"]))
+        losses = ranking_losses(scores, labels, there, teacher, facts["loss"] == "pointwise")
+        items = len(queries) if self._counts_all(teacher) else (labels.sum(1) > 0).sum()
+        return mean(losses.sum(), torch.as_tensor(items), count)
 
     def _problem(self, labels):
         if self.config.problem_type:

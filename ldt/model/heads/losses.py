@@ -99,3 +99,44 @@ def focal(losses, gamma):
     """-(1 - p)^gamma log p of -log p."""
     tiny = torch.finfo(losses.dtype).tiny  # the slope of 0^gamma is infinite below 1
     return (-torch.expm1(-losses)).clamp(min=tiny) ** gamma * losses
+
+
+def best_means(logits, member, most):
+    """[documents], the mean of the best logits of each document's chunks.
+
+    Args:
+        logits: [rows], one a chunk.
+        member: [documents, rows] bool, the chunks of each document, one at least.
+        most: chunks that count; those of a document that has fewer count all.
+    """
+    table = logits.expand(member.shape).masked_fill(~member, float("-inf"))
+    best = table.topk(min(most, table.shape[1]), 1).values
+    there = best.isfinite()
+    return best.masked_fill(~there, 0).sum(1) / there.sum(1)
+
+
+def ranking_losses(scores, labels, there, teacher=None, pointwise=False):
+    """[queries], the loss of the documents of each query.
+
+    Listwise it is the cross entropy of the softmax over a query's documents with their labels, made
+    to add up to 1: of one relevant document -log of its share (ListNet's top one; Cao et al. 2007).
+    Pointwise it is the mean binary cross entropy. A teacher's scores add the cross entropy with
+    their softmax.
+
+    Args:
+        scores: [queries, documents], logits.
+        labels: [queries, documents], how relevant each document is, from 0 on; pointwise up to 1.
+        there: [queries, documents] bool, False where a query has fewer; labels are 0 there.
+        teacher: [queries, documents], logits of another model; None: there are none.
+    """
+    least = torch.finfo(scores.dtype).min
+    logs = scores.masked_fill(~there, least).log_softmax(1)
+    if pointwise:
+        losses = F.binary_cross_entropy_with_logits(scores, labels, reduction="none")
+        losses = losses.masked_fill(~there, 0).sum(1) / there.sum(1)
+    else:
+        total = labels.sum(1, keepdim=True)
+        losses = -(labels / (total + (total == 0)) * logs).sum(1)
+    if teacher is not None:
+        losses = losses - (teacher.masked_fill(~there, least).softmax(1) * logs).sum(1)
+    return losses

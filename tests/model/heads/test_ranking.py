@@ -209,3 +209,91 @@ def test_packed_choices_with_labels_need_to_say_whose_they_are():
     ids, mask, _ = flat(choices(2))
     with pytest.raises(ValueError, match="packed choices need choices and example_ids"):
         model(ids, attention_mask=mask, labels=torch.zeros(4, dtype=torch.long))
+
+
+# documents of a query
+
+
+# Chunks of documents of two queries: 2 of document 0, 1 of 2, 1 of 3; then one of each of two.
+RANKED = {
+    "documents": torch.tensor([0, 0, 2, 3, 0, 1]),
+    "example_ids": torch.tensor([4, 4, 4, 4, 9, 9]),
+}
+RELEVANT = torch.tensor([0, 0, 2.0, 1.0, 0, 1.0])
+
+
+def reranker(loss="listwise", best_chunks=1, **changes):
+    facts = {"loss": loss, "best_chunks": best_chunks}
+    return ldt_model("ForSequenceClassification", num_labels=1, ranking=facts, **changes).double()
+
+
+def chunks():
+    """6 inputs of 12 tokens with a separator."""
+    torch.manual_seed(0)
+    ids = torch.randint(3, 40, (6, 12))
+    ids[:, 4] = SEP
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+@pytest.mark.parametrize("best_chunks", [1, 2, 5])
+@pytest.mark.parametrize("loss", ["listwise", "pointwise"])
+@pytest.mark.parametrize("taught", [False, True])
+def test_the_loss_of_a_ranking_is_that_written_out_with_gradients(loss, best_chunks, taught):
+    model, teacher = reranker(loss, best_chunks), torch.tensor([1.0, 1.0, 0.5, -2, 3, 0])
+    more = {"teacher": teacher} if taught else {}
+    out = model(**chunks(), **RANKED, labels=RELEVANT, **more)
+    found = grads(model, out.loss)
+    logit = model(**chunks()).logits[:, 0]
+    several = torch.maximum(logit[0], logit[1]) if best_chunks == 1 else (logit[0] + logit[1]) / 2
+    wanted = 0
+    for scores, labels, theirs in (
+        ([several, logit[2], logit[3]], [0, 2, 1], teacher[[0, 2, 3]].double()),
+        ([logit[4], logit[5]], [0, 1], teacher[4:].double()),
+    ):
+        scores = torch.stack(scores)
+        shares = scores.exp() / scores.exp().sum()
+        if loss == "listwise":
+            weights = torch.tensor(labels).double() / sum(labels)
+            wanted = wanted - (weights * shares.log()).sum()
+        else:
+            chance = 1 / (1 + (-scores).exp())
+            right = torch.tensor(labels)
+            each = right * chance.log() + (1 - right) * (1 - chance).log()
+            wanted = wanted - each.mean()
+        if taught:
+            wanted = wanted - (theirs.exp() / theirs.exp().sum() * shares.log()).sum()
+    assert out.loss.item() == pytest.approx(wanted.item() / 2, rel=1e-9)
+    assert_same_grads(found, grads(model, wanted / 2))
+
+
+def test_queries_without_a_relevant_document_count_where_they_have_a_loss():
+    batch = chunks() | RANKED | {"labels": RELEVANT * torch.tensor([1, 1, 1, 1, 0, 0])}
+    model = reranker()
+    assert model.loss_items(**batch) == 1
+    assert reranker("pointwise").loss_items(**batch) == 2
+    assert model.loss_items(**batch, teacher=RELEVANT) == 2
+    first = {name: value[:4] for name, value in batch.items()}
+    assert model(**batch).loss.item() == pytest.approx(model(**first).loss.item(), rel=1e-9)
+
+
+def test_the_query_is_global_where_the_config_says_so():
+    model = reranker(global_attention=["cls", "query"])
+    batch = chunks()
+    mask = (torch.arange(12) < 4).long().expand(6, 12)
+    with torch.no_grad():
+        alone, given = model(**batch).logits, model(**batch, global_attention_mask=mask).logits
+        model.config.global_attention = ["cls"]
+        first = model(**batch).logits
+    assert torch.equal(alone, given)
+    assert not torch.allclose(first, given, atol=1e-4)
+
+
+def test_memory_does_not_grow_with_the_documents_of_a_query():
+    model = reranker(max_position_embeddings=66, pad_token_id=1).float().train()
+    row = {
+        "input_ids": torch.randint(3, 40, (1, 64)),
+        "labels": torch.tensor([1.0]),
+        "documents": torch.tensor([0]),
+    }
+    one, four, sixteen = (peak(model, rows, **row) for rows in (1, 4, 16))
+    assert max(four, sixteen) < 1.25 * one

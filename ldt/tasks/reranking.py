@@ -1,0 +1,284 @@
+"""Documents in the order of their relevance to a query: a cross-encoder.
+
+Each document is an input of its own, [cls] query [sep] document [sep], scored by one logit.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from ldt.data.features import Feature, Segment, cut_off, ends
+from ldt.data.labels import REGRESSION
+from ldt.data.near_duplicates import fingerprint, normalised
+from ldt.data.options import Count, DataSection
+from ldt.data.tokenization import numbers_pairs, tokenize
+from ldt.errors import DataError, shown
+from ldt.io.records import Example, field, has
+from ldt.metrics.classification import number_metrics
+from ldt.metrics.numbers import logistic
+from ldt.metrics.result import mean
+from ldt.tasks.base import (
+    DocumentTokens,
+    RawScored,
+    Scores,
+    SplitGroups,
+    TaskAnswers,
+    TaskInputs,
+    TaskReads,
+    evaluation_set,
+    in_chunks,
+    named_labels,
+    not_empty,
+    path_of,
+    question_of,
+    training_set,
+)
+
+_SCORES = {"pos": "pos_scores", "neg": "neg_scores"}  # a teacher's, of the documents of a field
+
+
+class Reranking(RawScored):
+    """Order of documents by their relevance to a query.
+
+    A record has ``query`` and ``pos``, documents that are relevant, and maybe ``neg``, documents
+    that are not; or ``documents``, in whose order the field that `data.label` names has their
+    relevance, numbers from 0 on. In place of a list may stand one document; a document is a text,
+    or an object of ``title`` and ``text``. Scores of a teacher, ``pos_scores`` and ``neg_scores``
+    where all training records have them, are learned as well.
+
+    A document that does not fit is read in chunks, with the query in front of each. Where each
+    record has one document, scores are measured as numbers, else the order.
+
+    Args:
+        loss: ``listwise``, the cross entropy of the softmax over the documents of a query;
+            ``pointwise``, the binary cross entropy of each document, whose relevance is from 0 to
+            1; none takes listwise, and pointwise where each record has one document.
+        group_size: documents of a query that are trained on in an epoch: a relevant one and less
+            relevant ones, drawn anew in each.
+        best_chunks: chunks of a long document, the best ones, whose mean logit is that of the
+            document; 1 is the best chunk's (MaxP).
+    """
+
+    reads: ClassVar[TaskReads] = TaskReads(
+        document="documents",
+        asked=("query",),
+        fields=("query", "pos", "neg", "pos_scores", "neg_scores"),
+        also={"question": "query", "texts": "documents", "document": "documents"},
+        label_keys=("label",),
+        noun="queries",
+        several=True,
+        signs=(("query", "documents"), ("query", "pos"), ("query", "document")),
+        instead=("pos", "document"),
+    )
+    inputs: ClassVar[TaskInputs] = TaskInputs(
+        head="LdtForSequenceClassification",
+        roles=("cls", "query", "sep", "document"),
+        together=True,
+    )
+    answers: ClassVar[TaskAnswers] = TaskAnswers(
+        kind="ranking", keys=("ranking", "scores"), metric="ndcg@10"
+    )
+
+    name: Literal["reranking"] = "reranking"
+    global_attention: list[str] = ["cls", "query"]
+    loss: Literal["listwise", "pointwise"] | None = None
+    group_size: Count = 8
+    best_chunks: Count = 1
+
+    def documents(self, example: Example, data: DataSection) -> list[str]:
+        """Return the texts of all documents.
+
+        Raises:
+            DataError: there are none, or they are no texts.
+        """
+        path = self._path(example, data)
+        return _texts(example, path) if path else [*chain(*self._lists(example, data).values())]
+
+    def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
+        query = question_of(self, example, data, "query")
+        return "\n".join(self.documents(example, data)), query
+
+    def gold(self, example: Example, data: DataSection, config) -> list[float]:
+        """Return the relevance of each document."""
+        if not (path := self._path(example, data)):
+            lists = self._lists(example, data).items()
+            return [float(name == "pos") for name, texts in lists for _ in texts]
+        count = len(_texts(example, path))
+        labels = _numbers(example, str(data.label), count)
+        if min(labels) < 0:
+            raise DataError(f"{example.where}: relevance {min(labels):g}, expected 0 or more")
+        return labels
+
+    def groups(self, example: Example, data: DataSection) -> SplitGroups:
+        """Return that records of a query stay together."""
+        return SplitGroups(fingerprint(normalised(question_of(self, example, data, "query"))))
+
+    def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
+        """Return one label, and by which loss it is learned.
+
+        Raises:
+            DataError: no examples, or nothing to learn from them; teacher's scores of some alone; a
+                relevance above 1, where the loss is pointwise.
+        """
+        source, several, useful = training_set(data), False, False
+        most, taught = (0.0, source), dict[bool, str]()
+        for example in not_empty(self, examples, source):
+            labels = self.gold(example, data, None)
+            several |= len(labels) > 1
+            useful |= max(labels) > min(labels)
+            most = max(most, (max(labels), example.where))
+            taught.setdefault(has(example, path_of(self, "pos_scores", data)), example.where)
+        if len(taught) > 1:
+            raise DataError(f"{taught[False]}: no pos_scores, which {taught[True]} has")
+        loss = self.loss or ("listwise" if several else "pointwise")
+        if loss == "listwise" and not useful and True not in taught:
+            raise DataError(
+                f"{source}: no query has documents of which one is more relevant than another; "
+                "task.loss=pointwise learns of each alone"
+            )
+        if loss == "pointwise" and most[0] > 1:
+            raise DataError(f"{most[1]}: relevance {most[0]:g}; a pointwise loss takes 0 to 1")
+        facts = {"loss": loss, "teacher": True in taught, "best_chunks": self.best_chunks}
+        problem = None if several else REGRESSION
+        return {**named_labels(["relevance"]), "problem_type": problem, "ranking": facts}
+
+    def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
+        """Read every relevance of the evaluation set, which must have what the metric measures."""
+        source = evaluation_set(data)
+        sizes = [len(self.gold(each, data, config)) for each in not_empty(self, examples, source)]
+        if max(sizes) == 1 and config.problem_type != REGRESSION:
+            raise DataError(f"{source}: one document a query, of which there is no order")
+
+    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
+        """Return a feature for each document and chunk, those of a document together.
+
+        ``documents`` is the place of the feature's document, ``labels`` its relevance, ``teacher``
+        the score of a teacher. Flags and ``tokens`` are those of all documents.
+        """
+        query = tokenize(tokenizer, question_of(self, example, data, "query"))
+        cls, sep = ends(tokenizer)
+        # Separators and types of tokens as in other programs, where the tokenizer joins two texts.
+        between = max(tokenizer.num_special_tokens_to_add(pair=True) - 2, 1)
+        types = numbers_pairs(tokenizer)
+        head, tail = [cls, Segment("query", query), *[sep] * between], [replace(sep, token_type=1)]
+        targets: dict[str, list[float]] = {}
+        if config is not None:
+            targets["labels"] = self.gold(example, data, config)
+            if config.ranking["teacher"]:
+                targets["teacher"] = self._teacher(example, data)
+        features, texts = [], self.documents(example, data)
+        tokens = unread = 0
+        for place, text in enumerate(texts):
+            read = DocumentTokens("document", tokenize(tokenizer, text), token_type=1)
+            around = (head, read, tail, text)
+            chunks = in_chunks(self, example, data, max_length, *around, token_types=types)
+            tokens += chunks[0]["tokens"]
+            unread += chunks[0]["flags"].get("unread_tokens", 0)
+            more = {"documents": place, **{name: each[place] for name, each in targets.items()}}
+            features += [chunk | more for chunk in chunks]
+        flags = cut_off(unread) | ({} if any(map(str.strip, texts)) else {"empty": True})
+        return [feature | {"tokens": tokens, "flags": flags} for feature in features]
+
+    def draw(self, features: Sequence[Feature], generator: np.random.Generator) -> list[Feature]:
+        """Return the features of a relevant document and of less relevant ones; of a query without
+        such a pair, of any."""
+        labels = {feature["documents"]: feature["labels"] for feature in features}
+        relevant = [place for place, label in labels.items() if label > 0] or [*labels]
+        first = int(generator.choice(relevant))
+        others = [place for place, label in labels.items() if label < labels[first]]
+        others = others or [place for place in labels if place != first]
+        drawn = generator.permutation(others)[: self.group_size - 1].tolist()
+        return [feature for feature in features if feature["documents"] in {first, *drawn}]
+
+    def raw_scores(self, outputs, answer, features) -> list[float]:
+        """Return the logits of the documents."""
+        logits = np.array([output["logits"][0] for output in outputs], np.float64)
+        places = np.array([feature["documents"] for feature in features])
+        parts = np.split(logits, np.flatnonzero(np.diff(places)) + 1)
+        return [float(np.sort(part)[-self.best_chunks :].mean()) for part in parts]
+
+    def decode(self, outputs, config, example, features) -> dict:
+        """Return the ``scores`` of the documents, from 0 to 1, and the ``ranking``, their places
+        from the best on; the number of ``windows``, and the flags."""
+        logits = self.raw_scores(outputs, {}, features)
+        ranking = np.argsort(-np.array(logits), kind="stable").tolist()
+        answer = {"scores": [*map(logistic, logits)], "ranking": ranking}
+        return answer | {"windows": len(outputs)} | features[0]["flags"]
+
+    def measure(self, answers, golds, config) -> Scores:
+        """Return ndcg@10, mrr@10 and map; where each record has one document, mse, mae, pearson and
+        spearman of the scores."""
+        scores = [answer["scores"] for answer in answers]
+        if all(len(gold) == 1 for gold in golds):
+            return number_metrics(np.array(golds)[:, 0], np.array(scores)[:, 0]), []
+        return mean([ranking_metrics(*pair) for pair in zip(golds, scores, strict=True)]), []
+
+    def _path(self, example: Example, data: DataSection) -> str | None:
+        """The field of documents that have labels; None where they are pos and neg."""
+        paths = path_of(self, "documents", data), "document"
+        return next((path for path in paths if has(example, path)), None)
+
+    def _lists(self, example: Example, data: DataSection) -> dict[str, list[str]]:
+        """The texts of pos and of neg, of which there may be none."""
+        paths = {name: path_of(self, name, data) for name in _SCORES}
+        if not (has(example, paths["neg"]) and field(example, paths["neg"])):
+            del paths["neg"]
+        return {name: _texts(example, path) for name, path in paths.items()}
+
+    def _teacher(self, example: Example, data: DataSection) -> list[float]:
+        """The teacher's scores of all documents."""
+        scores = []
+        for name, texts in self._lists(example, data).items():
+            scores += _numbers(example, path_of(self, _SCORES[name], data), len(texts))
+        return scores
+
+
+def _texts(example: Example, path: str) -> list[str]:
+    """The texts of a document or of a list of them; their titles stand in front."""
+    values = field(example, path)
+    every = values if isinstance(values, list) else [values]
+    texts = [
+        " ".join(filter(None, (each.get("title"), each.get("text"))))
+        if isinstance(each, dict)
+        else each
+        for each in every
+    ]
+    if not texts or not all(isinstance(each, str) for each in texts):
+        raise DataError(
+            f"{example.where}: field {path!r}: {shown(values)}, expected texts, or objects of "
+            "title and text"
+        )
+    return texts
+
+
+def _numbers(example: Example, path: str, count: int) -> list[float]:
+    """The numbers of a field, one of each document."""
+    values = field(example, path)
+    try:
+        numbers = [float(each) for each in (values if isinstance(values, list) else [values])]
+    except (TypeError, ValueError):
+        numbers = []
+    if len(numbers) != count or not np.isfinite(numbers).all():
+        what = f"field {path!r} is {shown(values)}, expected {count:,} numbers"
+        raise DataError(f"{example.where}: {what}, one of each document")
+    return numbers
+
+
+def ranking_metrics(gold: Sequence[float], scores: Sequence[float]) -> dict[str, float]:
+    """ndcg@10, mrr@10 and map of a query, from 0 to 1, as trec_eval has them: scores are compared
+    as float32, equal ones by the name of the document, the last one first."""
+    rounded = np.array(scores, np.float32)
+    order = sorted(range(len(gold)), key=lambda place: (rounded[place], str(place)), reverse=True)
+    gains = np.array(gold, float)[order]
+    discounts = 1 / np.log2(np.arange(2, len(gold) + 2))
+    best = (np.sort(gains)[::-1] * discounts)[:10].sum()
+    ranks = np.flatnonzero(gains > 0) + 1
+    precisions = np.arange(1, len(ranks) + 1) / ranks
+    return {
+        "ndcg@10": float((gains * discounts)[:10].sum() / best) if best else 0.0,
+        "mrr@10": float(1 / ranks[0]) if len(ranks) and ranks[0] <= 10 else 0.0,
+        "map": float(precisions.mean()) if len(ranks) else 0.0,
+    }
