@@ -98,6 +98,11 @@ def numbers_pairs(tokenizer) -> bool:
     return 1 in tokenizer("a", "b", return_token_type_ids=True)["token_type_ids"]
 
 
+def pair_separators(tokenizer) -> int:
+    """Number of separators between two texts that the tokenizer joins."""
+    return max(tokenizer.num_special_tokens_to_add(pair=True) - 2, 1)
+
+
 def add_tokens(tokenizer, tokens: Sequence[str]) -> list[int]:
     """Add special tokens, which no text spells by accident; return the ids of those that are new.
 

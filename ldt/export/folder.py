@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from ldt import __version__
-from ldt.data.tokenization import special_id
+from ldt.data.tokenization import pair_separators, special_id
 from ldt.export.graph import GraphInterface
 from ldt.inference.agreement import TOLERANCE, OutputCheck
 from ldt.inference.runtimes import Exported
@@ -64,7 +64,8 @@ def write(
     file.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", "utf-8")
     longest = recipe.data.max_length or tokenizer.model_max_length
     tokenizer.save_pretrained(folder)
-    lay_out(folder / "tokenizer.json", tokenizer, longest)
+    between = pair_separators(tokenizer) if recipe.task.answers.kind == "ranking" else 1
+    lay_out(folder / "tokenizer.json", tokenizer, longest, between)
     assert recipe.path is not None
     shutil.copyfile(recipe.path, folder / RECIPE)
     text = _readme(source, recipe, config, tokenizer, interface, format, checks, longest)
@@ -78,13 +79,14 @@ def append(folder: Path, line: str) -> None:
     file.write_text(f"{before.rstrip()}\n\n{line}\n{mark}{after}", "utf-8")
 
 
-def lay_out(file: Path, tokenizer: Any, longest: int) -> None:
+def lay_out(file: Path, tokenizer: Any, longest: int, between: int = 1) -> None:
     """Have tokenizer.json itself lay inputs out, cut and pad them, as ldt does.
 
     Args:
         file: of the tokenizer.
         tokenizer: that it was saved from.
         longest: tokens of an input.
+        between: separators between two texts.
     """
     copy = Tokenizer.from_file(str(file))
     ids = {role: special_id(tokenizer, role) for role in ("cls", "sep")}
@@ -93,7 +95,7 @@ def lay_out(file: Path, tokenizer: Any, longest: int) -> None:
     kind = max(pairs)
     copy.post_processor = TemplateProcessing(
         single=f"{first} $A {last}",
-        pair=f"{first} $A {last} $B:{kind} {last}:{kind}",
+        pair=f"{first} $A {' '.join([last] * between)} $B:{kind} {last}:{kind}",
         special_tokens=list(zip((first, last), ids.values(), strict=True)),
     )
     copy.enable_truncation(longest)

@@ -14,7 +14,7 @@ from ldt.data.features import Feature, Segment, cut_off, ends
 from ldt.data.labels import REGRESSION
 from ldt.data.near_duplicates import fingerprint, normalised
 from ldt.data.options import Count, DataSection
-from ldt.data.tokenization import numbers_pairs, tokenize
+from ldt.data.tokenization import numbers_pairs, pair_separators, tokenize
 from ldt.errors import DataError, shown
 from ldt.io.records import Example, field, has
 from ldt.metrics.classification import number_metrics
@@ -161,9 +161,8 @@ class Reranking(RawScored):
         query = tokenize(tokenizer, question_of(self, example, data, "query"))
         cls, sep = ends(tokenizer)
         # Separators and types of tokens as in other programs, where the tokenizer joins two texts.
-        between = max(tokenizer.num_special_tokens_to_add(pair=True) - 2, 1)
-        types = numbers_pairs(tokenizer)
-        head, tail = [cls, Segment("query", query), *[sep] * between], [replace(sep, token_type=1)]
+        types, between = numbers_pairs(tokenizer), [sep] * pair_separators(tokenizer)
+        head, tail = [cls, Segment("query", query), *between], [replace(sep, token_type=1)]
         targets: dict[str, list[float]] = {}
         if config is not None:
             targets["labels"] = self.gold(example, data, config)

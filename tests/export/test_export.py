@@ -284,6 +284,7 @@ def test_missing_packages_and_wrong_options_are_said(tmp_path, monkeypatch):
         ("squad", ["cls", "question"], 1, "question", []),
         ("squad", ["question"], 2, "given", ["global_attention_mask", "token_type_ids"]),
         ("multiple_choice", ["cls", "question", "choice"], 2, "question", []),
+        ("reranking", ["cls", "query"], 2, "question", ["token_type_ids"]),
         ("wikihop", ["cls"], 2, "first", ["positions"]),
     ],
 )

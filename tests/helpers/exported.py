@@ -21,6 +21,7 @@ TASKS = {  # task -> its section, changes to the config
     "token_classification": ({}, TAGS),
     "squad": ({}, {"num_labels": 2, "no_answer_threshold": 0.5}),
     "multiple_choice": ({}, {"num_labels": 1}),
+    "reranking": ({}, {"id2label": {0: "relevance"}}),
     "wikihop": ({}, {}),
 }
 TEXT = "the first party and the other party agree that this agreement ends"
@@ -29,6 +30,7 @@ DOCUMENTS = {
     "token_classification": {"tokens": TEXT.split()},
     "squad": {"question": "the other party", "context": TEXT},
     "multiple_choice": {"question": "the party", "context": TEXT, "choices": ["ends", "the first"]},
+    "reranking": {"query": "the party", "documents": [TEXT, "that the other party ends"]},
     "wikihop": {"query": "agreement", "candidates": ["first", "other"], "supports": [TEXT, "that"]},
 }
 
@@ -63,7 +65,7 @@ def make_run(tokenizer_folder, folder, task, *, of=LdtConfig, section=None, leng
 
 def longer(document):
     """The document, and with its text three and eleven times, which is several chunks."""
-    (field,) = {"text", "tokens", "context", "supports"} & document.keys()
+    (field,) = {"text", "tokens", "context", "supports", "documents"} & document.keys()
     for times in (1, 3, 11):
         value = document[field]
         value = value * times if isinstance(value, list) else " ".join([value] * times)

@@ -206,6 +206,7 @@ def test_inference_client_summarizes(serve, client):
         ("triviaqa", "answer", {}),
         ("wikihop", "answer", {"n_best": 2}),
         ("multiple_choice", "answer", {}),
+        ("reranking", "answer", {"raw_scores": True}),
         ("hotpotqa", "answer", {}),
         ("evidence_classification", "answer", {}),
         ("summarization", "summarize", {}),
@@ -239,6 +240,38 @@ def test_choices_are_ranked(task, serve):
     assert found["answer"] == ranking[0]["text"]
     assert "n_best" not in found
     assert len(serve(task).ask("/rank", fields | {"n_best": 2})[1]["ranking"]) == 2
+
+
+def test_texts_are_ranked_as_tei_and_as_cohere_have_it(serve, runs, tmp_path):
+    texts = ["the party agrees", LONG[:900], "no"]
+    (wanted,) = predicted(runs("reranking"), [{"query": "who?", "documents": texts}], tmp_path)
+    pairs = [(place, wanted["scores"][place]) for place in wanted["ranking"]]
+    assert wanted["windows"] > 3
+    here = serve("reranking")
+    status, found, headers = here.ask("/rerank", {"query": "who?", "texts": texts})
+    assert status == 200
+    assert_same(found, [{"index": place, "score": score} for place, score in pairs])
+    assert sum(map(int, headers["x-windows"].split(","))) == wanted["windows"]
+    body = {"query": "who?", "texts": texts, "return_text": True, "raw_scores": True}
+    for each, (place, score) in zip(here.ask("/rerank", body)[1], pairs, strict=True):
+        assert (each["index"], each["text"]) == (place, texts[place])
+        assert 1 / (1 + math.exp(-each["score"])) == pytest.approx(score, abs=2e-5)
+    documents = [{"text": texts[0]}, *texts[1:]]
+    body = {"model": "m", "query": "who?", "documents": documents, "top_n": 2}
+    for path in ("/v1/rerank", "/v2/rerank"):
+        results = here.ask(path, body | {"return_documents": True})[1]["results"]
+        best = [
+            {"index": n, "relevance_score": score, "document": {"text": texts[n]}}
+            for n, score in pairs[:2]
+        ]
+        assert_same(results, best)
+    assert here.ask("/info")[1]["model_type"]["reranker"]["id2label"] == {"0": "relevance"}
+    for path, body, status in (
+        ("/rerank", {"query": "who?", "texts": []}, 400),
+        ("/v1/rerank", {"query": "who?", "documents": texts, "max_tokens_per_doc": 9}, 422),
+    ):
+        assert here.ask(path, body)[0] == status
+    assert serve("classification").ask("/rerank", {"query": "a", "texts": ["b"]})[0] == 424
 
 
 def test_a_document_is_cut_only_where_the_request_says_so(serve):

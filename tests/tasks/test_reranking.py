@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -272,3 +273,26 @@ def test_a_ranking_is_measured_over_queries_and_pairs_as_numbers():
     }
     pairs, _ = score_all(Reranking(), [{"scores": [0.5]}, {"scores": [1.0]}], [[0], [1]], CONFIG)
     assert (pairs["mse"], pairs["spearman"]) == (pytest.approx(0.125), pytest.approx(1))
+
+
+# sentence-transformers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("segments", ["[cls]", "[cls,query]"])
+@pytest.mark.parametrize("source", ["tiny_longformer", "tiny_modernbert"])
+def test_a_cross_encoder_of_sentence_transformers_gives_the_scores(
+    source, segments, asked, request
+):
+    theirs = pytest.importorskip("sentence_transformers", reason="not installed")
+    keys = [f"model.path={request.getfixturevalue(source)}", "data.max_length=64"]
+    train(asked(*keys, f"task.global_attention={segments}", "training.output_dir=run"))
+    kind = json.loads(Path("run/config.json").read_text())["model_type"]
+    plain = segments == "[cls]" or source == "tiny_modernbert"
+    assert kind.startswith("ldt") != plain  # where ldt is imported, as here, theirs reads it too
+    model = theirs.CrossEncoder("run", device="cpu")
+    found = model.predict([("the party", text) for text in [*TEXTS, LONG]])
+    wanted = Engine("run", precision="fp32")({"query": "the party", "documents": [*TEXTS, LONG]})
+    assert wanted["windows"] == 4
+    assert found.tolist() == pytest.approx(wanted["scores"], abs=2e-6)
+    assert np.ptp(found) > 1e-3
