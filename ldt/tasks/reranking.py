@@ -16,7 +16,9 @@ from ldt.data.near_duplicates import fingerprint, normalised
 from ldt.data.options import Count, DataSection
 from ldt.data.tokenization import numbers_pairs, pair_separators, tokenize
 from ldt.errors import DataError, shown
-from ldt.io.records import Example, field, has
+from ldt.io.records import Example, field, has, text
+from ldt.metrics import baseline
+from ldt.metrics.baseline import Baselines
 from ldt.metrics.classification import number_metrics
 from ldt.metrics.numbers import logistic
 from ldt.metrics.result import mean
@@ -28,16 +30,23 @@ from ldt.tasks.base import (
     TaskAnswers,
     TaskInputs,
     TaskReads,
+    best_constant,
     evaluation_set,
     in_chunks,
     named_labels,
     not_empty,
     path_of,
-    question_of,
     training_set,
 )
 
 _SCORES = {"pos": "pos_scores", "neg": "neg_scores"}  # a teacher's, of the documents of a field
+# Names of fields beside those of the task in triplets and in pairs.
+_ALSO = {
+    "query": ("anchor", "sentence1"),
+    "pos": ("positive",),
+    "neg": ("negative",),
+    "documents": ("document", "sentence2"),
+}
 
 
 class Reranking(RawScored):
@@ -45,9 +54,10 @@ class Reranking(RawScored):
 
     A record has ``query`` and ``pos``, documents that are relevant, and maybe ``neg``, documents
     that are not; or ``documents``, in whose order the field that `data.label` names has their
-    relevance, numbers from 0 on. In place of a list may stand one document; a document is a text,
-    or an object of ``title`` and ``text``. Scores of a teacher, ``pos_scores`` and ``neg_scores``
-    where all training records have them, are learned as well.
+    relevance, numbers from 0 on; ``anchor``, ``positive`` and ``negative``, or ``sentence1``,
+    ``sentence2`` and ``score``, are read too. In place of a list may stand one document; a document
+    is a text, or an object of ``title`` and ``text``. Scores of a teacher, ``pos_scores`` and
+    ``neg_scores`` where all training records have them, are learned as well.
 
     A document that does not fit is read in chunks, with the query in front of each. Where each
     record has one document, scores are measured as numbers, else the order.
@@ -70,7 +80,12 @@ class Reranking(RawScored):
         label_keys=("label",),
         noun="queries",
         several=True,
-        signs=(("query", "documents"), ("query", "pos"), ("query", "document")),
+        signs=(
+            ("query", "documents"),
+            ("query", "pos"),
+            ("query", "document"),
+            ("anchor", "positive"),
+        ),
         instead=("pos", "document"),
     )
     inputs: ClassVar[TaskInputs] = TaskInputs(
@@ -94,27 +109,39 @@ class Reranking(RawScored):
         Raises:
             DataError: there are none, or they are no texts.
         """
-        path = self._path(example, data)
+        path = self._path(example, data, "documents")
         return _texts(example, path) if path else [*chain(*self._lists(example, data).values())]
 
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
-        query = question_of(self, example, data, "query")
-        return "\n".join(self.documents(example, data)), query
+        return "\n".join(self.documents(example, data)), self.query(example, data)
+
+    def query(self, example: Example, data: DataSection) -> str:
+        """Return the text of the query.
+
+        Raises:
+            DataError: there is none, or not a word in it.
+        """
+        path = self._path(example, data, "query") or path_of(self, "query", data)
+        query = text(example, path)
+        if not query.strip():
+            raise DataError(f"{example.where}: field {path!r} is empty")
+        return query
 
     def gold(self, example: Example, data: DataSection, config) -> list[float]:
         """Return the relevance of each document."""
-        if not (path := self._path(example, data)):
+        if not (path := self._path(example, data, "documents")):
             lists = self._lists(example, data).items()
             return [float(name == "pos") for name, texts in lists for _ in texts]
         count = len(_texts(example, path))
-        labels = _numbers(example, str(data.label), count)
+        label = "score" if path == "sentence2" else str(data.label)
+        labels = _numbers(example, label, count)
         if min(labels) < 0:
             raise DataError(f"{example.where}: relevance {min(labels):g}, expected 0 or more")
         return labels
 
     def groups(self, example: Example, data: DataSection) -> SplitGroups:
         """Return that records of a query stay together."""
-        return SplitGroups(fingerprint(normalised(question_of(self, example, data, "query"))))
+        return SplitGroups(fingerprint(normalised(self.query(example, data))))
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
         """Return one label, and by which loss it is learned.
@@ -158,7 +185,7 @@ class Reranking(RawScored):
         ``documents`` is the place of the feature's document, ``labels`` its relevance, ``teacher``
         the score of a teacher. Flags and ``tokens`` are those of all documents.
         """
-        query = tokenize(tokenizer, question_of(self, example, data, "query"))
+        query = tokenize(tokenizer, self.query(example, data))
         cls, sep = ends(tokenizer)
         # Separators and types of tokens as in other programs, where the tokenizer joins two texts.
         types, between = numbers_pairs(tokenizer), [sep] * pair_separators(tokenizer)
@@ -170,9 +197,9 @@ class Reranking(RawScored):
                 targets["teacher"] = self._teacher(example, data)
         features, texts = [], self.documents(example, data)
         tokens = unread = 0
-        for place, text in enumerate(texts):
-            read = DocumentTokens("document", tokenize(tokenizer, text), token_type=1)
-            around = (head, read, tail, text)
+        for place, document in enumerate(texts):
+            read = DocumentTokens("document", tokenize(tokenizer, document), token_type=1)
+            around = (head, read, tail, document)
             chunks = in_chunks(self, example, data, max_length, *around, token_types=types)
             tokens += chunks[0]["tokens"]
             unread += chunks[0]["flags"].get("unread_tokens", 0)
@@ -215,17 +242,29 @@ class Reranking(RawScored):
             return number_metrics(np.array(golds)[:, 0], np.array(scores)[:, 0]), []
         return mean([ranking_metrics(*pair) for pair in zip(golds, scores, strict=True)]), []
 
-    def _path(self, example: Example, data: DataSection) -> str | None:
-        """The field of documents that have labels; None where they are pos and neg."""
-        paths = path_of(self, "documents", data), "document"
+    def baseline(self, trained, golds, config) -> Baselines:
+        """Return the ndcg that a ranking by chance is expected to have."""
+        if all(len(gold) == 1 for gold in golds):
+            constant = float(np.mean([*chain(*trained)]))
+            answer = {f"always {constant:.4g}": {"scores": [constant]}}
+            return best_constant(self, answer, golds, config)
+        rows = []
+        for gold in map(np.array, golds):
+            discounts = 1 / np.log2(np.arange(2, len(gold) + 2))[:10]
+            ideal = (np.sort(gold)[::-1][:10] * discounts).sum()
+            rows.append({"ndcg@10": float(gold.mean() * discounts.sum() / ideal) if ideal else 0.0})
+        return baseline.best({"documents in a random order": mean(rows)})
+
+    def _path(self, example: Example, data: DataSection, name: str) -> str | None:
+        """The path of a field of the task, by one of its names; None where it is not there."""
+        paths = path_of(self, name, data), *_ALSO[name]
         return next((path for path in paths if has(example, path)), None)
 
     def _lists(self, example: Example, data: DataSection) -> dict[str, list[str]]:
         """The texts of pos and of neg, of which there may be none."""
-        paths = {name: path_of(self, name, data) for name in _SCORES}
-        if not (has(example, paths["neg"]) and field(example, paths["neg"])):
-            del paths["neg"]
-        return {name: _texts(example, path) for name, path in paths.items()}
+        pos, neg = (self._path(example, data, name) for name in _SCORES)
+        lists = {"pos": _texts(example, pos or path_of(self, "pos", data))}
+        return lists | ({"neg": _texts(example, neg)} if neg and field(example, neg) else {})
 
     def _teacher(self, example: Example, data: DataSection) -> list[float]:
         """The teacher's scores of all documents."""

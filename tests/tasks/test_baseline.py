@@ -127,6 +127,19 @@ BASELINES = {  # task: right answers of training, of evaluation; config; some of
         {},
         {"spearman": ("always the same similarity", 0)},
     ),
+    "reranking": (
+        [],
+        [[1.0, 0.0, 0.0], [1.0, 2.0]],
+        {},
+        # of three documents (1 + 1/log2(3) + 1/2) / 3; of two 1.5 (1 + 1/log2(3)) of 2 + 1/log2(3)
+        {"ndcg@10": ("documents in a random order", 50 * (2.13093 / 3 + 1.5 * 1.63093 / 2.63093))},
+    ),
+    "reranking, pairs": (
+        [[0.0], [1.0]],
+        [[1.0], [1.0]],
+        {},
+        {"mse": ("always 0.5", 0.25)},
+    ),
     "evidence_classification": (
         [claim("a", [0]), claim("a", []), claim("b", [])],
         [claim("a", [1]), claim("b", [])],

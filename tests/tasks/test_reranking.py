@@ -58,7 +58,9 @@ def encode(tiny):
             {"fields": {"pos": "positive_passages", "neg": "negative_passages"}},
             *(["b", "c"], [1, 0]),
         ),
-        ({"sentence2": "b", "score": 0.5}, {"text": "sentence2", "label": "score"}, ["b"], [0.5]),
+        ({"sentence2": "b", "score": 0.5}, {}, ["b"], [0.5]),
+        ({"positive": "a", "negative": ["b", "c"]}, {}, ["a", "b", "c"], [1, 0, 0]),
+        ({"hit": "b", "grade": 3}, {"text": "hit", "label": "grade"}, ["b"], [3]),
     ],
 )
 def test_records_of_training_files_are_read(fields, data, texts, labels):
@@ -72,7 +74,7 @@ def test_records_of_training_files_are_read(fields, data, texts, labels):
     ("fields", "message"),
     [
         ({}, "no field 'pos'"),
-        ({"query": " ", "pos": "a"}, "the question is empty"),
+        ({"query": " ", "pos": "a"}, "field 'query' is empty"),
         ({"pos": [], "neg": ["a"]}, "field 'pos': a list, empty, expected texts, or objects of"),
         ({"pos": [1]}, "field 'pos': a list of 1, expected texts"),
         ({"documents": ["a", "b"]}, "no field 'label'"),

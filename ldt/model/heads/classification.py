@@ -18,7 +18,7 @@ from ldt.model.heads.losses import (
 )
 from ldt.model.heads.rows import (
     before_first,
-    length_of,
+    by_tokens,
     micro_batched,
     rows_of_documents,
     same_document,
@@ -71,8 +71,9 @@ class LdtForSequenceClassification(Head):
             num_items_in_batch, inputs: see `Head`.
         """
         if same_document(example_ids):  # so that memory does not grow with a query's documents
-            size = max(1, usable_length(self.config) // length_of(inputs))
-            (logits,) = micro_batched(lambda **rows: self._logits(**rows)[:1], size, **inputs)
+            lengths = inputs["attention_mask"].count_nonzero(1).tolist()
+            groups = by_tokens(lengths, usable_length(self.config))
+            (logits,) = micro_batched(lambda **rows: self._logits(**rows)[:1], groups, **inputs)
             others = {}
         else:
             logits, others = self._logits(**inputs)

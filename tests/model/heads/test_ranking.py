@@ -292,6 +292,7 @@ def test_memory_does_not_grow_with_the_documents_of_a_query():
     model = reranker(max_position_embeddings=66, pad_token_id=1).float().train()
     row = {
         "input_ids": torch.randint(3, 40, (1, 64)),
+        "attention_mask": torch.ones(1, 64, dtype=torch.long),
         "labels": torch.tensor([1.0]),
         "documents": torch.tensor([0]),
     }
