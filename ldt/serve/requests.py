@@ -178,13 +178,13 @@ class Rerank(RequestBody):
 
     def asked(self, served: Served) -> Asked:
         """The request of a server's model, a document for each text."""
-        options = RequestOptions(truncate=bool(self.truncate), raw_scores=self.raw_scores)
+        options = {"truncate": bool(self.truncate), "raw_scores": self.raw_scores}
 
         def shape(answers: list[Answer]) -> Any:
             texts = [{"text": text} if self.return_text else {} for text in self.texts]
             return [{"index": n, "score": score} | texts[n] for n, score in _best(answers)]
 
-        return Asked(_pairs(served, self.query, self.texts), options, shape)
+        return _asked(served, self.query, self.texts, options, shape)
 
 
 class CohereRerank(RequestBody):
@@ -208,12 +208,15 @@ class CohereRerank(RequestBody):
                 each["document"] = document if isinstance(document, dict) else {"text": document}
             return {"model": served.name, "results": results}
 
-        return Asked(_pairs(served, self.query, self.documents), RequestOptions(), shape)
+        return _asked(served, self.query, self.documents, {}, shape)
 
 
-def _pairs(served: Served, query: str, texts: Sequence[Any]) -> list[Example]:
-    """The documents of a ranking, one each, so that they are run with those of other requests."""
-    return served.examples([{"query": query, "documents": [text]} for text in texts])
+def _asked(
+    served: Served, query: str, texts: Sequence[Any], options: dict[str, Any], shape: Any
+) -> Asked:
+    """The request of a ranking, whose documents are run with those of other requests."""
+    documents = [{"query": query, "documents": [text]} for text in texts]
+    return Asked(served.examples(documents), RequestOptions(**options), shape)
 
 
 def _best(answers: Sequence[Answer]) -> list[tuple[int, float]]:
