@@ -324,7 +324,7 @@ class Drawn(Items):
     What comes out depends on the seed, the epoch and the number of the document alone.
 
     Args:
-        draw: features and random generator to those that are taken (`ldt.tasks.base.Task.draw`).
+        draw: features and random generator to those that are taken (`ldt.tasks.base.Drawing.draw`).
         seed: of the run.
     """
 

@@ -324,11 +324,6 @@ class Task(AnyTask):
         out."""
         return features
 
-    def draw(self, features: list[Feature], generator: "np.random.Generator") -> list[Feature]:
-        """Return what an epoch trains on of a training document, by its features; of a task whose
-        features are trained on together."""
-        return features
-
     def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
         """Return which inputs are trained on, None for all; and lines to print about it."""
         return None, []
@@ -419,6 +414,14 @@ class RawScored(Task):
         self, outputs: Sequence[Outputs], answer: dict, features: Sequence[Feature]
     ) -> Any:
         """Return the logits of an answer in the shape of its scores; arguments as of `decode`."""
+
+
+class Drawing(Task):
+    """A task whose epochs train on a part of each document, drawn anew."""
+
+    @abstractmethod
+    def draw(self, features: list[Feature], generator: "np.random.Generator") -> list[Feature]:
+        """Return what an epoch trains on of the features of a training document."""
 
 
 def path_of(task: AnyTask, name: str, data: Any) -> str:

@@ -24,6 +24,7 @@ from ldt.metrics.numbers import logistic
 from ldt.metrics.result import mean
 from ldt.tasks.base import (
     DocumentTokens,
+    Drawing,
     RawScored,
     Scores,
     SplitGroups,
@@ -49,7 +50,7 @@ _ALSO = {
 }
 
 
-class Reranking(RawScored):
+class Reranking(RawScored, Drawing):
     """Order of documents by their relevance to a query.
 
     A record has ``query`` and ``pos``, documents that are relevant, and maybe ``neg``, documents
@@ -124,7 +125,7 @@ class Reranking(RawScored):
         path = self._path(example, data, "query") or path_of(self, "query", data)
         query = text(example, path)
         if not query.strip():
-            raise DataError(f"{example.where}: field {path!r} is empty")
+            raise DataError(f"{example.where}: the question is empty")
         return query
 
     def gold(self, example: Example, data: DataSection, config) -> list[float]:

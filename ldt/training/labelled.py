@@ -37,7 +37,7 @@ from ldt.io.records import Example
 from ldt.io.sources import Names, named
 from ldt.recipe.recipe import Recipe
 from ldt.system import end_with_parent
-from ldt.tasks.base import Task, path_of, training_set
+from ldt.tasks.base import Drawing, Task, path_of, training_set
 from ldt.tasks.deciding import Deciding, classes_of
 from ldt.training.dataset_cache import Examples, LabelledSets
 
@@ -349,7 +349,7 @@ def items(sets: LabelledSets, encoder: DocumentEncoder, seed: int) -> dict[str, 
     batches: dict[str, Sequence[Any]] = {
         name: Items(part) if task.inputs.together else part for name, part in sets.features.items()
     }
-    if task.inputs.together:
+    if isinstance(task, Drawing):
         batches["train"] = Drawn(sets.features["train"], task.draw, seed)
     if task.inputs.shuffled:
         numbers = np.unique(sets.features["train"].documents).tolist()

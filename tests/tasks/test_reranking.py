@@ -74,7 +74,7 @@ def test_records_of_training_files_are_read(fields, data, texts, labels):
     ("fields", "message"),
     [
         ({}, "no field 'pos'"),
-        ({"query": " ", "pos": "a"}, "field 'query' is empty"),
+        ({"query": " ", "pos": "a"}, "the question is empty"),
         ({"pos": [], "neg": ["a"]}, "field 'pos': a list, empty, expected texts, or objects of"),
         ({"pos": [1]}, "field 'pos': a list of 1, expected texts"),
         ({"documents": ["a", "b"]}, "no field 'label'"),
