@@ -31,11 +31,7 @@ _FRONT = {
     "choice": {"cls", "question", "choice"},
     "ranking": {"cls", "query"},
 }
-_PAIRS = (
-    "span",
-    "mention",
-    "ranking",
-)  # kinds of answers whose inputs may have two types of tokens
+_PAIRS = ("span", "mention", "ranking")  # answers whose inputs may have two types of tokens
 
 
 @dataclass(frozen=True)

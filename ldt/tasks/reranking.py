@@ -3,7 +3,7 @@
 Each document is an input of its own, [cls] query [sep] document [sep], scored by one logit.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, ClassVar, Literal
@@ -22,6 +22,7 @@ from ldt.metrics.baseline import Baselines
 from ldt.metrics.classification import number_metrics
 from ldt.metrics.numbers import logistic
 from ldt.metrics.result import mean
+from ldt.tasks import results
 from ldt.tasks.base import (
     DocumentTokens,
     Drawing,
@@ -40,6 +41,7 @@ from ldt.tasks.base import (
     training_set,
 )
 
+METRICS = ("ndcg@10", "mrr@10", "map")
 _SCORES = {"pos": "pos_scores", "neg": "neg_scores"}  # a teacher's, of the documents of a field
 # Names of fields beside those of the task in triplets and in pairs.
 _ALSO = {
@@ -48,6 +50,26 @@ _ALSO = {
     "neg": ("negative",),
     "documents": ("document", "sentence2"),
 }
+
+
+def score(gold: Sequence[float], answer: Mapping[str, Any] | None) -> dict[str, float]:
+    """ndcg@10, mrr@10 and map of a query, from 0 to 1, as trec_eval has them: scores are compared
+    as float32, equal ones by the name of the document, the last one first."""
+    if answer is None:
+        return dict.fromkeys(METRICS, 0.0)
+    rounded = np.array(answer["scores"], np.float32)
+    if len(rounded) != len(gold):
+        raise KeyError(f"{len(rounded):,} scores of {len(gold):,} documents")
+    order = sorted(range(len(gold)), key=lambda place: (rounded[place], str(place)), reverse=True)
+    gains = np.array(gold, float)[order]
+    discounts = 1 / np.log2(np.arange(2, len(gold) + 2))
+    best = (np.sort(gains)[::-1] * discounts)[:10].sum()
+    ranks = np.flatnonzero(gains > 0) + 1
+    precisions = np.arange(1, len(ranks) + 1) / ranks
+    ndcg = (gains * discounts)[:10].sum() / best if best else 0.0
+    mrr = 1 / ranks[0] if len(ranks) and ranks[0] <= 10 else 0.0
+    figures = ndcg, mrr, precisions.mean() if len(ranks) else 0.0
+    return dict(zip(METRICS, map(float, figures), strict=True))
 
 
 class Reranking(RawScored, Drawing):
@@ -95,7 +117,11 @@ class Reranking(RawScored, Drawing):
         together=True,
     )
     answers: ClassVar[TaskAnswers] = TaskAnswers(
-        kind="ranking", keys=("ranking", "scores"), metric="ndcg@10"
+        kind="ranking",
+        keys=("ranking", "scores"),
+        metric=METRICS[0],
+        score=score,
+        result=results.rankings,
     )
 
     name: Literal["reranking"] = "reranking"
@@ -135,7 +161,7 @@ class Reranking(RawScored, Drawing):
             return [float(name == "pos") for name, texts in lists for _ in texts]
         count = len(_texts(example, path))
         label = "score" if path == "sentence2" else str(data.label)
-        labels = _numbers(example, label, count)
+        labels = results.numbers_of(example, label, count)
         if min(labels) < 0:
             raise DataError(f"{example.where}: relevance {min(labels):g}, expected 0 or more")
         return labels
@@ -236,16 +262,16 @@ class Reranking(RawScored, Drawing):
         return answer | {"windows": len(outputs)} | features[0]["flags"]
 
     def measure(self, answers, golds, config) -> Scores:
-        """Return ndcg@10, mrr@10 and map; where each record has one document, mse, mae, pearson and
-        spearman of the scores."""
-        scores = [answer["scores"] for answer in answers]
-        if all(len(gold) == 1 for gold in golds):
-            return number_metrics(np.array(golds)[:, 0], np.array(scores)[:, 0]), []
-        return mean([ranking_metrics(*pair) for pair in zip(golds, scores, strict=True)]), []
+        """Return ndcg@10, mrr@10 and map; of a model of pairs mse, mae, pearson and spearman of the
+        scores."""
+        if config.problem_type == REGRESSION:
+            scores = [score for answer in answers for score in answer["scores"]]
+            return number_metrics(np.array([*chain(*golds)]), np.array(scores)), []
+        return mean([score(*pair) for pair in zip(golds, answers, strict=True)]), []
 
     def baseline(self, trained, golds, config) -> Baselines:
         """Return the ndcg that a ranking by chance is expected to have."""
-        if all(len(gold) == 1 for gold in golds):
+        if config.problem_type == REGRESSION:
             constant = float(np.mean([*chain(*trained)]))
             answer = {f"always {constant:.4g}": {"scores": [constant]}}
             return best_constant(self, answer, golds, config)
@@ -271,7 +297,7 @@ class Reranking(RawScored, Drawing):
         """The teacher's scores of all documents."""
         scores = []
         for name, texts in self._lists(example, data).items():
-            scores += _numbers(example, path_of(self, _SCORES[name], data), len(texts))
+            scores += results.numbers_of(example, path_of(self, _SCORES[name], data), len(texts))
         return scores
 
 
@@ -291,33 +317,3 @@ def _texts(example: Example, path: str) -> list[str]:
             "title and text"
         )
     return texts
-
-
-def _numbers(example: Example, path: str, count: int) -> list[float]:
-    """The numbers of a field, one of each document."""
-    values = field(example, path)
-    try:
-        numbers = [float(each) for each in (values if isinstance(values, list) else [values])]
-    except (TypeError, ValueError):
-        numbers = []
-    if len(numbers) != count or not np.isfinite(numbers).all():
-        what = f"field {path!r} is {shown(values)}, expected {count:,} numbers"
-        raise DataError(f"{example.where}: {what}, one of each document")
-    return numbers
-
-
-def ranking_metrics(gold: Sequence[float], scores: Sequence[float]) -> dict[str, float]:
-    """ndcg@10, mrr@10 and map of a query, from 0 to 1, as trec_eval has them: scores are compared
-    as float32, equal ones by the name of the document, the last one first."""
-    rounded = np.array(scores, np.float32)
-    order = sorted(range(len(gold)), key=lambda place: (rounded[place], str(place)), reverse=True)
-    gains = np.array(gold, float)[order]
-    discounts = 1 / np.log2(np.arange(2, len(gold) + 2))
-    best = (np.sort(gains)[::-1] * discounts)[:10].sum()
-    ranks = np.flatnonzero(gains > 0) + 1
-    precisions = np.arange(1, len(ranks) + 1) / ranks
-    return {
-        "ndcg@10": float((gains * discounts)[:10].sum() / best) if best else 0.0,
-        "mrr@10": float(1 / ranks[0]) if len(ranks) and ranks[0] <= 10 else 0.0,
-        "map": float(precisions.mean()) if len(ranks) else 0.0,
-    }

@@ -125,6 +125,23 @@ def choice_of(answer: Example, choices: Sequence[str]) -> dict[str, Any]:
     return {"choice": value if is_place else None, "scores": scores}
 
 
+def numbers_of(example: Example, path: str, count: int) -> list[float]:
+    """The numbers of a field, one of each document.
+
+    Raises:
+        DataError: it has others.
+    """
+    values = field(example, path)
+    try:
+        numbers = [float(each) for each in (values if isinstance(values, list) else [values])]
+    except (TypeError, ValueError):
+        numbers = []
+    if len(numbers) != count or not all(map(math.isfinite, numbers)):
+        what = f"field {path!r} is {shown(values)}, expected {count:,} numbers"
+        raise DataError(f"{example.where}: {what}, one of each document")
+    return numbers
+
+
 def _numbers(values: Mapping[Any, Any], where: str) -> dict[Any, float]:
     """Scores, each a finite number."""
     for key, value in values.items():
@@ -224,6 +241,19 @@ def choices(task: Any, data, examples: Sequence[Example], answers: Answers, name
     }
     places = [gold["choice"] for gold in golds]
     return own_answers.choices(_judged(task, data, examples, places, read)), golds, None
+
+
+def rankings(
+    task: Task, data, examples: Sequence[Example], answers: Answers, name: str
+) -> Evaluated:
+    """Score the order of the documents of each query; of one document each, its score."""
+    golds = [task.gold(example, data, None) for example in examples]
+    if any(len(gold) > 1 for gold in golds):
+        result, *_ = by_scores(task, data, examples, answers, name)
+        return result, golds, SimpleNamespace(problem_type=None)
+    labels = {id: {"label": numbers_of(each, "scores", 1)[0]} for id, each in answers.items()}
+    judged = _judged(task, data, examples, [label for (label,) in golds], labels)
+    return own_answers.numbers(judged), golds, SimpleNamespace(problem_type=REGRESSION)
 
 
 def by_scores(

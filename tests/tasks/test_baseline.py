@@ -130,14 +130,14 @@ BASELINES = {  # task: right answers of training, of evaluation; config; some of
     "reranking": (
         [],
         [[1.0, 0.0, 0.0], [1.0, 2.0]],
-        {},
+        {"problem_type": None},
         # of three documents (1 + 1/log2(3) + 1/2) / 3; of two 1.5 (1 + 1/log2(3)) of 2 + 1/log2(3)
         {"ndcg@10": ("documents in a random order", 50 * (2.13093 / 3 + 1.5 * 1.63093 / 2.63093))},
     ),
     "reranking, pairs": (
         [[0.0], [1.0]],
         [[1.0], [1.0]],
-        {},
+        {"problem_type": "regression"},
         {"mse": ("always 0.5", 0.25)},
     ),
     "evidence_classification": (

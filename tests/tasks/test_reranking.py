@@ -12,6 +12,7 @@ from transformers import AutoTokenizer, PretrainedConfig
 from ldt.data.features import Drawn, Features
 from ldt.errors import DataError
 from ldt.inference.engine import Engine
+from ldt.inference.evaluate import evaluate
 from ldt.io.records import Example
 from ldt.recipe import recipe
 from ldt.recipe.recipe import DataSection
@@ -273,8 +274,33 @@ def test_a_ranking_is_measured_over_queries_and_pairs_as_numbers():
         "mrr@10": pytest.approx(75),
         "map": pytest.approx(100 * ((1 / 2 + 2 / 3) / 2 + 1) / 2),
     }
-    pairs, _ = score_all(Reranking(), [{"scores": [0.5]}, {"scores": [1.0]}], [[0], [1]], CONFIG)
+    pairs = PretrainedConfig(problem_type="regression")
+    pairs, _ = score_all(Reranking(), [{"scores": [0.5]}, {"scores": [1.0]}], [[0], [1]], pairs)
     assert (pairs["mse"], pairs["spearman"]) == (pytest.approx(0.125), pytest.approx(1))
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_files_of_answers_are_scored(asked, tmp_path, pairs):
+    records = [
+        {"id": "a", "query": "x", "documents": ["1", "2", "3"], "label": [0, 1, 0]},
+        {"id": "b", "query": "y", "document": "1", "label": 1},
+    ]
+    answers = [{"id": "a", "scores": [0.9, 0.5, 0.1]}, {"id": "b", "scores": [0.5]}]
+    if pairs:
+        records[0] |= {"documents": ["1"], "label": [0]}
+        answers[0]["scores"] = [0.25]
+    for name, lines in (("gold", records), ("pred", answers)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    result = evaluate("gold.jsonl", "pred.jsonl", recipe="r.yaml")
+    if pairs:
+        assert result.metrics["mse"] == pytest.approx((0.25**2 + 0.5**2) / 2)
+        assert result.baselines["mse"].answer == "always 0.5"
+    else:
+        assert result.metrics["mrr@10"] == pytest.approx(75)
+        assert result.intervals["mrr@10"]
+    (tmp_path / "pred.jsonl").write_text(json.dumps({"id": "a", "scores": []}) + "\n")
+    with pytest.raises(DataError, match=r"^pred.jsonl:1: (not as ldt pred|.*expected 1 numbers)"):
+        evaluate("gold.jsonl", "pred.jsonl", recipe="r.yaml")
 
 
 # sentence-transformers
