@@ -62,6 +62,10 @@ class LdtPreTrainedModel(PreTrainedModel):
     # the head (`Head.loss_items`).
     accepts_loss_kwargs = False
 
+    # True where the loss of a batch compares its rows, so that it is no sum of those of smaller
+    # batches; forward then takes ``groups``, the rows that are run at a time.
+    whole_batch_loss = False
+
     position_table = None  # the weight [rows, d] of an encoder that learns positions
 
     # Names of the tensors that loading had to make anew, such as those of a new head.

@@ -17,7 +17,8 @@ from accelerate.utils import (  # type: ignore[import-untyped]  # has no hints
 from transformers import TrainerCallback
 
 from ldt.data.features import NO_POSITION, TOKEN_TYPES
-from ldt.errors import ResourceError, out_of_memory
+from ldt.errors import ResourceError, out_of_memory, plural
+from ldt.model.heads.rows import by_tokens
 from ldt.model.layers import UNUSED_PASSES
 
 log = logging.getLogger("ldt")
@@ -91,8 +92,12 @@ class ItemTrainer(transformers.Trainer):
     micro_batch: int | None = None
     micro_batch_tokens: int | None = None
 
-    def __init__(self, *, data_collator, **kwargs):
-        super().__init__(data_collator=DocumentIdCollator(data_collator), **kwargs)
+    def __init__(self, *, data_collator, model, args, **kwargs):
+        if model.whole_batch_loss:
+            args._n_gpu = min(args.n_gpu, 1)  # DataParallel would cut the batch
+        super().__init__(
+            data_collator=DocumentIdCollator(data_collator), model=model, args=args, **kwargs
+        )
         self.model_accepts_loss_kwargs = True
         if self.args.world_size > 1 and not self.is_fsdp_enabled:  # where gradients are in parts
             self.add_callback(_DropUnusedGradients(self))
@@ -178,8 +183,7 @@ class ItemTrainer(transformers.Trainer):
         total = torch.zeros((), device=self.args.device)
         try:
             for inputs, rows in batches:
-                parts = list(micro_batches(inputs, rows, self.micro_batch, self.micro_batch_tokens))
-                self.passes += len(parts) - 1
+                parts = self._parts(inputs, rows)
                 for part in parts[:-1]:  # other processes have other numbers of them
                     with self.accelerator.no_sync(model):
                         total = total + super().training_step(model, part, items)
@@ -187,19 +191,33 @@ class ItemTrainer(transformers.Trainer):
         except Exception as error:
             most = max(len(rows) for _, rows in batches)
             size = min(self.micro_batch or most, most)
-            if size == 1 or not self.parts_batches or not out_of_memory(error):
+            # Of one input that is compared with itself alone, each row can still be run alone.
+            least = self.micro_batch == 1 if self.model.whole_batch_loss else size == 1
+            if least or not self.parts_batches or not out_of_memory(error):
                 raise
         else:
             return total
-        self.micro_batch = size // 2
+        self.micro_batch = max(size // 2, 1)
         log.warning(
-            "out of memory at step %d with %d inputs at a time: from here on it is %d at a time, "
+            "out of memory at step %d with %s at a time: from here on it is %d at a time, "
             "and a step has the same inputs as before",
             self.state.global_step + 1,
-            size,
+            plural(size, "input"),
             self.micro_batch,
         )
         return None
+
+    def _parts(self, inputs: dict, rows: torch.Tensor) -> list[dict]:
+        """The smaller batches that a batch is run in; one that says what the model is to run at a
+        time where its loss is that of the whole batch."""
+        sizes = self.micro_batch, self.micro_batch_tokens
+        if not self.model.whole_batch_loss:
+            parts = list(micro_batches(inputs, rows, *sizes))
+            self.passes += len(parts) - 1
+            return parts
+        groups = row_groups(inputs["attention_mask"], rows, *sizes)
+        self.passes += len(groups) - 1
+        return [inputs | {"groups": groups}]
 
     def too_little_memory(self) -> ResourceError:
         """The error that ends a run where memory ended."""
@@ -242,9 +260,11 @@ class ItemTrainer(transformers.Trainer):
     def model_inputs(self, batch: dict) -> dict:
         """Inputs of the model of an evaluation batch; its rows are counted."""
         batch = self._without_repeated(batch, self.eval_dataset)
-        self._rows, self._loss_comes = batch["rows"].sum()[None], False
+        rows = batch["rows"]
+        self._rows, self._loss_comes = rows.sum()[None], False
         self._documents = batch["document"].tolist()
-        return {name: batch[name] for name in batch if name not in ("document", "rows")}
+        inputs = {name: batch[name] for name in batch if name not in ("document", "rows")}
+        return self._parts(inputs, rows)[0] if self.model.whole_batch_loss else inputs
 
     def prediction_step(self, model, inputs, *args, **kwargs):
         loss, logits, labels = super().prediction_step(
@@ -303,6 +323,26 @@ def micro_batches(
         for first in range(0, len(inputs), size):
             part = slice(inputs[first].start, inputs[first : first + size][-1].stop)
             yield {name: value[part] for name, value in batch.items()}
+
+
+def row_groups(
+    mask: torch.Tensor, rows: torch.Tensor, size: int | None, tokens: int | None = None
+) -> list[list[int]]:
+    """Numbers of the rows of a batch that are run at a time, the longest first.
+
+    Args:
+        mask: [rows, n], 0 at padding.
+        rows: [inputs] int64, how many rows of the batch each input is.
+        size: as many tokens are run at a time as so many inputs have, the longest ones; with 1 each
+            row alone; None: all.
+        tokens: that are run at a time where a row alone has no more; None: any.
+    """
+    lengths = mask.count_nonzero(1)
+    most = [tokens] if tokens else []
+    if size is not None:
+        inputs = sorted(int(part.sum()) for part in lengths.split(rows.tolist()))
+        most.append(sum(inputs[-size:]) if size > 1 else 1)
+    return by_tokens(lengths.tolist(), min(most, default=None))
 
 
 def _by_length(batch: dict, inputs: list[range], size: int, tokens: int) -> Iterator[dict]:

@@ -37,6 +37,7 @@ from ldt.errors import (
 from ldt.io import files
 from ldt.recipe.run import FolderLost, Run
 from ldt.system import Signals
+from ldt.tasks.base import NO_LABEL
 from ldt.training import checkpoints, lora
 from ldt.training.progress import ProgressReport
 from ldt.training.steps import ItemTrainer
@@ -350,6 +351,8 @@ class Trainer(ItemTrainer):
         self._batch += documents
         if not documents:  # an input that counts nothing, so that no process waits for this one
             num_items_in_batch = torch.full_like(num_items_in_batch, math.inf, dtype=torch.float32)
+            if self.model.whole_batch_loss:  # nor is it compared with those of other processes
+                inputs["labels"] = torch.full_like(inputs["labels"], NO_LABEL)
         loss = super().training_step(model, inputs, num_items_in_batch)
         if not documents:  # nor are its tokens counted, which comes next
             inputs["attention_mask"] = torch.zeros_like(inputs["attention_mask"])

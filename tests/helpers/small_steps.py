@@ -105,6 +105,18 @@ def ranked_by(loss):
     return "ForSequenceClassification", {"num_labels": 1, "ranking": facts}, documents
 
 
+def group(rng, number):
+    """A query, a document that is right for it in two chunks, and others; queries share one."""
+    made = []
+    for place, label in enumerate([0, 1, 1, 2, 2][: 3 + number % 3]):
+        text, words = 10 * number + [0, 1, 1, 2, 0][place], rng
+        if place == 4:
+            text, words = 7, random.Random(7)
+        more = {"labels": label, "texts": text, "scores": text % 10 / 2}
+        made.append(feature(words, number, **more))
+    return made
+
+
 TASKS = {  # task and variation: head, its changes of the config, and what makes an item
     "classification": (
         "ForSequenceClassification",
@@ -175,8 +187,20 @@ TASKS = {  # task and variation: head, its changes of the config, and what makes
     "multiple_choice": ("ForMultipleChoice", {}, choices),
     "reranking": ranked_by("listwise"),
     "reranking, pointwise": ranked_by("pointwise"),
+    # Of losses of a whole batch the one that compares no two inputs.
+    "embedding": ("ForEmbedding", {"embedding": {"loss": "distilled"}}, group),
     "mlm": ("ForMaskedLM", {}, lambda rng, n: feature(rng, n, labels=of_tokens(rng, 40))),
     "charlm": (None, {}, lambda rng, n: feature(rng, n, labels=of_tokens(rng, 40))),
+}
+# Losses that compare the inputs of a batch: what lies in one is no matter of memory.
+COMPARED = {
+    "embedding, contrastive": ("ForEmbedding", {}, group),
+    "embedding, graded": (
+        "ForEmbedding",
+        {"embedding": {"loss": "graded", "dimensions": [8]}},
+        lambda rng, n: [row | {"scores": n % 3 / 2} for row in group(rng, n)[:3]],
+    ),
+    "embedding, tokens": ("ForEmbedding", {"embedding": {"vectors": "tokens", "size": 8}}, group),
 }
 WRITERS = {
     "summarization": LdtForConditionalGeneration,
@@ -211,7 +235,7 @@ class Answers:
 
 def made_of(task, dtype=torch.float64):
     """Model and items of a task."""
-    head, changes, item = TASKS[task]
+    head, changes, item = (TASKS | COMPARED)[task]
     torch.manual_seed(0)
     rng = random.Random(0)
     items = [item(rng, number) for number in range(INPUTS)]

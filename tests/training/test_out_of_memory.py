@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from small_steps import (
+    COMPARED,
     INPUTS,
     OF_ROWS,
     Gradients,
@@ -165,6 +166,46 @@ def sorted_rows(whole, count):
     lengths = whole["attention_mask"].sum(1)
     inputs = list(zip(lengths.split(count.tolist()), count.tolist(), strict=True))
     return [rows for _, rows in sorted(inputs, key=lambda each: -int(each[0].max()))]
+
+
+@pytest.mark.fast("embedding, contrastive")
+@pytest.mark.parametrize("task", COMPARED)
+def test_a_batch_whose_inputs_are_compared_is_run_in_parts_and_stays_one(
+    tmp_path, monkeypatch, task
+):
+    wanted, losses = gradients(tmp_path, task, 4, 2)
+    real, parts, most = transformers.Trainer.training_step, [], 0
+
+    def training_step(self, model, inputs, items=None):
+        lengths = inputs["attention_mask"].sum(1)
+        tokens = [int(lengths[rows].sum()) for rows in inputs["groups"]]
+        assert sorted(sum(inputs["groups"], [])) == [*range(len(lengths))]
+        assert max(tokens) <= max(self.micro_batch_tokens or 999, int(lengths.max()))
+        parts.append(len(tokens))
+        if len(tokens) > 1 or not most:
+            return real(self, model, inputs, items)
+        raise NO_MEMORY["a GPU"]
+
+    def found(tokens):
+        monkeypatch.setattr(transformers.Trainer, "training_step", training_step)
+        seen = Gradients()
+        made = trainer(tmp_path, task, 4, 2, callbacks=[seen])
+        made.micro_batch_tokens = tokens
+        made.run()
+        logged = [row["loss"] for row in made.state.log_history if "loss" in row]
+        assert logged == pytest.approx(losses, abs=1e-6)
+        return seen.steps
+
+    assert_same(found(40), wanted)
+    assert min(parts) > 1
+    parts.clear()
+    assert_same(found(None), wanted)
+    assert parts == [1] * 4
+    parts.clear()
+    most = 1
+    assert_same(found(None), wanted)  # memory ends in a batch that is run at once
+    assert parts[0] == 1
+    assert parts.count(1) == 2  # of the last batch, which has one input
 
 
 # -- a run, of batches of 4

@@ -14,7 +14,16 @@ import pytest
 import torch
 import transformers
 from packaging.version import Version
-from small_steps import INPUTS, OF_ROWS, TASKS, assert_same, gradients, made_of, trainer
+from small_steps import (
+    COMPARED,
+    INPUTS,
+    OF_ROWS,
+    TASKS,
+    assert_same,
+    gradients,
+    made_of,
+    trainer,
+)
 from transformers.trainer_pt_utils import LabelSmoother
 
 from ldt import tasks
@@ -159,7 +168,7 @@ def assert_evaluated(task, found):
 
 
 @pytest.mark.parametrize("size", [4, 5, 13])
-@pytest.mark.parametrize("task", OF_ROWS)
+@pytest.mark.parametrize("task", [*OF_ROWS, "embedding"])
 def test_an_evaluation_has_each_row_of_each_input(alone, task, size):
     assert_evaluated(task, alone(task, size))
 
@@ -216,6 +225,16 @@ def test_two_processes_have_the_gradients_of_one(at_once, of_two, task):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("task", COMPARED)
+def test_two_processes_compare_their_inputs_as_if_they_were_one(tmp_path, of_two, task):
+    for size, batches, dtype in OF_TWO:
+        wanted, losses = gradients(tmp_path, task, 2 * size, batches, dtype)
+        found, other_losses = torch.load(of_two / f"{task} {(size, batches, dtype)}.pt")
+        assert other_losses == pytest.approx(losses, rel=1e-5)
+        assert_same(found, wanted, BOUNDS[dtype])
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not RESUMES, reason=WHY_NOT)
 def test_two_processes_go_on_within_an_epoch_as_if_nothing_had_been(of_two):
     whole, _ = torch.load(of_two / f"triviaqa {OF_TWO[0]}.pt")
@@ -245,7 +264,7 @@ def save(found, name):
 
 def as_one_of_two(folder):
     """All that the tests of two processes compare."""
-    for task in TASKS:
+    for task in TASKS | COMPARED:
         for layout in OF_TWO:
             save(gradients(folder, task, *layout), f"{task} {layout}")
     for task in OF_ROWS:

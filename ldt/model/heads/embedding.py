@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from ldt.attention.matmul import Linear
 from ldt.model.base import INPUTS, Head, LdtHeadOutput, first_real, given_words, takes_inputs
 from ldt.model.heads.losses import exact, mean
-from ldt.model.heads.rows import by_tokens, micro_batched
+from ldt.model.heads.rows import micro_batched
 
 QUERY, POSITIVE, NEGATIVE = range(3)  # labels of rows
 PRODUCTS = 1 << 25  # of vectors that are compared at a time
@@ -44,6 +44,8 @@ class LdtForEmbedding(Head):
     that is what is pooled, else none.
     """
 
+    whole_batch_loss = True
+
     def __init__(self, config):
         super().__init__(config)
         self.settings = {**DEFAULTS, **config.embedding}
@@ -60,7 +62,7 @@ class LdtForEmbedding(Head):
         texts=None,
         scores=None,
         example_ids=None,
-        tokens_at_a_time=None,
+        groups=None,
         num_items_in_batch=None,
         **inputs,
     ):
@@ -74,23 +76,20 @@ class LdtForEmbedding(Head):
             spans: [b, c, 2] int64, first token of a span in its row and the one behind the last;
                 two equal ones stand for none, whose vector is zero.
             labels: [b] int64, the role of each row for the query of its example: `QUERY`,
-                `POSITIVE` or `NEGATIVE`.
+                `POSITIVE` or `NEGATIVE`; -100 has no part in the loss.
             texts: [b] int64, a number of the row's text, the same for equal texts. Rows of one text
                 are parts of it.
             scores: [b] float, what a teacher or a person says of a row and its query.
             example_ids: [b] int64, the example of each row.
-            tokens_at_a_time: rows of at most so many tokens are run together; None: all.
+            groups: numbers of the rows that are run at a time, in lists that have each row once;
+                None: all.
             num_items_in_batch, inputs: see `Head`.
         """
         if spans is not None:
             inputs["spans"] = spans
-        groups = [[]]
-        if tokens_at_a_time is not None:
-            lengths = inputs["attention_mask"].count_nonzero(1).tolist()
-            groups = by_tokens(lengths, tokens_at_a_time)
-        if len(groups) > 1:
-            run = lambda **rows: self._vectors(**rows)[:1]  # noqa: E731
-            (vectors,), others = micro_batched(run, groups, **inputs), {}
+        if groups is not None and len(groups) > 1:
+            (vectors,) = micro_batched(lambda **rows: self._vectors(**rows)[:1], groups, **inputs)
+            others = {}
         else:
             vectors, others = self._vectors(**inputs)
         loss = None
@@ -185,14 +184,17 @@ class Batch:
     """
 
     def __init__(self, vectors, labels, texts, scores, example_ids, share=False, each=False):
-        asked, read = labels == QUERY, labels != QUERY
+        asked, read = labels == QUERY, labels > QUERY
         documents, numbers = vectors[read], texts[read]
         if share:
             documents, numbers = gathered(documents), gathered(numbers)
         known, of_document = numbers.unique(return_inverse=True)
         queries, of_query = example_ids[asked].unique(return_inverse=True)
         self.share = share
-        self.similarities = similarities(vectors[asked], documents, of_query, of_document, each)
+        shape = len(queries), len(known)
+        self.similarities = similarities(
+            vectors[asked], documents, of_query, of_document, shape, each
+        )
         of = torch.searchsorted(queries, example_ids[read]), torch.searchsorted(known, texts[read])
         self.own = torch.zeros_like(self.similarities, dtype=torch.bool)
         self.own[of] = True
@@ -204,31 +206,29 @@ class Batch:
             self.scores[of] = scores[read].to(self.scores.dtype)
 
 
-def similarities(queries, documents, of_query, of_document, each=False):
-    """[queries, documents]: for each vector of a query the largest product with one of the
-    document's; their sum, or their mean.
+def similarities(queries, documents, of_query, of_document, shape, each=False):
+    """[queries, documents] of a shape: for each vector of a query the largest product with one of
+    the document's; their sum, or their mean.
 
     Args:
         queries, documents: [rows, c, dim] of both; a vector that is zero is none.
         of_query, of_document: [rows] int64, the number of each row's query or document.
         each: whether it is their sum.
     """
-    there = documents.any(-1)
     rows, width, _ = queries.shape
-    at_once = max(1, PRODUCTS // (rows * width * documents.shape[1]))
-    least = torch.finfo(queries.dtype).min
+    there, least = documents.any(-1), torch.finfo(queries.dtype).min
+    at_once = max(1, PRODUCTS // max(1, rows * width * documents.shape[1]))
     parts = [
         torch.einsum("qid,rjd->qirj", queries, part).masked_fill(~mask, least).amax(-1)
         for part, mask in zip(documents.split(at_once), there.split(at_once), strict=True)
     ]
-    best = queries.new_full((rows, width, int(of_document.max()) + 1), least)
+    best = queries.new_full((rows, width, shape[1]), least)
     best = best.scatter_reduce(2, of_document.expand(rows, width, -1), torch.cat(parts, 2), "amax")
-    real = queries.any(-1)
-    sums = (best * real[..., None]).sum(1)
-    totals = sums.new_zeros(int(of_query.max()) + 1, sums.shape[1]).index_add(0, of_query, sums)
+    real = queries.any(-1).to(queries.dtype)
+    totals = best.new_zeros(shape).index_add(0, of_query, (best * real[..., None]).sum(1))
     if each:
         return totals
-    counts = sums.new_zeros(len(totals)).index_add(0, of_query, real.sum(1).to(sums.dtype))
+    counts = real.new_zeros(shape[0]).index_add(0, of_query, real.sum(1))
     return totals / counts.clamp(min=1)[:, None]
 
 
