@@ -53,6 +53,7 @@ COMMANDS = {
         "ldt.cli.report:report",
         "Show a run or answers as a page, compare several, or list runs.",
     ),
+    "embed": ("ldt.cli.embed:embed", "Turn every document of a file into a vector."),
     "init": (
         "ldt.cli.init:init",
         "Write a first recipe for your data, and say what to run next.",
@@ -80,7 +81,9 @@ COMMANDS = {
 MAIN = tuple(COMMANDS)[:6]
 
 # Those that compute with torch, whatever their arguments are.
-COMPUTING = ("convert", "check", "finetune", "pretrain", "predict", "export", "serve", "bench")
+COMPUTING = (
+    *("convert", "check", "finetune", "pretrain", "predict", "embed", "export", "serve", "bench"),
+)
 
 
 class Groups(TyperGroup):

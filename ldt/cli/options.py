@@ -95,6 +95,45 @@ def option(name: str, metavar: str | None = None, **settings: Any) -> Any:
     return typer.Option(min=least, max=most, metavar=metavar, help=field.description, **settings)
 
 
+Documents = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FILE [KEY=VALUE]",
+        help="Documents to answer for: lines, a table, a text file or a folder of text files; "
+        "several of them, or a pattern in quotes; - reads standard input. Then further "
+        "options, such as data.text=body.",
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Folder of the finished run whose model answers; by default runs/latest.",
+    ),
+]
+ResumeOutput = Annotated[
+    bool, typer.Option("--resume", help="Continue an output file that is unfinished.")
+]
+OverwriteOutput = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an output file that is there already.")
+]
+ShardOf = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        metavar="I/N",
+        help="Share of the records to answer, as 1/4 to 4/4 on four machines; each makes a "
+        "part of the output, and --merge the output of all parts.",
+    ),
+]
+Merge = Annotated[
+    str | None,
+    typer.Option(
+        metavar="OUTPUT",
+        help="Output whose parts stand beside it, as --shard made them all; they become the "
+        "one file, and nothing is answered.",
+    ),
+]
 Device = Annotated[Literal["auto", "cpu", "cuda"], option("device")]
 Precision = Annotated[Literal["auto", "fp32", "bf16", "int8"], option("precision")]
 Runtime = Annotated[runtimes.Runtime, option("runtime")]

@@ -6,7 +6,22 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ldt import errors
-from ldt.cli.options import Device, Precision, Runtime, Workers, keyed, number, option, takes
+from ldt.cli.options import (
+    Device,
+    Documents,
+    Merge,
+    Model,
+    OverwriteOutput,
+    Precision,
+    ResumeOutput,
+    Runtime,
+    ShardOf,
+    Workers,
+    keyed,
+    number,
+    option,
+    takes,
+)
 from ldt.inference import options
 
 ADDRESS = (
@@ -15,26 +30,12 @@ ADDRESS = (
 
 
 def predict(
-    file: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FILE [KEY=VALUE]",
-            help="Documents to answer for: lines, a table, a text file or a folder of text files; "
-            "several of them, or a pattern in quotes; - reads standard input. Then further "
-            "options, such as data.text=body.",
-        ),
-    ] = None,
+    file: Documents = None,
     source: Annotated[
         list[str] | None,
         typer.Option("--input", metavar="FILE", help="Another way to name FILE; may be repeated."),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Folder of the finished run whose model answers; by default runs/latest.",
-        ),
-    ] = None,
+    model: Model = None,
     output: Annotated[
         str | None,
         typer.Option(
@@ -53,12 +54,8 @@ def predict(
         ),
     ] = None,
     on_error: Annotated[Literal["stop", "skip"], option("on_error")] = "stop",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue an output file that is unfinished.")
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an output file that is there already.")
-    ] = False,
+    resume: ResumeOutput = False,
+    overwrite: OverwriteOutput = False,
     keep: Annotated[
         str | None,
         typer.Option(
@@ -72,22 +69,8 @@ def predict(
     precision: Precision = "auto",
     passages: Annotated[int, option("passages", "NUMBER", show_default=False)] = 0,
     chunks: Annotated[bool, option("chunks")] = False,
-    shard: Annotated[
-        str | None,
-        typer.Option(
-            metavar="I/N",
-            help="Share of the records to answer, as 1/4 to 4/4 on four machines; each makes a "
-            "part of the output, and --merge the output of all parts.",
-        ),
-    ] = None,
-    merge: Annotated[
-        str | None,
-        typer.Option(
-            metavar="OUTPUT",
-            help="Output whose parts stand beside it, as --shard made them all; they become the "
-            "one file, and nothing is answered.",
-        ),
-    ] = None,
+    shard: ShardOf = None,
+    merge: Merge = None,
     runtime: Runtime = "torch",
     workers: Workers = "1",
     engine: Annotated[

@@ -18,7 +18,7 @@ from ldt.errors import ModelError, UserError
 from ldt.inference.agreement import TOLERANCE, OutputCheck
 from ldt.inference.perplexity import MaskedText, Score, score, scorer, texts
 from ldt.io.files import check_new_folder, new_folder, require_space, writing
-from ldt.model import LdtForMaskedLM, load, load_tokenizer, usable_length
+from ldt.model import LdtForMaskedLM, load, load_tokenizer, sentence_transformers, usable_length
 from ldt.model.config import upper_middle_layers
 from ldt.model.config_file import read_values
 from ldt.model.loading import TOKENIZERS, find_folder, quiet
@@ -184,6 +184,7 @@ def _rotary_plan(origin, target, architecture, positions) -> _Plan:
         )
     tokenizer = load_tokenizer(origin.folder, origin.model.config)
     weights, facts = origin.weights(), origin.facts()
+    weights |= sentence_transformers.projection(origin.folder)
 
     def checks(model):
         return rotary.prove(origin, model)

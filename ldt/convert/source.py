@@ -27,7 +27,14 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 from ldt.convert.kinds import FIELDS, KINDS
 from ldt.errors import ModelError, first_line, listed
 from ldt.inference.agreement import OutputCheck, largest_gap
-from ldt.model import LdtConfig, LdtForMaskedLM, LdtModel, usable_length
+from ldt.model import (
+    LdtConfig,
+    LdtForMaskedLM,
+    LdtModel,
+    adapters,
+    sentence_transformers,
+    usable_length,
+)
 from ldt.model.config import layer_windows
 from ldt.model.loading import quiet
 from ldt.model.pooling import SecondLevel
@@ -67,6 +74,7 @@ class Source(ABC):
         left_out: parts of the file that the converted model has no place for.
         windows: of the layers, as the file has them; empty where attention is full.
         generation: settings of `generate` that are kept with the model.
+        embedding: of the config, where the source makes vectors of texts.
     """
 
     folder: Path
@@ -80,6 +88,7 @@ class Source(ABC):
     left_out: list[str]
     windows: list[int] = field(default_factory=list)
     generation: GenerationConfig | None = None
+    embedding: dict[str, Any] = field(default_factory=dict)
 
     target_config: ClassVar[Any]  # class of the converted model's config
     fields: ClassVar[tuple[str, ...]]  # of the config, those that stay as they are
@@ -151,7 +160,8 @@ class EncoderSource(Source):
             name = name.replace("LayerNorm.beta", "LayerNorm.bias")
             if name not in _BUFFERS:
                 weights[name] = tensor
-        base = {n: w for n, w in weights.items() if n.startswith(("embeddings.", "encoder."))}
+        kept = ("embeddings.", "encoder.", sentence_transformers.PROJECTION)
+        base = {n: w for n, w in weights.items() if n.startswith(kept)}
         pooler = {n: w for n, w in weights.items() if n.startswith("pooler.")}
         head, head_note = _mlm_head(kind, config, weights)
         own_head = {n: w for n, w in weights.items() if n.startswith(("lm_head.", _BERT_HEAD))}
@@ -176,6 +186,7 @@ class EncoderSource(Source):
             first=0 if kind == "bert" else config.pad_token_id + 1,
             left_out=sorted({_part(n) for n in weights.keys() - base.keys() - own_head.keys()}),
             windows=windows,
+            embedding=adapters.values(folder).get("embedding") or {},
         )
 
     @property
@@ -331,7 +342,9 @@ def long_config(source, tokenizer, max_length, windows, pooling):
     for name in _SPECIAL:
         value = getattr(source.config, name, None)
         special[name] = getattr(tokenizer, name, None) if value is None else value
+    vectors = {"embedding": source.embedding} if source.embedding else {}
     config = source.target_config(
+        **vectors,
         **{field: getattr(source.config, field) for field in source.fields},
         **special,
         **pooling,

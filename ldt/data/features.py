@@ -413,7 +413,8 @@ def _rows(values: list, filler: int) -> np.ndarray:
         return np.stack(values).astype(np.float32)
     if not values[0].ndim:
         return np.stack(values).astype(np.int64)
-    full = np.full((len(values), max(map(len, values))), filler, np.int64)
+    shape = len(values), max(map(len, values)), *values[0].shape[1:]
+    full = np.full(shape, filler, np.int64)
     for row, value in zip(full, values, strict=True):
         row[: len(value)] = value
     return full

@@ -33,6 +33,7 @@ from filelock import FileLock, Timeout
 
 from ldt.data import answer_files
 from ldt.errors import DataError, UserError, escaped, listed, plural, refusal
+from ldt.inference import vectors
 from ldt.inference.options import named
 from ldt.io.files import (
     check_target,
@@ -531,16 +532,19 @@ def published_layout(
     return name
 
 
-def layout_of(output: Path, published: PublishedLayout | None) -> Layout | None:
+def layout_of(output: Path, published: PublishedLayout | None, kind: str = "") -> Layout | None:
     """Layout of a file of this name; None where the answers stay lines.
 
     Args:
         published: published layout, which is taken whatever the name is; None goes by
             the ending.
+        kind: kind of the answers, of `ldt.tasks.base.TaskAnswers`.
 
     Raises:
         UserError: the ending is of a file that is not written, or of another one.
     """
+    if kind == vectors.KIND:
+        return vectors.layout_of(output)
     ending = output.suffix.lower()
     compressed = ending in _COMPRESSED
     if compressed and (published or output.stem.lower().endswith(_NOT_LINES)):

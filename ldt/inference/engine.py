@@ -331,7 +331,8 @@ def _plain(value: Any) -> Any:
 
 
 def read_recipe(folder: Path, runtime: Runtime = "torch") -> Recipe:
-    """The recipe that the model in ``folder`` was trained by; a checkpoint has that of its run.
+    """The recipe that the model in ``folder`` was trained by; a checkpoint has that of its run,
+    and a model that makes vectors of texts need not have one.
 
     Args:
         runtime: runs the model.
@@ -342,6 +343,8 @@ def read_recipe(folder: Path, runtime: Runtime = "torch") -> Recipe:
     """
     file = recipe_file(folder)
     if not file.is_file():
+        if vectors := _of_vectors(folder):
+            return vectors
         raise ModelError(
             f"{folder}: no {RECIPE}, so this is not a fine-tuned model and has no answers; "
             f"ldt finetune RECIPE model.path={folder} trains it"
@@ -354,6 +357,21 @@ def read_recipe(folder: Path, runtime: Runtime = "torch") -> Recipe:
             f"model.path={folder} trains a model that has"
         )
     return recipe
+
+
+def _of_vectors(folder: Path) -> Recipe | None:
+    """A recipe of a model whose config, or modules of sentence-transformers, say how texts become
+    vectors; None of another."""
+    from ldt.model.adapters import values
+    from ldt.model.loading import read_config
+
+    if not (folder / "config.json").is_file() or not (facts := values(folder).get("embedding")):
+        return None
+    config = read_config(folder)  # refuses a model that is to be converted first
+    names = ("pooling", "normalize", "vectors", "size", "dimensions", "prompts")
+    keys = {name: facts[name] for name in names if name in facts}
+    keys["global_attention"] = config.global_attention or []
+    return recipes.of_keys({"name": "embedding", **keys}, (), str(folder))
 
 
 def _check_weights(folder: Path, runtime: Runtime, recipe: Path) -> None:

@@ -62,7 +62,8 @@ def merge(target: str, *, overwrite: bool = False) -> int:
     hashes = "".join(each["answers"] for each in settings)
     made_by["parts"] = sha256(hashes.encode()).hexdigest()
     path = Path(target)
-    layout = layout_of(path, TASKS[made_by["task"]].answers.layouts.get(made_by["--layout"]))
+    answers = TASKS[made_by["task"]].answers
+    layout = layout_of(path, answers.layouts.get(made_by["--layout"]), answers.kind)
     sink = AnswerFile(path, made_by=made_by, resume=True, overwrite=overwrite, layout=layout)
     with closing(sink):
         if sink.finished is not None:
@@ -71,13 +72,11 @@ def merge(target: str, *, overwrite: bool = False) -> int:
         left = islice(_answers(parts), sink.count, None)  # those before are there
         while group := list(islice(left, GROUP)):
             sink.write(group)
-        answers = sink.count
+        count = sink.count
         _write_rejects(target, parts, settings)
         sink.finish(documents=settings[0]["documents"], rejects=rejects)
     without = f", without {plural(rejects, 'rejected record')}" if rejects else ""
-    log.info(
-        "%s: %s of %s%s", target, plural(answers, "answer"), plural(len(parts), "part"), without
-    )
+    log.info("%s: %s of %s%s", target, plural(count, "answer"), plural(len(parts), "part"), without)
     return EXIT_REJECTS if rejects else EXIT_OK
 
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ldt.errors import UserError, did_you_mean
+from ldt.errors import UserError, did_you_mean, listed
 from ldt.inference.runtimes import RUNTIMES, Runtime
 
 if TYPE_CHECKING:
     from ldt.recipe.recipe import Recipe
     from ldt.tasks.base import AnyTask
 
+VectorUnit = Literal["document", "chunk", "sentence", "paragraph"]  # what has a vector of its own
 By = Literal["gradient", "occlusion", "chunks"]
 
 _flags: frozenset[str] = frozenset()  # options that this process's command has as --name
@@ -185,6 +186,25 @@ class PredictOptions(_Options):
     chunks: bool = Field(
         False, description="List the chunks of each document, with the scores of each."
     )
+    unit: VectorUnit | None = Field(
+        None,
+        description="Part of a document that gets a vector: the whole, the default, a chunk of "
+        "unit_tokens tokens, a sentence or a paragraph.",
+    )
+    unit_tokens: int | None = Field(
+        None, ge=1, description="Size of a chunk, in tokens; by default 256."
+    )
+    late: bool | None = Field(
+        None,
+        description="Read a chunk, sentence or paragraph with the document around it, so that its "
+        "vector knows the whole, in place of alone; by default true.",
+    )
+    dimensions: int | None = Field(
+        None,
+        ge=1,
+        description="Size of a vector, one of those that the model was trained with; by default "
+        "all its numbers.",
+    )
     runtime: Runtime = Field(
         "torch",
         description="Library that runs the model: torch, for a folder that ldt export wrote onnx, "
@@ -217,6 +237,11 @@ class PredictOptions(_Options):
         options = {"raw_scores": self.raw_scores, "label_sets": self.label_sets}
         return {name: value for name, value in options.items() if value}
 
+    def of_vectors(self) -> dict[str, Any]:
+        """Options of vectors that are given."""
+        names = ("unit", "unit_tokens", "late", "dimensions")
+        return {name: x for name in names if (x := getattr(self, name)) is not None}
+
     def check(self, task: "AnyTask") -> None:
         """Refuse what the answers of a task do not have, before a model is loaded.
 
@@ -230,6 +255,7 @@ class PredictOptions(_Options):
             )
         if self.n_best is not None and "n_best" not in type(task).model_fields:
             raise UserError(f"{named('n_best')}: {task.name} has one answer a document")
+        self._check_vectors(task)
         if name := next(iter(self.shown()), None):
             from ldt.data.labels import REGRESSION
             from ldt.tasks.base import RawScored
@@ -240,6 +266,32 @@ class PredictOptions(_Options):
             if isinstance(task, Deciding) and self.label_sets and task.problem_of() == REGRESSION:
                 raise UserError(f"{named('label_sets')}: a regression has no classes")
         self._check_explained(task)
+
+    def _check_vectors(self, task: Any) -> None:
+        """Refuse vectors that a task or its model does not have."""
+        given = self.of_vectors()
+        if task.answers.kind != "vectors":
+            if name := next(iter(given), None):
+                raise UserError(f"{named(name)}: answers of {task.name} are no vectors")
+            return
+        if self.dimensions and self.dimensions not in task.dimensions:
+            sizes = listed(task.dimensions) if task.dimensions else "one size alone"
+            raise UserError(
+                f"{named('dimensions', self.dimensions)}: the vectors were trained with {sizes}; "
+                "task.dimensions of a recipe trains more"
+            )
+        if given.get("unit", "document") == "document":
+            return
+        unit, alone = named("unit", self.unit), named("late", "false")
+        if task.vectors == "tokens":
+            raise UserError(f"{unit}: this model has a vector for each token")
+        if self.late is not False and task.pooling != "mean":
+            raise UserError(
+                f"{unit}: late vectors are means of states, and this model is trained with "
+                f"pooling {task.pooling}; {alone} reads each {self.unit} alone"
+            )
+        if self.late is not False and self.runtime in RUNTIMES:
+            raise UserError(f"{unit}: an exported model has no late vectors; {alone}")
 
     def _check_explained(self, task: "AnyTask") -> None:
         """Refuse passages and chunks that the answers of a task do not have."""
@@ -278,6 +330,8 @@ class PredictOptions(_Options):
         task, section = trained.task, trained.data
         if self.n_best is not None:
             task = task.model_copy(update={"n_best": self.n_best})
+        if vectors := self.of_vectors():
+            task = task.model_copy(update={"asked": vectors})
         changes = {"format": None} | self.data.changes()
         try:
             data = type(section).model_validate(section.model_dump() | changes)

@@ -28,6 +28,7 @@ from ldt.errors import (
     counted,
     plural,
 )
+from ldt.inference import vectors
 from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects, layout_of, published_layout
 from ldt.inference.engine import Engine
 from ldt.inference.executor import THREADS
@@ -43,6 +44,7 @@ from ldt.inference.inputs import (
 from ldt.inference.options import PredictOptions, check_reading
 from ldt.inference.runtimes import RUNTIMES
 from ldt.inference.stream import Beside, Counts, InputDocuments, Shard
+from ldt.inference.vectors import DType
 from ldt.io import sources
 from ldt.io.files import is_stream, remove
 from ldt.io.progress import progress_line
@@ -66,6 +68,7 @@ def predict(
     overwrite: bool = False,
     keep: Sequence[str] = (),
     shard: str | None = None,
+    dtype: DType = "float32",
     options: PredictOptions | None = None,
     **changes: Any,
 ) -> int:
@@ -89,6 +92,7 @@ def predict(
         keep: fields of a record that its answer gets as well, as FIELD or NAME=FIELD.
         shard: "2/7": answer the second of each seven records alone, as lines of a file whose name
             goes on with ".2-of-7"; `ldt.inference.merge` makes ``output`` of all seven.
+        dtype: type of the numbers in vectors.
         options: options of the answers; None for those of ``changes``.
         changes: options by name.
 
@@ -103,7 +107,7 @@ def predict(
     if shard and output and sources.is_remote(output):
         raise UserError(f"--shard {shard}: parts are merged here; name a local --output")
     with sending(output, overwrite=overwrite, resume=resume) as target:
-        return _Run(each(input), target, shard, options, overwrite, resume).answer(
+        return _Run(each(input), target, shard, options, overwrite, resume, dtype).answer(
             model, layout, keep
         )
 
@@ -119,7 +123,9 @@ class _Run:
         options: PredictOptions,
         overwrite: bool,
         resume: bool,
+        dtype: DType,
     ):
+        self.dtype = dtype
         self.inputs, self.output, self.options = inputs, output, options
         self.overwrite, self.resume = overwrite, resume
         self.shard = Shard.parse(shard) if shard is not None else None
@@ -204,6 +210,8 @@ class _Run:
             "--keep": ",".join(keep),
             "passages": options.explanation(),
             **{name: str(value) for name, value in options.shown().items()},
+            **{name: str(value) for name, value in options.of_vectors().items()},
+            **({"dtype": self.dtype} if recipe.task.answers.kind == vectors.KIND else {}),
             **({"runtime": options.runtime} if options.runtime in RUNTIMES else {}),
             "--layout": layout or "",
             # Threads of a GPU's worker change no answer.
@@ -219,13 +227,13 @@ class _Run:
             return AnswerStream(sys.stdout.buffer)
         if is_stream(output):
             return AnswerStream(stack.enter_context(open(output, "wb")))
-        target, layouts = Path(output), engine.recipe.task.answers.layouts
+        target, answers = Path(output), engine.recipe.task.answers
         if made_by["--keep"] and made_by["--layout"]:
             raise UserError(
                 f"--keep: no place in {output}, which has the layout {made_by['--layout']}; name "
                 "it .jsonl, .csv or .parquet, without --layout"
             )
-        layout = layout_of(target, layouts.get(made_by["--layout"]))
+        layout = layout_of(target, answers.layouts.get(made_by["--layout"]), answers.kind)
         if self.shard:
             target, layout = Path(self.shard.part(output)), None
         file = AnswerFile(
@@ -247,11 +255,12 @@ class _Run:
             self.rejects.forget()
             broken, refuse = self.rejects.write, self.rejects.refuse
         file = sink if isinstance(sink, AnswerFile) else None
+        lines = vectors.lines_for(engine.recipe.task, self.dtype, file is not None)
         records = partial(prefetch, documents, busy=engine.busy) if waits else documents
         with progress_line(shown=file is not None) as progress:
             pipeline = engine.pipeline(refuse=refuse, beside=beside, progress=progress)
             for group in pipeline.answer(records(on_error=broken), file):
-                sink.write(group)
+                sink.write([line for answer in group for line in lines(answer)])
         facts = {"records": documents.count} if self.shard else {}
         sink.finish(documents=documents.sha256(), rejects=self.rejects.count, **facts)
         return pipeline.counts

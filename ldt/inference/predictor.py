@@ -49,13 +49,11 @@ def answer_of(
 
 
 def rounded(value: Any) -> Any:
-    """``value`` with every float in it rounded to `DIGITS` decimals; arrays become lists."""
+    """``value`` with every float in it rounded to `DIGITS` decimals; arrays stay as they are."""
     if isinstance(value, dict):
         return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [rounded(item) for item in value]
-    if isinstance(value, np.ndarray):
-        return value.astype(float).round(DIGITS).tolist()
     return round(value, DIGITS) if isinstance(value, float) else value
 
 

@@ -18,6 +18,7 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Valid inside a JSON string, but str.splitlines ends a line there.
 LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+DIGITS = 9  # of numbers in arrays, behind the point
 _KINDS = {str: "text", list: "a list", dict: "an object", int: "a whole number", float: "a number"}
 
 
@@ -142,14 +143,22 @@ def read(source: "str | JsonFile", encoding: str | None = None) -> JsonFile:
 def json_line(value: Any) -> bytes:
     """``value`` as one line of JSON, always valid UTF-8: a lone surrogate becomes U+FFFD.
 
+    Arrays of numpy become lists of numbers with `DIGITS` decimals.
+
     Raises:
         ValueError: a number is NaN or infinite.
     """
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=_listed)
     if not text.isascii():
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         text = text.translate(LINE_ENDS)
     return text.encode() + b"\n"
+
+
+def _listed(value: Any) -> Any:
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"no JSON for {type(value).__name__}")
+    return value.astype(float).round(DIGITS).tolist()
 
 
 def take(item: Any, key: str, kind: type, where: str) -> Any:

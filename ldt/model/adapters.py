@@ -4,6 +4,7 @@ import sys
 import warnings
 
 from ldt.errors import ModelError, first_line, listed
+from ldt.model import sentence_transformers
 from ldt.model.config_file import read_table, read_values
 
 CONFIG = "adapter_config.json"
@@ -66,8 +67,13 @@ def holder(folder, names):
 
 
 def values(folder):
-    """`read_values` of a folder, or of the base of the adapter in it."""
-    return read_values(holder(folder, ("config.json",)))
+    """`read_values` of a folder, or of the base of the adapter in it; where they do not say how
+    texts become vectors, the modules of sentence-transformers do."""
+    folder = holder(folder, ("config.json",))
+    values = read_values(folder)
+    if not values.get("embedding") and (embedding := sentence_transformers.read(folder)):
+        values["embedding"] = embedding
+    return values
 
 
 def load(folder, config, build):

@@ -32,6 +32,7 @@ _GLOBALS: dict[str, tuple[list[str] | None, ...]] = {
     "ForTokenClassification": (None, []),
 }
 HEADS = tuple(_GLOBALS)
+_GLOBALS["ForEmbedding"] = (None, [])  # a head of ldt alone, on an encoder that both have
 ROTATIONS = ("default", "linear", "yarn", "llama3")  # others depend on the length of an input
 
 

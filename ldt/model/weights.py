@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from transformers.initialization import no_init_weights
 
 from ldt.errors import ModelError, ResourceError, ShapeError, first_line, listed
+from ldt.model import sentence_transformers
 from ldt.model.config_file import read_json
 from ldt.model.encoders import ENCODERS, SEQ2SEQ, encoder_class
 
@@ -83,6 +84,8 @@ def read_weights(folder, *, mapped=False):
                 name = name.removeprefix(prefix)
             if name != _OLD_BUFFER:
                 weights[name] = tensor
+    if sentence_transformers.PROJECTION not in weights:
+        weights |= sentence_transformers.projection(folder)
     return weights
 
 

@@ -217,6 +217,8 @@ class App:
     async def _answer(self, path: str, body: bytes, request: Request) -> Response:
         """The answer for a body, with what TEI says of it in headers."""
         began, served, count = time.monotonic(), self.served, self.metrics.count
+        if path == "/" and served.task.answers.kind == "vectors":
+            path = "/embed"
 
         def prepared() -> tuple[Asked, Any]:
             asked = ROUTES[path].read(body, path, served, self.limits.documents)

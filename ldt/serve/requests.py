@@ -4,14 +4,17 @@ No HTTP here. A request becomes `Asked`: documents, options, and what its answer
 """
 
 import sys
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, Self
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ldt.data.sentences import Unit
 from ldt.errors import did_you_mean, kind, listed
+from ldt.inference.options import VectorUnit
 from ldt.inference.predictor import Answer
 from ldt.io.records import Example
 from ldt.io.strict_json import JsonDecoder, JsonError
@@ -225,6 +228,74 @@ def _best(answers: Sequence[Answer]) -> list[tuple[int, float]]:
     return sorted(scores, key=lambda pair: -pair[1])
 
 
+class Embed(RequestBody):
+    """The body of /embed as TEI has it. With a ``unit`` an input has a list of objects, each with
+    the ``embedding`` of a part and its characters; see ``ldt embed``."""
+
+    inputs: str | list[str]
+    truncate: bool | None = None
+    normalize: bool = True
+    prompt_name: Literal["query", "document"] = "document"
+    dimensions: int | None = Field(default=None, ge=1)
+    unit: VectorUnit | None = None
+    unit_tokens: int | None = Field(default=None, ge=1)
+    late: bool | None = None
+
+    def asked(self, served: Served) -> Asked:
+        """The request of a server's model."""
+        texts = [self.inputs] if isinstance(self.inputs, str) else self.inputs
+        names = {"dimensions", "unit", "unit_tokens", "late"}
+        options = self.model_dump(include=names, exclude_none=True)
+
+        def shape(answers: list[Answer]) -> list[Any]:
+            return [self._shaped(answer) for answer in answers]
+
+        return _texts(served, texts, self.prompt_name, bool(self.truncate), options, shape)
+
+    def _shaped(self, answer: Answer) -> list[Any]:
+        vectors = answer["vectors"]
+        if self.normalize:
+            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        if self.unit is None and len(vectors) == 1:
+            return vectors[0]
+        places = zip(answer["spans"], vectors, strict=True)
+        return [{"start": a, "end": b, "embedding": vector} for (a, b), vector in places]
+
+
+class Embeddings(RequestBody):
+    """The body of /v1/embeddings, as OpenAI's clients send it."""
+
+    input: str | list[str]
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(default=None, ge=1)
+    user: str | None = None
+
+    def asked(self, served: Served) -> Asked:
+        """The request of a server's model."""
+        texts = [self.input] if isinstance(self.input, str) else self.input
+        if "" in texts:
+            raise invalid("input: a text is empty")
+        options = {"dimensions": self.dimensions} if self.dimensions else {}
+
+        def shape(answers: list[Answer]) -> dict[str, Any]:
+            rows = [
+                {"object": "embedding", "index": number, "embedding": self._encoded(answer)}
+                for number, answer in enumerate(answers)
+            ]
+            tokens = sum(answer["tokens"] for answer in answers)
+            usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+            return {"object": "list", "data": rows, "model": served.name, "usage": usage}
+
+        return _texts(served, texts, "document", False, options, shape)
+
+    def _encoded(self, answer: Answer) -> Any:
+        vector = answer["vectors"][0]
+        if self.encoding_format == "base64":
+            return b64encode(vector.astype("<f4").tobytes()).decode()
+        return vector
+
+
 class Tokenize(RequestBody):
     """The body of /tokenize."""
 
@@ -296,6 +367,8 @@ class Route(NamedTuple):
         return asked
 
 
+_EMBED = "Vectors of texts, or of the parts of each, with their characters."
+_OPENAI = "Vectors of texts, in the shape of OpenAI, also as base64."
 _PREDICT = "Classes, entities, spans or summaries, in the shapes of TEI and of InferenceClient."
 _NATIVE = "The answer of ldt predict, with windows, truncated, passages and abstained."
 _RERANK = "The documents of a query with their scores, best first."
@@ -315,6 +388,8 @@ ROUTES = {
     "/v1/rerank": Route(CohereRerank, _RERANK, ("ranking",), "reranking"),
     "/v2/rerank": Route(CohereRerank, _RERANK, ("ranking",), "reranking"),
     "/summarize": Route(Native, _NATIVE, ("summary",), "summarization"),
+    "/embed": Route(Embed, _EMBED, ("vectors",), "embedding"),
+    "/v1/embeddings": Route(Embeddings, _OPENAI, ("vectors",), "embedding"),
     "/tokenize": Route(Tokenize, "Tokens with their places in the text."),
 }
 
@@ -384,6 +459,20 @@ SHAPES: dict[str, tuple[Callable[[Answer, Parameters], Any], set[str]]] = {
     "summary": (summary, set()),
     **dict.fromkeys(SPANS, (spans, {"top_k", "handle_impossible_answer"})),
 }
+
+
+def _texts(
+    served: Served,
+    texts: Sequence[str],
+    role: str,
+    truncate: bool,
+    options: dict[str, Any],
+    shape: Callable[[list[Answer]], Any],
+) -> Asked:
+    """A request for the vectors of texts, each the query or the document of a record."""
+    name = role if role == "query" else served.task.reads.document
+    examples = served.examples([{name: each} for each in texts])
+    return Asked(examples, RequestOptions.of(options | {"truncate": truncate}), shape)
 
 
 def _check_function(function: str | None, served: Served) -> None:
@@ -456,8 +545,10 @@ def check_batch(size: int, most: int) -> None:
 
 
 def labels(served: Served) -> dict[str, Any]:
-    """The labels of a model as TEI's /info has them; none where it has no classes."""
+    """The labels of a model as TEI's /info has them, or the pooling; none where it has neither."""
     names = getattr(served.predictor.config, "id2label", None) or {}
+    if served.task.answers.kind == "vectors":
+        return {"pooling": served.predictor.config.embedding["pooling"]}
     if served.task.answers.kind not in ("label", "entities", "ranking"):
         return {}
     return {

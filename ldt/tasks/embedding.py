@@ -4,7 +4,7 @@ Input: [cls] text [sep], each text in one of its own; a longer one is read in ch
 vector. The similarity of two texts is the largest of their vectors' cosines.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -32,6 +32,7 @@ from ldt.tasks.base import (
     path_of,
     training_set,
 )
+from ldt.tasks.units import Units, encode_units, token_vectors, unit_vectors
 
 CUT = 10  # documents of a ranking that count
 # Fields of a query, of the documents that are right for it and of those that are not.
@@ -107,13 +108,14 @@ class Embedding(Task):
         Task.inputs,
         head="LdtForEmbedding",
         roles=("cls", "query", "document", "sep"),
-        extras=("text",),
+        extras=("text", "role", "units", "rows", "places"),
         together=True,
     )
     answers: ClassVar[TaskAnswers] = replace(
         Task.answers,
+        kind="vectors",
         outputs=("vectors",),
-        keys=("vectors", "query", "documents"),
+        keys=("vectors", "spans", "unit", "tokens", "query", "documents"),
         metric=f"ndcg@{CUT}",
         means=False,
     )
@@ -128,6 +130,8 @@ class Embedding(Task):
     temperature: Rate | None = None
     negatives: Count | None = None
     prompts: Prompts = Prompts()
+
+    asked: ClassVar[Mapping[str, Any]] = {}  # options of the vectors of a document
 
     @model_validator(mode="before")
     @classmethod
@@ -241,20 +245,33 @@ class Embedding(Task):
 
     def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
         """Return the features of each text, the query's first; ``text`` is the number of a
-        feature's text."""
+        feature's text. A text alone has those of its units (`ldt.tasks.units.encode_units`)."""
         contents = self._texts(example, data)
         cls, sep = ends(tokenizer)
         features: list[Feature] = []
         for number, (role, content) in enumerate(contents):
-            ids = tokenize(tokenizer, getattr(self.prompts, role) + content)
-            read = DocumentTokens(role, ids)
             other = "query" if role == "document" else "document"  # may be global, and is not there
             head = [cls, Segment(other, ())]
+            prompt = getattr(self.prompts, role)
+            if config is None and len(contents) == 1:
+                sides, both = (head, [sep]), (prompt, content)
+                reading = example, tokenizer, data, max_length
+                inputs = encode_units(self, self._units, *reading, role, both, sides)
+                return [feature | {"text": 0, "role": role} for feature in inputs]
+            read = DocumentTokens(role, tokenize(tokenizer, prompt + content))
             inputs = in_chunks(self, example, data, max_length, head, read, [sep], content)
             features += [feature | {"text": number} for feature in inputs]
         if config is not None:
             self._label(features, self.group(example, data), contents)
         return features
+
+    @property
+    def _units(self) -> Units:
+        """The units of a document that have vectors."""
+        each = self.vectors == "tokens"
+        size, late = self.asked.get("unit_tokens", 256), self.asked.get("late", True)
+        pooled = self.pooling == "mean" and not each
+        return Units(self.asked.get("unit", "document"), size, late, pooled, each)
 
     def _label(self, features: list[Feature], group: Group, contents: Sequence[tuple]) -> None:
         """Give features what the loss reads."""
@@ -268,8 +285,10 @@ class Embedding(Task):
     # -- answer
 
     def decode(self, outputs, config, example, features) -> dict:
-        """Return the ``vectors`` of a text; of a query with documents those of the ``query``, and
-        of all ``documents``."""
+        """Return the ``vectors`` of a text and the ``spans`` of its characters that they are of; of
+        a query with documents the vectors of the ``query``, and of all ``documents``."""
+        if "units" in features[0]:
+            return self._of_text(outputs, config, features) | flags_of(features)
         by_text: dict[int, list[np.ndarray]] = {}
         for output, feature in zip(outputs, features, strict=True):
             size = len(feature["input_ids"]) if self.vectors == "tokens" else 1
@@ -277,6 +296,20 @@ class Embedding(Task):
         query, *documents = map(np.concatenate, by_text.values())
         answer = {"query": query, "documents": documents} if documents else {"vectors": query}
         return answer | flags_of(features)
+
+    def _of_text(self, outputs, config, features) -> dict[str, Any]:
+        if self.vectors == "tokens":
+            skip = config.embedding.get("skip", ()) if features[0]["role"] == "document" else ()
+            vectors, places = token_vectors(outputs, features, skip)
+        else:
+            places = [[*place] for place in features[0]["places"]]
+            vectors = unit_vectors(outputs, features, self.normalize)
+        if size := self.asked.get("dimensions"):
+            vectors = unit(vectors[:, :size]) if self.normalize else vectors[:, :size]
+        kind = "token" if self.vectors == "tokens" else self._units.kind
+        named = {} if kind == "document" else {"unit": kind}
+        facts = {"tokens": features[0]["tokens"], "windows": max(x["chunks"] for x in features)}
+        return {"vectors": vectors, "spans": places} | named | facts
 
     # -- score
 

@@ -10,6 +10,7 @@ from ldt.inference.predict import predict
 from ldt.io.records import Example
 from ldt.model import load, load_tokenizer
 from ldt.model.loading import draw_embeddings
+from ldt.recipe import recipe
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import TASKS
 
@@ -36,9 +37,10 @@ def make_run(source, folder, name, task="", **data):
         f"task: {{name: {name}{more}}}\nmodel: {{path: somewhere}}\ndata: {{{section}}}\n"
     )
     examples = [Example(LINES[name](n), n, f"train.jsonl:{n}") for n in range(1, 13)]
-    learnt = TASKS[name]().learn(examples, DataSection())
+    made = recipe.load(folder / "recipe.yaml", search=False).task
+    learnt = made.learn(examples, DataSection())
     torch.manual_seed(0)
-    model = load(source, TASKS[name]().head(), **learnt)
+    model = load(source, made.head(), **learnt)
     tokenizer = load_tokenizer(source, model.config)
     draw_embeddings(model, add_tokens(tokenizer, TASKS[name].inputs.markers))
     for weight in model.parameters():

@@ -1,0 +1,96 @@
+"""ldt embed: a vector for every document of a file, or for each part of it."""
+
+import gc
+from typing import Annotated, Literal
+
+import typer
+
+from ldt.cli.options import (
+    Device,
+    Documents,
+    Merge,
+    Model,
+    OverwriteOutput,
+    Precision,
+    ResumeOutput,
+    Runtime,
+    ShardOf,
+    Workers,
+    keyed,
+    number,
+    option,
+    takes,
+)
+from ldt.errors import UserError
+from ldt.inference import options
+from ldt.inference.options import VectorUnit
+
+
+def embed(
+    file: Documents = None,
+    model: Model = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="File for the vectors, which appears when it is complete: .parquet, .npy with "
+            ".ids.jsonl beside it, or .jsonl, here or in a store such as s3://; by default JSON "
+            "lines on standard output.",
+        ),
+    ] = None,
+    unit: Annotated[VectorUnit | None, option("unit")] = None,
+    unit_tokens: Annotated[int | None, option("unit_tokens", "TOKENS")] = None,
+    dimensions: Annotated[int | None, option("dimensions", "NUMBER")] = None,
+    dtype: Annotated[
+        Literal["float32", "float16", "int8"],
+        typer.Option(help="Type of the numbers; in int8 a vector has a scale beside it."),
+    ] = "float32",
+    on_error: Annotated[Literal["stop", "skip"], option("on_error")] = "stop",
+    resume: ResumeOutput = False,
+    overwrite: OverwriteOutput = False,
+    batch_tokens: Annotated[int, option("batch_tokens", "TOKENS")] = 16384,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    shard: ShardOf = None,
+    merge: Merge = None,
+    runtime: Runtime = "torch",
+    workers: Workers = "1",
+) -> int:
+    """Turn every document of a file into a vector.
+
+    With --unit each chunk, sentence or paragraph gets one, which is computed from the whole
+    document; documents that are longer than an input of the model are read in parts that overlap.
+
+    Example: ldt embed documents.jsonl --output vectors.parquet --unit chunk
+    """
+    with options.flags(FLAGS):
+        files, keys = keyed(file or (), KEYS)
+        if merge is not None:
+            from ldt.inference.merge import merge as merged
+
+            return merged(merge, overwrite=overwrite)
+        if not files:
+            raise UserError("missing argument 'FILE'; see 'ldt embed --help'")
+        flags = {
+            **{"unit": unit, "unit_tokens": unit_tokens, "dimensions": dimensions},
+            **{"on_error": on_error, "batch_tokens": batch_tokens, "device": device},
+            **{"precision": precision, "runtime": runtime, "workers": number(workers)},
+        }
+        gc.set_threshold(50_000)  # what is made until the first answer are modules, which stay
+        from ldt.inference.predict import predict
+
+        return predict(
+            files,
+            model=model,
+            output=output,
+            resume=resume,
+            overwrite=overwrite,
+            shard=shard,
+            dtype=dtype,
+            options=options.PredictOptions.of(flags | keys),
+        )
+
+
+_NOT = ("n_best", "passages", "chunks", "raw_scores", "label_sets")  # of answers of other tasks
+KEYS = {name: x for name, x in options.meanings().items() if not name.startswith(_NOT)}
+FLAGS = takes(embed, KEYS)

@@ -1,0 +1,219 @@
+"""Units of a text that have a vector each: their tokens, the inputs that hold them, their vectors.
+
+A document is read in one input, or in parts that overlap. A unit's vector is *late*: the mean of
+its tokens' states where the document around it was read too, in the part where it has the most
+context. A unit that no part holds has the mean of its pieces' vectors, by their tokens.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ldt.data.features import Feature, Segment, cut_off
+from ldt.data.options import DataSection
+from ldt.data.sentences import UNITS, Span
+from ldt.data.tokenization import tokenize_with_offsets
+from ldt.io.records import Example
+from ldt.tasks.base import DocumentTokens, Outputs, Task, in_chunks
+
+TAIL = 4  # a last chunk of fewer tokens than a quarter is joined to the one before
+CONTEXT = 8  # parts share an eighth of their tokens at least
+
+
+class Units(NamedTuple):
+    """The units that a text is parted into.
+
+    Args:
+        kind: document, chunk, sentence or paragraph.
+        size: tokens of a chunk.
+        late: True if units are read with the document around them, False alone.
+        pooled: True if a vector is the mean of states, so that any tokens have one; False if it is
+            of an input.
+        each: True if each token has a vector.
+    """
+
+    kind: str = "document"
+    size: int = 256
+    late: bool = True
+    pooled: bool = True
+    each: bool = False
+
+    def of(self, text: str, offsets: np.ndarray) -> tuple[list[Span], list[Span]]:
+        """The characters of each unit, and its tokens; a token is of the unit of its first
+        character.
+
+        Args:
+            offsets: [tokens, 2], the characters of each token.
+        """
+        count = len(offsets)
+        if self.kind == "document":
+            return [(0, len(text))], [(0, count)]
+        if self.kind == "chunk":
+            starts = [*range(0, count, self.size)]
+            if len(starts) > 1 and (count - starts[-1]) * TAIL < self.size:
+                starts.pop()
+            tokens = [*zip(starts, [*starts[1:], count], strict=True)] if count else []
+            return [(int(offsets[a, 0]), int(offsets[b - 1, 1])) for a, b in tokens], tokens
+        places = UNITS[self.kind](text)  # type: ignore[index]
+        borders = np.searchsorted(offsets[:, 0], np.array(places).reshape(-1, 2)).tolist()
+        pairs = [(x, (a, b)) for x, (a, b) in zip(places, borders, strict=True) if a < b]
+        return [place for place, _ in pairs], [tokens for _, tokens in pairs]
+
+
+class Piece(NamedTuple):
+    """Tokens of a unit in a part: all of them, or those that have most context there."""
+
+    part: int
+    unit: int
+    start: int
+    end: int
+
+
+def pieces_of(tokens: Sequence[Span], parts: Sequence[Span]) -> Iterator[Piece]:
+    """The pieces of units in the parts of a document; none of tokens that no part has.
+
+    Args:
+        tokens: of each unit.
+        parts: of the document, in order; each begins before the one in front of it ends, or there.
+    """
+    starts, ends = zip(*parts, strict=True)
+    length, last = ends[-1], len(parts) - 1
+    borders = [(end + start) // 2 for end, start in zip(ends, starts[1:], strict=False)]
+    owned = [*zip([0, *borders], [*borders, length], strict=True)]
+    for number, (start, end) in enumerate(tokens):
+
+        def context(part: int, start: int = start, end: int = end) -> int:
+            before = start - starts[part] if part else length
+            return min(before, ends[part] - end if part < last else length)
+
+        whole = range(bisect_left(ends, end), bisect_right(starts, start))
+        if whole:
+            yield Piece(max(whole, key=context), number, start, end)
+            continue
+        for part, (first, behind) in enumerate(owned):
+            if max(first, start) < min(behind, end):
+                yield Piece(part, number, max(first, start), min(behind, end))
+
+
+def encode_units(
+    task: Task,
+    units: Units,
+    example: Example,
+    tokenizer: Any,
+    data: DataSection,
+    max_length: int,
+    role: str,
+    texts: tuple[str, str],
+    sides: tuple[list[Segment], list[Segment]],
+) -> list[Feature]:
+    """Return the features of a text whose units are to have vectors, one a part.
+
+    ``units`` of a feature are the number of the unit and of the tokens of each of its pieces;
+    ``spans``, where vectors are means, else ``rows``, their places [pieces, 2] in its row; and
+    ``places`` of the first feature the characters of all units. Where each token has a vector
+    every feature has ``places``, the characters of the tokens in its row. What stands around the
+    text counts in the vector of a document, and of a unit that is read alone.
+
+    Args:
+        role: of the text.
+        texts: a prompt, and the text behind it.
+        sides: segments around both.
+    """
+    prompt, text = texts
+    ids, offsets = tokenize_with_offsets(tokenizer, prompt + text)
+    begin = int(np.searchsorted(offsets[:, 0], len(prompt)))
+    ids, asked, offsets = ids[begin:], ids[:begin], offsets[begin:] - len(prompt)
+    head, tail = [*sides[0], Segment(role, asked)], sides[1]
+    places, tokens = units.of(text, offsets)
+    first, behind = (sum(len(segment.ids) for segment in side) for side in (head, tail))
+
+    def parts(start: int, end: int, overlap: int = 0) -> list[Feature]:
+        section = data.model_copy(update={"stride": max(overlap, data.stride)})
+        document = DocumentTokens(role, ids[start:end])
+        features = in_chunks(task, example, section, max_length, head, document, tail, text)
+        for feature in features:
+            _, a, b = feature["read"]
+            feature["read"] = (first, start + a, start + b)
+        return features
+
+    whole = units.kind == "document"
+    late = units.late or whole or not tokens
+    if late:
+        room = max_length - first - behind
+        longest = 0 if whole else max((end - start for start, end in tokens), default=0)
+        overlap = max(room // CONTEXT, min(longest, room // 2))
+        features = parts(0, len(ids), overlap if units.pooled or units.each else 0)
+        pieces = [*pieces_of(tokens, [feature["read"][1:] for feature in features])]
+    else:
+        features, pieces = [], []
+        for number, (start, end) in enumerate(tokens):
+            features += parts(start, end)
+            for feature in features[len(pieces) :]:
+                pieces.append(Piece(len(pieces), number, *feature["read"][1:]))
+    read = {unit: number for number, unit in enumerate(sorted({each.unit for each in pieces}))}
+    by_part: dict[int, list[Piece]] = {} if pieces else {0: []}
+    for piece in pieces:
+        by_part.setdefault(piece.part, []).append(piece)
+    for part, mine in by_part.items():
+        feature, length = features[part], len(features[part]["input_ids"])
+        feature["units"] = [(read[each.unit], each.end - each.start) for each in mine]
+        feature["tokens"] = first + len(ids) + behind
+        _, start, end = feature["read"]
+        spans = np.array([(first + a - start, first + b - start) for *_, a, b in mine] or [(0, 1)])
+        if not late or (whole and part == 0):
+            spans[0, 0] = 0
+        if not late or (whole and part == len(features) - 1):
+            spans[-1, 1] = length
+        feature["spans" if units.pooled else "rows"] = spans
+        if units.each:
+            row = np.zeros((length, 2), np.int32)
+            row[first : first + end - start] = offsets[start:end]
+            row[first + end - start :] = len(text)
+            feature["places"] = row
+    features = [features[part] for part in sorted(by_part)]
+    unread = sum(feature["flags"].get("unread_tokens", 0) for feature in features)
+    features[0]["flags"] = features[0]["flags"] if late else cut_off(unread)
+    if not units.each:
+        features[0]["places"] = [places[unit] for unit in read]
+    return features
+
+
+def token_vectors(
+    outputs: Sequence[Outputs], features: Sequence[Feature], skip: Sequence[int]
+) -> tuple[np.ndarray, list[list[int]]]:
+    """The vectors of the tokens of a text, [tokens, size], and the characters of each.
+
+    Args:
+        skip: ids of tokens that have none.
+    """
+    vectors, places = [], []
+    for output, feature in zip(outputs, features, strict=True):
+        row = slice(*feature["rows"][0])
+        kept = ~np.isin(feature["input_ids"][row], skip)
+        vectors.append(output["vectors"][row][kept])
+        places += feature["places"][row][kept].tolist()
+    return np.concatenate(vectors), places
+
+
+def unit_vectors(
+    outputs: Sequence[Outputs], features: Sequence[Feature], normalised: bool
+) -> np.ndarray:
+    """The vector of each unit, [units, size] in float32, of the outputs for its parts.
+
+    Args:
+        normalised: True if vectors have the length 1.
+    """
+    total = np.zeros((len(features[0]["places"]), outputs[0]["vectors"].shape[-1]))
+    weights, counts = np.zeros(len(total)), np.zeros(len(total), int)
+    for output, feature in zip(outputs, features, strict=True):
+        for vector, (unit, weight) in zip(output["vectors"], feature["units"], strict=False):
+            total[unit] += max(weight, 1) * vector.astype(np.float64)
+            weights[unit] += max(weight, 1)
+            counts[unit] += 1
+    vectors = total / weights[:, None]
+    if normalised and (counts > 1).any():
+        norms = np.linalg.norm(vectors[counts > 1], axis=1, keepdims=True)
+        vectors[counts > 1] /= np.maximum(norms, 1e-12)
+    return vectors.astype(np.float32)

@@ -1,0 +1,162 @@
+"""Folders of sentence-transformers read, and such folders written: both libraries' vectors."""
+
+import json
+import logging
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from served import make_run
+from transformers import AutoTokenizer, ModernBertConfig, ModernBertModel
+
+import ldt
+from ldt.cli import app
+from ldt.errors import ModelError
+from ldt.model import sentence_transformers as module
+from ldt.model.loading import load_tokenizer, read_config
+
+TEXTS = ["the party of the first part", "this agreement ends. the party agrees", "and?"]
+
+
+@pytest.fixture(scope="session")
+def theirs():
+    return pytest.importorskip("sentence_transformers")
+
+
+def modules(folder, pooling, *others, new=False, **texts):
+    """Make a folder of transformers one of sentence-transformers, as that library writes it."""
+    kinds = ["Transformer", "Pooling", *others]
+    place = "sentence_transformers.models."
+    entries = [
+        {"idx": n, "name": str(n), "path": f"{n}_{kind}" if n else "", "type": place + kind}
+        for n, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(entries))
+    old = {f"pooling_mode_{name}": name == pooling for name in ("cls_token", "mean_tokens")}
+    settings = {"word_embedding_dimension": 16} | old
+    if new:
+        settings = {"embedding_dimension": 16, "pooling_mode": pooling, "include_prompt": True}
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(settings))
+    if "Dense" in others:
+        (folder / "2_Dense").mkdir()
+        identity = "torch.nn.modules.linear.Identity"
+        sizes = {"in_features": 16, "out_features": 6, "bias": False}
+        config = json.dumps(sizes | {"activation_function": identity})
+        (folder / "2_Dense" / "config.json").write_text(config)
+        save_file({"linear.weight": torch.randn(6, 16)}, folder / "2_Dense" / "model.safetensors")
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 128}')
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(texts))
+    return folder
+
+
+@pytest.fixture
+def encoder(tmp_path, tokenizer_folder):
+    """A random ModernBERT of transformers alone, without a head."""
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "eos")}
+    config = ModernBertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=24,
+        local_attention=8,
+        max_position_embeddings=128,
+        initializer_range=0.3,
+        cls_token_id=tokenizer.cls_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+        **ids,
+    )
+    ModernBertModel(config).save_pretrained(tmp_path / "model")
+    tokenizer.model_max_length = 128
+    tokenizer.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize(
+    ("pooling", "others", "new"),
+    [
+        ("mean_tokens", ["Normalize"], False),
+        ("cls", [], True),
+        ("lasttoken", ["Normalize"], True),
+        ("max", ["Dense", "Normalize"], True),
+    ],
+)
+def test_a_folder_of_theirs_has_their_vectors(theirs, encoder, pooling, others, new):
+    prompts = {"query": "who ends? ", "document": "party: "}
+    folder = modules(encoder, pooling, *others, new=new, prompts=prompts)
+    model = theirs.SentenceTransformer(str(folder), device="cpu")
+    ours = ldt.load(str(folder))
+    for name, encode in (("text", model.encode_document), ("query", model.encode_query)):
+        answers = ours({name: text} for text in TEXTS)
+        found = np.concatenate([answer["vectors"] for answer in answers])
+        np.testing.assert_allclose(found, encode(TEXTS), atol=1e-5)
+
+
+def exclude_prompt(folder):
+    modules(folder, "mean", new=True, prompts={"query": "who? "})
+    settings = json.loads((folder / "1_Pooling" / "config.json").read_text())
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(settings | {"include_prompt": 0}))
+
+
+def bend(folder):
+    modules(folder, "mean", "Dense", new=True)
+    (folder / "2_Dense" / "config.json").write_text('{"out_features": 6, "bias": false}')
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (partial(modules, pooling="weightedmean", new=True), "pooling weightedmean, one of cls"),
+        (lambda folder: modules(folder, "mean", "LayerNorm"), "Pooling, LayerNorm: not computed"),
+        (exclude_prompt, "its pooling leaves out the prompt"),
+        (bend, "its Dense is not a plain product"),
+    ],
+)
+def test_what_is_not_computed_is_refused(encoder, change, message):
+    change(encoder)
+    with pytest.raises(ModelError, match=message):
+        ldt.load(str(encoder))
+
+
+@pytest.mark.slow
+def test_minilm_converted_has_the_vectors_of_sentence_transformers(theirs, minilm, tmp_path):
+    with pytest.raises(ModelError, match="is a bert model; ldt convert .* makes it long"):
+        ldt.load(str(minilm))
+    target = tmp_path / "long"
+    convert = ["convert", minilm, target, "--max-length", "512", "--window", "1024"]
+    app([*map(str, convert)], standalone_mode=False)
+    texts = ["A man is eating food.", "A man is eating a piece of bread.", "Stocks fell. " * 120]
+    model = theirs.SentenceTransformer(str(minilm), device="cpu")
+    model.max_seq_length = 512
+    expected = model.encode(texts)
+    found = np.concatenate([each["vectors"] for each in ldt.load(str(target))(texts)])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert found[0] @ found[1] == pytest.approx(0.7553, abs=1e-4)
+
+
+@pytest.mark.parametrize("source", ["tiny_longformer", "tiny_modernbert"])
+@pytest.mark.parametrize(
+    "task", ["pooling: mean", "pooling: max, size: 5", "pooling: last, normalize: false"]
+)
+def test_sentence_transformers_has_the_vectors_of_a_run(theirs, request, tmp_path, source, task):
+    run = make_run(request.getfixturevalue(source), tmp_path / "run", "embedding", task)
+    module.write(run, read_config(run), load_tokenizer(run, read_config(run)))
+    model = theirs.SentenceTransformer(str(run), device="cpu")
+    answers = ldt.load(str(run))(TEXTS)
+    found = np.concatenate([answer["vectors"] for answer in answers])
+    np.testing.assert_allclose(model.encode(TEXTS), found, atol=1e-5)
+
+
+def test_a_run_with_global_tokens_is_no_folder_of_theirs(tiny_longformer, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "ldt")
+    run = make_run(tiny_longformer, tmp_path / "run", "embedding", "pooling: cls")
+    config = read_config(run)
+    config.global_attention = ["cls"]
+    module.write(run, config, load_tokenizer(run, config))
+    assert not (run / "modules.json").exists()
+    assert "global attention (cls), which no module of theirs marks" in caplog.text
