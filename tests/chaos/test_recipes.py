@@ -145,7 +145,7 @@ def test_a_training_with_any_value_ends_with_a_line(file, task, override, ldt, h
         ("finetune ft.yaml", "training.log_level=loud", 3, "expected 'passive', "),
         ("finetune ft.yaml", "training.lr_scheduler_kwargs={a: 1}", 3, "unexpected keyword"),
         ("finetune ft.yaml", "model.attention=triton", 3, "triton runs on CUDA"),
-        ("finetune ft.yaml", 'data.train="a\\0b"', 3, "text with a NUL character"),
+        ("finetune ft.yaml", 'data.train="a\\0b"', 3, "or with NUL"),
         ("finetune ft.yaml", "data.max_length=1000000000", 3, "expected less than or equal to"),
         ("pretrain mlm.yaml", "task.name=bert", 3, "unknown task 'bert'"),
         ("pretrain mlm.yaml", "data.cache=text.txt", 3, "text.txt is a file"),

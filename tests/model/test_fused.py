@@ -492,6 +492,7 @@ def step_of_rank(rank, model, batches, context, folder):
         shared(**batches[rank]).loss.backward()
     unused = [getattr(p, UNUSED_PASSES, 0) for p in model.parameters()]
     torch.save((calls, gradients(model), unused), folder / f"{rank}.pt")
+    del shared  # which would end the group of processes once more, and wait for ever
     distributed.destroy_process_group()
 
 

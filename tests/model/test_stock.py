@@ -103,7 +103,7 @@ def classifier(tiny_longformer, tmp_path_factory):
 def test_a_pipeline_gives_the_scores_of_ldt_predict(classifier):
     text = "the first party and the other party agree that this agreement ends"
     assert json.loads((classifier / "config.json").read_text())["model_type"] == "longformer"
-    expected = Engine(str(classifier), precision="fp32")(text)["scores"]
+    expected = Engine.open(str(classifier), precision="fp32")(text)["scores"]
     (scores,) = run(PIPELINE, classifier, text)
     found = {each["label"]: each["score"] for each in scores}
     assert len(set(found.values())) == 3

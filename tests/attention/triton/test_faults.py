@@ -88,7 +88,7 @@ FAULTS = {
         "first.maximum(row - back)",
         "first.maximum(row - back + 1)",
     ),
-    "a window is a token too long": (windows, "pattern", "row + ahead + 1", "row + ahead + 2"),
+    "a window is a token too long": (windows, "pattern", "row + (ahead + 1)", "row + (ahead + 2)"),
     "tokens before a document are seen": (
         windows,
         "pattern",
@@ -98,7 +98,7 @@ FAULTS = {
     "tokens behind a document are seen": (
         windows,
         "pattern",
-        "last.minimum(row + ahead + 1)",
+        "last.minimum(row + (ahead + 1))",
         "(row + ahead + 1).clamp(max=layout.total_tokens)",
     ),
     "a tile over the left edge is not masked": (
@@ -193,7 +193,7 @@ FAULTS = {
         "low, high, query_codes, k_ptr, v_ptr, gathered_ptr",
         "low, high * 0 + 9, query_codes, k_ptr, v_ptr, gathered_ptr",
     ),
-    "global keys get no gradients": (windows, "backward", "if found is not None:", "if False:"),
+    "global keys get no gradients": (windows, "backward", "if sums is not None:", "if False:"),
     "gradients of global keys go to others": (
         windows,
         "splits",

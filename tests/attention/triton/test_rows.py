@@ -299,7 +299,7 @@ FAULTS = {
         "delta += tl.where(first, dshare * share, 0.0)",
         "pass",
     ),
-    "gradients of the keys' weight are not scaled": (rows_products, "found * factor", "found"),
+    "gradients of the keys' weight are not scaled": (rows_products, "product * factor", "product"),
     "the bias gets the gradients of a whole share": (
         rows_products,
         "dout *= tl.load(share_ptr + at, mask=inside, other=0.0)[:, None]",
@@ -327,7 +327,7 @@ def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch):
         for name in ("attend", "merge", "bwd_dq", "bwd_dx"):
             monkeypatch.setattr(kernels, name, getattr(mutant, name))
     else:
-        monkeypatch.setattr(kernels, "rows_products", mutant)
+        monkeypatch.setattr(kernels, "products", mutant)
     monkeypatch.setattr(rows_plan, "PROGRAMS", 2)
     layout = pack([170, 20], [3, 175], holes=[5, 100, 189])
     assert rows_as_close(FOLDED, layout, torch.float32, dropout=0.3)
