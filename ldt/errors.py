@@ -154,7 +154,9 @@ _repr.maxstring = _repr.maxother = 60
 
 
 def plural(number: int, noun: str) -> str:
-    """``1 answer``, ``1,200 answers``."""
+    """``1 answer``, ``1,200 answers``, ``2 queries``."""
+    if noun.endswith("ry") and number != 1:
+        noun = f"{noun[:-1]}ie"
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

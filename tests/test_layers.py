@@ -80,10 +80,21 @@ def test_torch_waits_for_a_call(part):
 
 
 def test_every_package_that_is_imported_is_a_dependency():
-    names = {"yaml": "pyyaml"}
+    names = {"yaml": "pyyaml", "Stemmer": "PyStemmer"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
-    chosen = "cuda", "export", "lora", "openvino", "plot", "ray", "serve", "spacy", "summaries"
+    chosen = (
+        "cuda",
+        "export",
+        "lora",
+        "openvino",
+        "plot",
+        "ray",
+        "retrieval",
+        "serve",
+        "spacy",
+        "summaries",
+    )
     optional = (line for name in chosen for line in extras[name])
     listed = [*project["dependencies"], *optional]
     listed = {re.match(r"[\w-]+", line)[0].replace("-", "_") for line in listed}

@@ -27,6 +27,7 @@ METRICS = {
     "lexglue": "ldt.benchmarks.lexglue:LexGlueScorer",
     "summarization": "ldt.benchmarks.summarization:SummarizationScorer",
     "passages": "ldt.benchmarks.passages:PassagesScorer",
+    "trec": "ldt.benchmarks.retrieval:TrecScorer",
 }
 
 
@@ -57,8 +58,6 @@ def evaluate(
     from ldt.benchmarks.base import name_of
     from ldt.data.options import DEFAULTS
     from ldt.io.sources import each
-    from ldt.metrics.baseline import no_better
-    from ldt.metrics.result import unmatched
 
     kind: type[Benchmark] = resolve_name(METRICS[format])
     options = {name: value for name, value in options.items() if value is not None}
@@ -69,10 +68,5 @@ def evaluate(
     golds, preds = each(gold), each(pred)
     if [*golds, *preds, options.get("na_prob")].count("-") > 1:
         raise UserError("standard input can be one file only; name the other")
-    benchmark, name = kind(data or DEFAULTS, **options), name_of(preds)
-    items, answers = benchmark.gold(golds), benchmark.answers(preds)
-    result = benchmark.aggregate(items, answers, name)
-    result.warnings[:0] = unmatched(result, name)
-    result.baselines = benchmark.baselines(items, answers, name)
-    result.warnings += no_better(result.metrics, result.baselines)
-    return result
+    benchmark = kind(data or DEFAULTS, **options)
+    return benchmark.scored(benchmark.gold(golds), benchmark.answers(preds), name_of(preds))

@@ -17,7 +17,7 @@ from ldt.io.records import Example
 from ldt.io.sources import Names, each, named, only
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
-from ldt.metrics.result import Item, Result, compare, mean
+from ldt.metrics.result import Item, Result, compare, mean, unmatched
 
 Answers = Mapping[Any, Any]  # predictions by id, each as `Benchmark.score` takes it
 
@@ -140,6 +140,14 @@ class Benchmark:
         items = [replace(i, scores=self.score(i.right, answers.get(i.id))) for i in items]
         metrics: dict[str, float | int] = {**mean([item.scores for item in items])}
         return self.result(items, metrics, *compare([i.id for i in items], answers))
+
+    def scored(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+        """The figures beside those of `baselines`, with warnings of what is odd."""
+        result = self.aggregate(items, answers, name)
+        result.warnings[:0] = unmatched(result, name)
+        result.baselines = self.baselines(items, answers, name)
+        result.warnings += baseline.no_better(result.metrics, result.baselines)
+        return result
 
     def result(self, items: Sequence[Item], metrics: Mapping[str, float | int], *ids, **more):
         """A result of this data set."""

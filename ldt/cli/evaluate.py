@@ -65,7 +65,8 @@ FormatOption = Annotated[
         help="Kind of answers, which decides the metric: a published layout of the gold file "
         "(XQuAD has squad), or for your own labels classification, regression, "
         "token_classification or multiple_choice; passages scores those of ldt predict "
-        "--passages, where the gold file has lines with id and spans, a list of {start, end}."
+        "--passages, where the gold file has lines with id and spans, a list of {start, end}; trec "
+        "scores rankings of documents, by judgements or a folder in BEIR's layout."
     ),
 ]
 RecipeOption = Annotated[

@@ -38,6 +38,24 @@ def measures(
     return values | {"map": float((np.arange(1, len(hits) + 1) / (hits + 1)).sum() / total)}
 
 
+def similarities(
+    queries: Sequence[np.ndarray], documents: Sequence[np.ndarray], *, total: bool = False
+) -> np.ndarray:
+    """[queries, documents]: for each vector of a query the largest product with a vector of the
+    document; their mean, or their sum.
+
+    Args:
+        queries, documents: vectors [n, dim] of each, one at least.
+        total: whether it is the sum, as of vectors of tokens.
+    """
+    counts = [[*map(len, parts)] for parts in (queries, documents)]
+    starts = [np.cumsum([0, *numbers[:-1]]) for numbers in counts]
+    products = np.concatenate(queries) @ np.concatenate(documents).T
+    best = np.maximum.reduceat(products, starts[1], axis=1)
+    sums = np.add.reduceat(best, starts[0], axis=0)
+    return sums if total else sums / np.array(counts[0], sums.dtype)[:, None]
+
+
 def _gains(relevance: Sequence[float]) -> np.ndarray:
     return np.maximum(np.asarray(relevance, float), 0)
 

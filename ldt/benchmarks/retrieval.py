@@ -1,0 +1,331 @@
+"""Retrieval: collections in BEIR's layout, rankings and judgements of TREC, search and BM25.
+
+A collection is a folder with ``corpus.jsonl`` (_id, title, text), ``queries.jsonl`` (_id, text) and
+``qrels/test.tsv`` (query-id, corpus-id, score), or with tables of these names, or in folders of
+these names; ids may be called ``id``, ``doc_id`` or ``qid`` too. A query may have ``spans``, a list
+of {start, end}, the characters of its evidence in the document that is right for it.
+"""
+
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ldt.benchmarks.base import Benchmark, Shape, Whole, checked, name_of
+from ldt.errors import DataError, UserError, shown
+from ldt.io import records, streams
+from ldt.io.records import Example
+from ldt.io.sources import only
+from ldt.metrics import baseline
+from ldt.metrics.ranking import measures, ranked, similarities
+from ldt.metrics.result import Item, count_words
+
+log = logging.getLogger("ldt")
+
+Qrels = dict[str, dict[str, int]]  # relevance by query and document
+Rankings = dict[str, dict[str, float]]  # scores by query and document
+
+DEPTH = 1000  # documents of a ranking
+_PRODUCTS = 1 << 26  # that are computed at a time
+_TABLE = (b"query-id", b"qid", b"query_id")  # first column of judgements with a header
+_QUERY, _DOCUMENT = ("_id", "id", "qid"), ("_id", "id", "doc_id")
+_JUDGED = ("query-id", "qid", "query_id"), ("corpus-id", "doc_id", "corpus_id")
+_SPANS: Any = Shape([{"start": Whole, "end": Whole}])
+
+
+def read_qrels(source: str) -> Qrels:
+    """Judgements of a TREC file, lines of query, 0, document and relevance, or of a table with a
+    header (query-id, corpus-id, score).
+
+    Raises:
+        DataError: a line is of another layout, or judges a document again.
+    """
+    if source.endswith(".parquet") or streams.beginning(
+        source, 1 << 12, lambda head: b"\n" in head
+    ).startswith(_TABLE):
+        rows = _judged(source)
+    else:
+        rows = ((where, w[0], w[2], w[3]) for where, w in _lines(source, "query 0 document score"))
+    return _by_query(rows, int)
+
+
+def read_run(source: str) -> Rankings:
+    """Scores of a TREC run, lines of query, Q0, document, rank, score and tag; ranks do not count.
+
+    Raises:
+        DataError: a line is of another layout, or ranks a document again.
+    """
+    lines = _lines(source, "query Q0 document rank score tag")
+    return _by_query(((where, w[0], w[2], w[4]) for where, w in lines), float)
+
+
+def run_lines(rankings: Rankings, tag: str = "ldt") -> str:
+    """A TREC run, the best documents first."""
+    return "".join(
+        f"{_word(query)} Q0 {_word(id)} {rank} {float(np.float32(scores[id]))!r} {tag}\n"
+        for query, scores in rankings.items()
+        for rank, id in enumerate(ranked(scores), 1)
+    )
+
+
+def qrels_lines(qrels: Qrels) -> str:
+    """TREC judgements."""
+    return "".join(
+        f"{_word(query)} 0 {_word(id)} {relevance}\n"
+        for query, judged in qrels.items()
+        for id, relevance in judged.items()
+    )
+
+
+def _word(id: str) -> str:
+    if id.split() != [id]:
+        raise DataError(
+            f"the id {shown(id)} has white space, which parts the columns of TREC files"
+        )
+    return id
+
+
+def _lines(source: str, columns: str) -> Iterator[tuple[str, list[str]]]:
+    """The place and the words of each line that is not blank."""
+    for line in records.lines(source, max_line_bytes=1 << 20):
+        where = f"{name_of(source)}:{line.number:,}"
+        try:
+            words = line.raw.decode().split()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{where}: {streams.not_utf8(line.raw, error, line.offset)}") from None
+        if words and len(words) != len(columns.split()):
+            raise DataError(f"{where}: {len(words)} columns, expected {columns}")
+        if words:
+            yield where, words
+
+
+def _judged(source: str) -> Iterator[tuple[str, str, str, Any]]:
+    """Place, query, document and score of each row of a table; without a score it is 1."""
+    for row in records.read(source, id_field="", format="tsv"):
+        query, document = (str(_first(row, names)) for names in _JUDGED)
+        yield row.where, query, document, row.fields.get("score", 1)
+
+
+def _by_query(rows: Iterable[tuple[str, str, str, Any]], number: type) -> dict[str, dict]:
+    """Numbers by query and document."""
+    queries: dict[str, dict] = {}
+    for where, query, document, written in rows:
+        try:
+            value = number(str(written))
+        except (TypeError, ValueError):
+            value = math.nan
+        if not math.isfinite(value):
+            kind = "a whole number" if number is int else "a number"
+            raise DataError(f"{where}: found {shown(written)}, expected {kind}")
+        documents = queries.setdefault(query, {})
+        if document in documents:
+            raise DataError(f"{where}: document {shown(document)} stands twice for this query")
+        documents[document] = value
+    return queries
+
+
+def _first(row: Example, names: Sequence[str]) -> Any:
+    """The value of the first of these fields that a row has."""
+    return records.field(row, next((name for name in names if name in row.fields), names[0]))
+
+
+@dataclass
+class Collection:
+    """Documents, queries and judgements of a retrieval set.
+
+    Args:
+        documents, queries: texts by id; queries that are judged alone.
+        qrels: judgements.
+        places: of evidence in its document, from 0 to 1, by query, where it is known.
+    """
+
+    documents: dict[str, str]
+    queries: dict[str, str]
+    qrels: Qrels
+    places: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, name: str) -> "Collection":
+        """The collection of a folder, or of a file of judgements in its folder ``qrels``.
+
+        Raises:
+            UserError: a part of it is not there, or there are several and none is called test.
+            DataError: a part is damaged or does not fit another.
+        """
+        folder = Path(name)
+        if folder.is_file():
+            qrels, folder = read_qrels(name), folder.parent.parent
+        else:
+            files = _files(folder, "qrels")
+            tests = [file for file in files if file.name.startswith("test")]
+            qrels = read_qrels(only([*map(str, tests or files)], "judgements of a collection"))
+        documents = {id: text for id, text, _ in _texts(folder, "corpus", _DOCUMENT)}
+        asked = {id: (text, row) for id, text, row in _texts(folder, "queries", _QUERY)}
+        places = {}
+        for query, judged in qrels.items():
+            if query not in asked:
+                raise DataError(f"{folder}: query {shown(query)} is judged, and has no text")
+            row = asked[query][1]
+            right = [documents[id] for id, value in judged.items() if value > 0 and id in documents]
+            if right and (spans := _SPANS(row.fields.get("spans") or [], row.where)):
+                places[query] = min(spans[0]["start"] / max(len(right[0]), 1), 1.0)
+        return cls(documents, {query: asked[query][0] for query in qrels}, qrels, places)
+
+    def without_itself(self, query: str, scores: dict[str, float]) -> dict[str, float]:
+        """Scores of documents for a query; it is left out where it is one of them."""
+        if self.documents.get(query) == self.queries[query]:
+            scores.pop(query, None)
+        return scores
+
+
+def is_collection(name: str) -> bool:
+    """True for a name that `Collection.read` takes."""
+    path = Path(name)
+    folder = path.parent.parent if path.is_file() else path
+    return path.exists() and bool(_files(folder, "corpus") and _files(folder, "queries"))
+
+
+def _files(folder: Path, part: str) -> list[Path]:
+    """The files of a part of a collection."""
+    listed = [*folder.glob(f"{part}.*"), *folder.glob(f"{part}/*"), *folder.glob(f"{part}-*")]
+    return sorted(file for file in listed if file.is_file())
+
+
+def _texts(folder: Path, part: str, ids: Sequence[str]) -> Iterator[tuple[str, str, Example]]:
+    """Id, text and record of each document or query; a title stands in front of its text."""
+    seen = set()
+    for row in (row for file in _files(folder, part) for row in records.read(file, id_field="")):
+        id = str(_first(row, ids))
+        if id in seen:
+            raise DataError(f"{row.where}: the id {shown(id)} stands twice")
+        seen.add(id)
+        title = records.text(row, "title", blank=True) if "title" in row.fields else ""
+        yield id, f"{title} {records.text(row, 'text')}".strip(), row
+
+
+def search(
+    queries: Mapping[str, np.ndarray],
+    documents: Iterable[tuple[str, np.ndarray]],
+    *,
+    depth: int = DEPTH,
+    total: bool = False,
+) -> Rankings:
+    """Return for each query the documents that are most similar to it, by all vectors of each.
+
+    Args:
+        queries: vectors [n, dim] by id.
+        documents: id and vectors of each, in falling order of ids, so that of equally similar ones
+            those are left that `ldt.metrics.ranking.ranked` puts first; read in blocks.
+        depth: number of documents of a query at most.
+        total: see `ldt.metrics.ranking.similarities`.
+    """
+    asked = [*queries.values()]
+    most = max(1, _PRODUCTS // sum(map(len, asked)))  # vectors of a block
+    ids: list[str] = []
+    kept = [(np.zeros(0, np.float32), np.zeros(0, int)) for _ in asked]
+
+    def add(block: list[np.ndarray]) -> None:
+        numbers = np.arange(len(ids) - len(block), len(ids))
+        for row, scores in enumerate(similarities(asked, block, total=total)):
+            pairs = zip(kept[row], (scores, numbers), strict=True)
+            joined, places = map(np.concatenate, pairs)
+            best = top(joined, depth)
+            kept[row] = joined[best], places[best]
+
+    block: list[np.ndarray] = []
+    for id, vectors in documents:
+        ids.append(id)
+        block.append(vectors)
+        if sum(map(len, block)) >= most:
+            add(block)
+            block = []
+    if block:
+        add(block)
+    return {
+        query: {ids[number]: float(score) for score, number in zip(*best, strict=True)}
+        for query, best in zip(queries, kept, strict=True)
+    }
+
+
+def top(scores: np.ndarray, depth: int) -> np.ndarray:
+    """Places of the largest scores, of equal ones the first."""
+    places = np.arange(len(scores))
+    if len(scores) > depth:
+        places = np.flatnonzero(scores >= np.partition(scores, -depth)[-depth])
+    return places[np.argsort(-scores[places], kind="stable")][:depth]
+
+
+def bm25(collection: Collection, depth: int = DEPTH) -> Rankings:
+    """Return the ranking of a collection by BM25, on stemmed English words without stop words.
+
+    Raises:
+        UserError: the library is not there.
+    """
+    try:
+        import bm25s
+        from Stemmer import Stemmer
+    except ImportError:
+        raise UserError("BM25 needs bm25s: pip install 'ldt-toolkit[retrieval]'") from None
+    ids = sorted(collection.documents, reverse=True)
+    options: Any = {"stemmer": Stemmer("english"), "show_progress": False, "return_ids": False}
+    words = bm25s.tokenize([collection.documents[id] for id in ids], stopwords="en", **options)
+    index = bm25s.BM25()
+    index.index(words, show_progress=False)
+    rankings = {}
+    asked = bm25s.tokenize([*collection.queries.values()], stopwords="en", **options)
+    for query, tokens in zip(collection.queries, asked, strict=True):
+        scores = np.asarray(index.get_scores(tokens), np.float32)
+        best = {ids[place]: float(scores[place]) for place in top(scores, depth)}
+        rankings[query] = collection.without_itself(query, best)
+    return rankings
+
+
+@dataclass
+class TrecScorer(Benchmark):
+    """Rankings by trec_eval's measures; gold is a file of judgements, or a collection, which gives
+    lengths of documents, places of evidence, and the figures of BM25."""
+
+    collection: Collection | None = field(default=None, init=False)
+
+    title = "trec"
+    units = "queries"
+    noun = "query"
+    shown = ("ndcg@10", "mrr@10", "recall@100")
+    no_length = no_place = "judgements have no texts; --gold takes a folder in BEIR's layout too"
+
+    def gold(self, files):
+        file = only(files, "judgements")
+        if not is_collection(file):
+            items = [Item(id, id, {}, right=judged) for id, judged in read_qrels(file).items()]
+            return checked(items, name_of(file), "judgement")
+        self.collection = Collection.read(file)
+        self.no_place = "a query has spans, the characters of its evidence"
+        return [*map(self._item, self.collection.qrels)]
+
+    def _item(self, query: str) -> Item:
+        assert self.collection
+        judged, documents = self.collection.qrels[query], self.collection.documents
+        right = (documents.get(id, "") for id, relevance in judged.items() if relevance > 0)
+        words = max(map(count_words, right), default=None)
+        return Item(query, query, {}, words, self.collection.places.get(query), judged)
+
+    def answers(self, files):
+        return read_run(only(files, "a run"))
+
+    def score(self, right, answer):
+        """Measures of the scores of documents, by the relevance of those that are judged."""
+        return measures([right.get(id, 0) for id in ranked(answer or {})], [*right.values()])
+
+    def baselines(self, items, answers, name):
+        if self.collection is None:
+            return {}
+        try:
+            rankings = bm25(self.collection)
+        except UserError as error:
+            log.warning("%s", error)
+            return {}
+        return baseline.best({"BM25": self.aggregate(items, rankings, "BM25").metrics})
