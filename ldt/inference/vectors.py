@@ -40,8 +40,11 @@ def lines_for(task: AnyTask, dtype: DType, kept: bool) -> Callable[[Answer], Ite
 def packed(dtype: DType, answer: Answer) -> Answer:
     """The answer as a line holds it until the end, its array in a type for numbers.
 
-    In int8 a vector is its numbers times its ``scale``, the largest of them divided by 127.
+    In int8 a vector is its numbers times its ``scale``, the largest of them divided by 127. That
+    of a query with its documents, for ``ldt evaluate``, stays as it is.
     """
+    if "vectors" not in answer:
+        return answer
     vectors = answer["vectors"]
     line = answer | {"size": vectors.shape[1], "dtype": dtype}
     if dtype == "int8":
@@ -53,7 +56,13 @@ def packed(dtype: DType, answer: Answer) -> Answer:
 
 
 def unpacked(line: Answer) -> tuple[list[Answer], np.ndarray]:
-    """A row for each vector of a line of `packed`, without it, and the vectors [n, size]."""
+    """A row for each vector of a line of `packed`, without it, and the vectors [n, size].
+
+    Raises:
+        UserError: it is that of a query with its documents.
+    """
+    if "vectors" not in line:
+        raise UserError(f"{line['id']}: vectors of a query with its documents go to JSON lines")
     dtype = np.dtype(line["dtype"]).newbyteorder("<")
     vectors = np.frombuffer(b64decode(line["vectors"]), dtype).reshape(-1, line["size"])
     scales = line.get("scales")
@@ -68,7 +77,11 @@ def unpacked(line: Answer) -> tuple[list[Answer], np.ndarray]:
 
 
 def lines(dtype: DType, answer: Answer) -> Iterator[Answer]:
-    """A JSON object for each vector of an answer, or of a line of `packed`."""
+    """A JSON object for each vector of an answer, or of a line of `packed`; one of a query with its
+    documents."""
+    if "vectors" not in answer:
+        yield answer
+        return
     line = answer if isinstance(answer["vectors"], str) else packed(dtype, answer)
     for row, vector in zip(*unpacked(line), strict=True):
         yield row | {"embedding": vector.tolist() if dtype == "int8" else vector}
@@ -95,7 +108,7 @@ def write_lines(answers: Path, target: Path) -> None:
     """Write a JSON line for each vector."""
     with open(answers, "rb") as file, open(target, "xb") as out:
         for line in map(json.loads, file):
-            out.writelines(map(json_line, lines(line["dtype"], line)))
+            out.writelines(map(json_line, lines(line.get("dtype", "float32"), line)))
 
 
 def write_npy(output: Path, answers: Path, target: Path) -> None:
@@ -107,7 +120,8 @@ def write_npy(output: Path, answers: Path, target: Path) -> None:
     count, size, dtype = 0, 0, np.dtype("float32")
     with open(answers, "rb") as file:
         for line in map(json.loads, file):
-            count, size, dtype = count + len(line["spans"]), line["size"], np.dtype(line["dtype"])
+            rows, vectors = unpacked(line)
+            count, size, dtype = count + len(rows), vectors.shape[1], vectors.dtype
     header = {"descr": dtype.newbyteorder("<").str, "fortran_order": False, "shape": (count, size)}
     ids = output.with_suffix(".ids.jsonl")
     unfinished = temporary(ids)

@@ -395,7 +395,7 @@ def _has_signs(reads: TaskReads, columns: Columns, text: str | None) -> bool:
         for answer in columns["answers"]
     ):
         return False
-    return reads.document in columns or text not in signs
+    return bool({reads.document, *reads.instead} & columns.keys()) or text not in signs
 
 
 def _signs(reads: TaskReads) -> tuple[str, ...]:

@@ -158,7 +158,8 @@ class TaskAnswers:
             and serves the answer as it is.
         outputs: outputs of the head, which `Task.decode` reads.
         keys: keys of an answer besides `ANSWER_KEYS`.
-        metric: metric by which the best checkpoint is chosen; of a regression it is mse.
+        metric: metric by which the best checkpoint is chosen.
+        number_metric: the same of a regression.
         settings: metrics that are settings of the model, found on the evaluation set, with the
             path of each in the config.
         means: True if each metric is a mean over documents.
@@ -174,6 +175,7 @@ class TaskAnswers:
     outputs: tuple[str, ...] = ("logits",)
     keys: tuple[str, ...] = ()
     metric: str = "f1"
+    number_metric: str = "mse"
     settings: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     means: bool = True
     scorer: Callable[[], Any] | None = None
@@ -593,7 +595,8 @@ def best_constant(
 
 def metric_of(task: AnyTask, config) -> str:
     """The metric by which the best checkpoint is chosen."""
-    return "mse" if config.problem_type == REGRESSION else task.answers.metric
+    answers = task.answers
+    return answers.number_metric if config.problem_type == REGRESSION else answers.metric
 
 
 def default_layout(task: AnyTask, formats: Iterable[str | None]) -> str | None:

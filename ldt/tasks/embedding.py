@@ -12,16 +12,19 @@ import numpy as np
 from pydantic import model_validator
 
 from ldt.data.features import Feature, Segment, ends
+from ldt.data.labels import REGRESSION
 from ldt.data.near_duplicates import fingerprint
 from ldt.data.options import Count, DataSection, Rate, Section
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, listed
-from ldt.io.records import Example, field, flat, has, text, texts
+from ldt.io.records import Example, field, flat, has, text
 from ldt.metrics.baseline import Baselines, best
 from ldt.metrics.classification import number_metrics
+from ldt.metrics.ranking import measures
 from ldt.metrics.result import mean
 from ldt.tasks.base import (
     DocumentTokens,
+    Drawing,
     Scores,
     Task,
     TaskAnswers,
@@ -32,8 +35,10 @@ from ldt.tasks.base import (
     path_of,
     training_set,
 )
+from ldt.tasks.results import numbers_of, texts_of
 from ldt.tasks.units import Units, encode_units, token_vectors, unit_vectors
 
+QUERY, RIGHT, WRONG = range(3)  # labels, as the head takes them
 CUT = 10  # documents of a ranking that count
 # Fields of a query, of the documents that are right for it and of those that are not.
 LAYOUTS = (
@@ -41,6 +46,7 @@ LAYOUTS = (
     ("anchor", "positive", "negative"),
     ("sentence1", "sentence2", ""),
 )
+SCORES = ("score", "pos_scores", "neg_scores")  # of the only document; of a teacher
 
 
 class Group(NamedTuple):
@@ -72,7 +78,7 @@ class Prompts(Section):
     document: str = ""
 
 
-class Embedding(Task):
+class Embedding(Drawing):
     """Vectors of documents and queries.
 
     An example to learn from has a query, documents that are right for it and others that are not:
@@ -94,15 +100,17 @@ class Embedding(Task):
         dimensions: shorter sizes that the beginning of a vector is trained to be good at
             (Matryoshka).
         temperature: number that divides similarities in the loss; none is 0.05, of tokens 1.
-        negatives: negatives of an example that are read at most.
+        negatives: negatives of an example that an epoch trains on at most, drawn anew in each; none
+            takes all.
         prompts: texts in front of queries and documents.
     """
 
     reads: ClassVar[TaskReads] = replace(
         Task.reads,
-        fields=("query", "pos", "neg", "pos_scores", "neg_scores", "score"),
-        signs=tuple(layout[:2] for layout in LAYOUTS),
+        fields=(*LAYOUTS[0], *SCORES),
         noun="examples",
+        signs=(("query", "pos"), ("anchor", "positive"), ("sentence1", "sentence2", "score")),
+        instead=("pos", "positive", "sentence2"),
     )
     inputs: ClassVar[TaskInputs] = replace(
         Task.inputs,
@@ -117,6 +125,7 @@ class Embedding(Task):
         outputs=("vectors",),
         keys=("vectors", "spans", "unit", "tokens", "query", "documents"),
         metric=f"ndcg@{CUT}",
+        number_metric="spearman",
         means=False,
     )
 
@@ -173,6 +182,7 @@ class Embedding(Task):
             kind = other
         tokens = self.vectors == "tokens"
         return {
+            "problem_type": REGRESSION if kind == "graded" else None,
             "embedding": {
                 "pooling": self.pooling,
                 "normalize": self.normalize,
@@ -183,7 +193,7 @@ class Embedding(Task):
                 "skip": [],
                 "loss": kind,
                 "temperature": self.temperature or (1.0 if tokens else 0.05),
-            }
+            },
         }
 
     def group(self, example: Example, data: DataSection) -> Group:
@@ -200,20 +210,14 @@ class Embedding(Task):
         positives, negatives = self._list(example, right), self._list(example, wrong)
         if not positives:
             raise DataError(f"{example.where}: field {right!r}: no document is right")
-        negatives = negatives[: self.negatives]
         scores, kind = None, "contrastive"
-        grade = path_of(self, "score", data)
-        teacher = [path_of(self, name, data) for name in ("pos_scores", "neg_scores")]
+        grade, *teacher = (path_of(self, name, data) for name in SCORES)
         if has(example, grade):
-            scores, kind = [field(example, grade)], "graded"
+            scores, kind = numbers_of(example, grade, len(positives + negatives)), "graded"
         elif has(example, teacher[0]):
-            parts = [field(example, name) if has(example, name) else [] for name in teacher]
-            scores = [*parts[0], *parts[1][: len(negatives)]]
+            sides = zip(teacher, map(len, (positives, negatives)), strict=True)
+            scores = [x for path, size in sides if size for x in numbers_of(example, path, size)]
             kind = "distilled"
-        if scores is not None:
-            count = len(positives) + len(negatives)
-            if len(scores) != count or not all(type(each) in (int, float) for each in scores):
-                raise DataError(f"{example.where}: {count} documents, expected a number for each")
         return Group(text(example, query), positives, negatives, scores, kind)
 
     def _layout(self, example: Example, data: DataSection) -> tuple[str, ...] | None:
@@ -225,10 +229,10 @@ class Embedding(Task):
         return None
 
     def _list(self, example: Example, path: str) -> list[str]:
-        """The texts of a field, one or several; none where it is missing or null."""
-        if not path or not has(example, path) or (value := field(example, path)) is None:
+        """The texts of a field, one or several; none where it is missing or empty."""
+        if not path or not has(example, path) or not field(example, path):
             return []
-        return [value] if isinstance(value, str) else texts(example, path)
+        return texts_of(example, path)
 
     def _texts(self, example: Example, data: DataSection) -> list[tuple[str, str]]:
         """Role and text of all that is embedded of an example."""
@@ -277,10 +281,17 @@ class Embedding(Task):
         """Give features what the loss reads."""
         for feature in features:
             number = feature["text"]
-            label = 0 if number == 0 else 1 if number <= len(group.positives) else 2
+            label = WRONG if number > len(group.positives) else RIGHT if number else QUERY
             feature |= {"labels": label, "texts": fingerprint(contents[number][1]) >> 1}
             if group.scores is not None:
                 feature["scores"] = float(group.scores[number - 1]) if number else 0.0
+
+    def draw(self, features: Sequence[Feature], generator: np.random.Generator) -> list[Feature]:
+        """Return the features of the query, of right documents and of as many wrong ones as an
+        epoch has."""
+        wrong = sorted({each["text"] for each in features if each["labels"] == WRONG})
+        drawn = {*generator.permutation(wrong)[: self.negatives].tolist()}
+        return [each for each in features if each["labels"] != WRONG or each["text"] in drawn]
 
     # -- answer
 
@@ -329,7 +340,8 @@ class Embedding(Task):
             scores = self.similarities(answer["query"], [*documents.values()])
             right = np.zeros(len(scores))
             right[[places[number] for number in gold["documents"][: gold["right"]]]] = 1
-            rows.append(ranked(scores, right))
+            order = np.argsort(-scores, kind="stable")
+            rows.append(measures(right[order].tolist(), right.tolist(), (CUT,)))
         return mean(rows), []
 
     def similarities(self, query: Any, documents: Sequence[Any]) -> np.ndarray:
@@ -353,24 +365,6 @@ class Embedding(Task):
             ndcg = right / count * discounts.sum() / discounts[:right].sum()
             rows.append({f"ndcg@{CUT}": ndcg, f"recall@{CUT}": len(discounts) / count})
         return best({"documents in a random order": mean(rows)})
-
-
-def ranked(scores: np.ndarray, right: np.ndarray) -> dict[str, float]:
-    """Return nDCG, MRR and recall of a ranking.
-
-    Args:
-        scores: of each document.
-        right: 1 of a right document, else 0.
-    """
-    first = right[np.argsort(-scores, kind="stable")][:CUT]
-    discounts = 1 / np.log2(np.arange(2, 2 + CUT))
-    ideal = discounts[: int(right.sum())].sum()
-    hits = np.flatnonzero(first)
-    return {
-        f"ndcg@{CUT}": float((first * discounts[: len(first)]).sum() / ideal),
-        f"mrr@{CUT}": 1 / (1 + hits[0]) if len(hits) else 0.0,
-        f"recall@{CUT}": float(first.sum() / right.sum()),
-    }
 
 
 def unit(vectors: Any) -> np.ndarray:

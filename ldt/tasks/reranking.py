@@ -15,7 +15,7 @@ from ldt.data.labels import REGRESSION
 from ldt.data.near_duplicates import fingerprint, normalised
 from ldt.data.options import Count, DataSection
 from ldt.data.tokenization import numbers_pairs, pair_separators, tokenize
-from ldt.errors import DataError, shown
+from ldt.errors import DataError
 from ldt.io.records import Example, field, has, text
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
@@ -40,6 +40,7 @@ from ldt.tasks.base import (
     path_of,
     training_set,
 )
+from ldt.tasks.results import texts_of
 
 METRICS = ("ndcg@10", "mrr@10", "map")
 _SCORES = {"pos": "pos_scores", "neg": "neg_scores"}  # a teacher's, of the documents of a field
@@ -137,7 +138,7 @@ class Reranking(RawScored, Drawing):
             DataError: there are none, or they are no texts.
         """
         path = self._path(example, data, "documents")
-        return _texts(example, path) if path else [*chain(*self._lists(example, data).values())]
+        return texts_of(example, path) if path else [*chain(*self._lists(example, data).values())]
 
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
         return "\n".join(self.documents(example, data)), self.query(example, data)
@@ -159,7 +160,7 @@ class Reranking(RawScored, Drawing):
         if not (path := self._path(example, data, "documents")):
             lists = self._lists(example, data).items()
             return [float(name == "pos") for name, texts in lists for _ in texts]
-        count = len(_texts(example, path))
+        count = len(texts_of(example, path))
         label = "score" if path == "sentence2" else str(data.label)
         labels = results.numbers_of(example, label, count)
         if min(labels) < 0:
@@ -290,8 +291,8 @@ class Reranking(RawScored, Drawing):
     def _lists(self, example: Example, data: DataSection) -> dict[str, list[str]]:
         """The texts of pos and of neg, of which there may be none."""
         pos, neg = (self._path(example, data, name) for name in _SCORES)
-        lists = {"pos": _texts(example, pos or path_of(self, "pos", data))}
-        return lists | ({"neg": _texts(example, neg)} if neg and field(example, neg) else {})
+        lists = {"pos": texts_of(example, pos or path_of(self, "pos", data))}
+        return lists | ({"neg": texts_of(example, neg)} if neg and field(example, neg) else {})
 
     def _teacher(self, example: Example, data: DataSection) -> list[float]:
         """The teacher's scores of all documents."""
@@ -299,21 +300,3 @@ class Reranking(RawScored, Drawing):
         for name, texts in self._lists(example, data).items():
             scores += results.numbers_of(example, path_of(self, _SCORES[name], data), len(texts))
         return scores
-
-
-def _texts(example: Example, path: str) -> list[str]:
-    """The texts of a document or of a list of them; their titles stand in front."""
-    values = field(example, path)
-    every = values if isinstance(values, list) else [values]
-    texts = [
-        " ".join(filter(None, (each.get("title"), each.get("text"))))
-        if isinstance(each, dict)
-        else each
-        for each in every
-    ]
-    if not texts or not all(isinstance(each, str) for each in texts):
-        raise DataError(
-            f"{example.where}: field {path!r}: {shown(values)}, expected texts, or objects of "
-            "title and text"
-        )
-    return texts

@@ -142,6 +142,24 @@ def numbers_of(example: Example, path: str, count: int) -> list[float]:
     return numbers
 
 
+def texts_of(example: Example, path: str) -> list[str]:
+    """The texts of a document or of a list of them; their titles stand in front."""
+    values = field(example, path)
+    every = values if isinstance(values, list) else [values]
+    texts = [
+        " ".join(filter(None, (each.get("title"), each.get("text"))))
+        if isinstance(each, dict)
+        else each
+        for each in every
+    ]
+    if not texts or not all(isinstance(each, str) for each in texts):
+        raise DataError(
+            f"{example.where}: field {path!r}: {shown(values)}, expected texts, or objects of "
+            "title and text"
+        )
+    return texts
+
+
 def _numbers(values: Mapping[Any, Any], where: str) -> dict[Any, float]:
     """Scores, each a finite number."""
     for key, value in values.items():
