@@ -22,7 +22,7 @@ from ldt.io import strict_json, text_files
 from ldt.io.records import Example
 from ldt.io.sources import only
 from ldt.metrics import baseline, word_overlap
-from ldt.metrics.result import Item, compare, mean
+from ldt.metrics.result import Item, compare, count_words, mean
 from ldt.metrics.word_overlap import score_text
 
 log = logging.getLogger("ldt")
@@ -202,12 +202,16 @@ def published(answers: Iterable[dict]) -> dict[str, str]:
 
 @dataclass
 class TriviaQAScorer(Benchmark):
-    """TriviaQA: each question of the Wikipedia domain, each page of one in the Web domain."""
+    """TriviaQA: each question of the Wikipedia domain, each page of one in the Web domain.
+
+    With ``data.evidence``, the folder with wikipedia/ and web/, there are groups by length of the
+    pages and by place of the answer.
+    """
 
     about: str = field(default="", init=False)  # domain and part of the file that was read
 
     title = "triviaqa"
-    no_length = no_place = "a triviaqa file has no texts"
+    no_length = no_place = "data.evidence=FOLDER would tell"
     needs = ("answer", "score")
     advice = "answers of triviaqa have one"
     published = staticmethod(published)
@@ -223,17 +227,36 @@ class TriviaQAScorer(Benchmark):
             beside = each.verified and not file.only_verified
             right = {"answers": each.answers, "verified": beside}
             if file.domain == "wikipedia":
-                items[each.id] = Item(each.id, each.id, {}, right=right)
+                pages = self._pages(each.where, each.pages, each.answers)
+                items[each.id] = Item(each.id, each.id, {}, right=right, **pages)
                 continue
             for page in each.pages:
                 if page.verified or not file.only_verified:
                     key = f"{each.id}--{page.filename}"
                     mine = right | {"verified": beside and page.verified}
-                    items[key] = Item(key, each.id, {}, right=mine)
+                    pages = self._pages(each.where, [page], each.answers)
+                    items[key] = Item(key, each.id, {}, right=mine, **pages)
         title = "wikipedia" if file.domain == "wikipedia" else "web, each page by itself"
         self.about = f"triviaqa, {title}" + (", verified only" if file.only_verified else "")
         noun = "verified questions" if file.only_verified else "questions"
         return base.checked([*items.values()], file.name, noun)
+
+    def _pages(self, where: str, pages: list[Page], answers: list[str]) -> dict[str, Any]:
+        """Words of pages, laid end to end, and the place where an answer stands first."""
+        if not self.data.evidence:
+            return {}
+        folder, texts = text_files.real(_evidence(where, self.data.evidence)), []
+        for page in pages:
+            path = text_files.inside(folder, os.path.join(*page[:2]), where)
+            try:
+                texts.append(text_files.read_file(path))
+            except OSError as error:
+                log.warning("%s: %s cannot be read: %s", where, path, error.strerror)
+        text = f" {normalise(' '.join(texts))} "
+        names = {normalise(answer) for answer in answers} - {""}
+        starts = [start for name in names if (start := text.find(f" {name} ")) >= 0]
+        place = min(starts) / len(text) if starts else "not in the document"
+        return {"words": sum(map(count_words, texts)), "place": place} if texts else {}
 
     def aggregate(self, items, answers, name):
         items = [replace(i, scores=self.score(i.right, answers.get(i.id))) for i in items]

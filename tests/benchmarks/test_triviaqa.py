@@ -121,6 +121,27 @@ def test_a_verified_file_without_verified_questions():
         evaluate(TWO, {}, verified=True)
 
 
+def test_evidence_gives_length_and_place(tmp_path, caplog):
+    for name, text in {
+        "wikipedia/a": "one two three Foo-Bar. " + "word " * 8,
+        "web/1/b": "中国 at last: foo_bar",
+        "web/2": "nothing",
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    questions = [question("q", "foo bar", pages=["a"], found=["1/b", "2", "3"])]
+    result = evaluate(questions, {}, says="Web", data={"evidence": str(tmp_path)})
+    assert [item.words for item in result.items] == [12, 5, 1, None]
+    first, second, *rest = [item.place for item in result.items]
+    assert 0.1 < first < 0.4 < 0.5 < second < 1
+    assert rest == ["not in the document", None]
+    assert "web/3 cannot be read: No such file" in caplog.text
+    joined = evaluate(questions, {}, data={"evidence": str(tmp_path)}).items[0]
+    assert joined.words == 18  # of all pages of the question
+    assert joined.place < first
+
+
 @pytest.mark.parametrize(
     ("name", "figures"),  # of the published script on the same predictions
     [("wikipedia", (50.0, 50.0, 4)), ("web", (42.857142857142854, 61.904761904761905, 7))],
