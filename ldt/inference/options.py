@@ -285,10 +285,10 @@ class PredictOptions(_Options):
         unit, alone = named("unit", self.unit), named("late", "false")
         if task.vectors == "tokens":
             raise UserError(f"{unit}: this model has a vector for each token")
-        if self.late is not False and task.pooling != "mean":
+        if self.late is not False and task.pooling not in ("mean", "max"):
             raise UserError(
-                f"{unit}: late vectors are means of states, and this model is trained with "
-                f"pooling {task.pooling}; {alone} reads each {self.unit} alone"
+                f"{unit}: a late vector is pooled from the states of its tokens, and this model is "
+                f"trained with pooling {task.pooling}; {alone} reads each {self.unit} alone"
             )
         if self.late is not False and self.runtime in RUNTIMES:
             raise UserError(f"{unit}: an exported model has no late vectors; {alone}")

@@ -14,6 +14,7 @@ from ldt.model.heads.classification import (
     LdtForSequenceClassification,
     LdtForTokenClassification,
 )
+from ldt.model.heads.embedding import LdtForEmbedding
 from ldt.model.heads.questions import LdtForQuestionAnswering
 from ldt.model.heads.ranking import LdtForCandidateRanking, LdtForMultipleChoice
 from ldt.model.heads.rows import after_first
@@ -26,7 +27,9 @@ HEADS = (
     LdtForQuestionAnswering,
     LdtForMultipleChoice,
     LdtForCandidateRanking,
+    LdtForEmbedding,
 )
+OUTPUTS = ("logits", "vectors")  # ends of names
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +68,7 @@ class PaddedModel(nn.Module):
         token_type_ids=None,
         positions=None,
     ):
-        """A dict of the logits, by the names that the head's output has for them.
+        """A dict of the logits or vectors, by the names that the head's output has for them.
 
         Args:
             input_ids, attention_mask, global_attention_mask, token_type_ids: [b, n] int64;
@@ -95,7 +98,7 @@ class PaddedModel(nn.Module):
             inputs["positions"] = positions
         if isinstance(self.model.base_model, LdtModernBertModel):
             inputs["position_ids"] = place - first[:, None]
-        return {name: x for name, x in self.model(**inputs).items() if name.endswith("logits")}
+        return {name: x for name, x in self.model(**inputs).items() if name.endswith(OUTPUTS)}
 
 
 def refused(model: Any) -> str | None:

@@ -272,10 +272,8 @@ class Embedding(Drawing):
     @property
     def _units(self) -> Units:
         """The units of a document that have vectors."""
-        each = self.vectors == "tokens"
-        size, late = self.asked.get("unit_tokens", 256), self.asked.get("late", True)
-        pooled = self.pooling == "mean" and not each
-        return Units(self.asked.get("unit", "document"), size, late, pooled, each)
+        kind, size = self.asked.get("unit", "document"), self.asked.get("unit_tokens", 256)
+        return Units(kind, size, self.asked.get("late", True), self.vectors == "tokens")
 
     def _label(self, features: list[Feature], group: Group, contents: Sequence[tuple]) -> None:
         """Give features what the loss reads."""

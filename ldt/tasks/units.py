@@ -1,8 +1,9 @@
 """Units of a text that have a vector each: their tokens, the inputs that hold them, their vectors.
 
-A document is read in one input, or in parts that overlap. A unit's vector is *late*: the mean of
-its tokens' states where the document around it was read too, in the part where it has the most
-context. A unit that no part holds has the mean of its pieces' vectors, by their tokens.
+The vector of a document is that of its input; of a longer one, read in parts, the mean of theirs,
+each weighted by its share of the tokens. Vectors of its chunks, sentences or paragraphs are *late*:
+pooled from the states of their tokens where the document around them was read too, in the part
+where they have the most context; of one that no part holds, the mean of its pieces'.
 """
 
 from bisect import bisect_left, bisect_right
@@ -29,15 +30,12 @@ class Units(NamedTuple):
         kind: document, chunk, sentence or paragraph.
         size: tokens of a chunk.
         late: True if units are read with the document around them, False alone.
-        pooled: True if a vector is the mean of states, so that any tokens have one; False if it is
-            of an input.
         each: True if each token has a vector.
     """
 
     kind: str = "document"
     size: int = 256
     late: bool = True
-    pooled: bool = True
     each: bool = False
 
     def of(self, text: str, offsets: np.ndarray) -> tuple[list[Span], list[Span]]:
@@ -110,11 +108,10 @@ def encode_units(
 ) -> list[Feature]:
     """Return the features of a text whose units are to have vectors, one a part.
 
-    ``units`` of a feature are the number of the unit and of the tokens of each of its pieces;
-    ``spans``, where vectors are means, else ``rows``, their places [pieces, 2] in its row; and
-    ``places`` of the first feature the characters of all units. Where each token has a vector
-    every feature has ``places``, the characters of the tokens in its row. What stands around the
-    text counts in the vector of a document, and of a unit that is read alone.
+    ``units`` of a feature are the number of the unit and of the tokens of each of its pieces, and
+    ``spans`` the places [pieces, 2] of late ones in its row; ``places`` of the first feature are
+    the characters of all units. Where each token has a vector, ``rows`` of a feature are those that
+    no other part has, and its ``places`` the characters of its tokens.
 
     Args:
         role: of the text.
@@ -139,42 +136,40 @@ def encode_units(
         return features
 
     whole = units.kind == "document"
-    late = units.late or whole or not tokens
-    if late:
-        room = max_length - first - behind
-        longest = 0 if whole else max((end - start for start, end in tokens), default=0)
-        overlap = max(room // CONTEXT, min(longest, room // 2))
-        features = parts(0, len(ids), overlap if units.pooled or units.each else 0)
-        pieces = [*pieces_of(tokens, [feature["read"][1:] for feature in features])]
-    else:
+    alone = not units.late and not whole and bool(tokens)
+    if alone:
         features, pieces = [], []
         for number, (start, end) in enumerate(tokens):
             features += parts(start, end)
             for feature in features[len(pieces) :]:
                 pieces.append(Piece(len(pieces), number, *feature["read"][1:]))
+    else:
+        room = max_length - first - behind
+        longest = 0 if whole else max((end - start for start, end in tokens), default=0)
+        overlap = 0 if whole and not units.each else max(room // CONTEXT, min(longest, room // 2))
+        features = parts(0, len(ids), overlap)
+        pieces = [*pieces_of(tokens, [feature["read"][1:] for feature in features])]
     read = {unit: number for number, unit in enumerate(sorted({each.unit for each in pieces}))}
     by_part: dict[int, list[Piece]] = {} if pieces else {0: []}
     for piece in pieces:
         by_part.setdefault(piece.part, []).append(piece)
     for part, mine in by_part.items():
-        feature, length = features[part], len(features[part]["input_ids"])
+        feature = features[part]
         feature["units"] = [(read[each.unit], each.end - each.start) for each in mine]
         feature["tokens"] = first + len(ids) + behind
         _, start, end = feature["read"]
-        spans = np.array([(first + a - start, first + b - start) for *_, a, b in mine] or [(0, 1)])
-        if not late or (whole and part == 0):
-            spans[0, 0] = 0
-        if not late or (whole and part == len(features) - 1):
-            spans[-1, 1] = length
-        feature["spans" if units.pooled else "rows"] = spans
+        spans = [(first + a - start, first + b - start) for *_, a, b in mine]
         if units.each:
-            row = np.zeros((length, 2), np.int32)
-            row[first : first + end - start] = offsets[start:end]
-            row[first + end - start :] = len(text)
-            feature["places"] = row
+            ((a, b),), length = spans, len(feature["input_ids"])
+            feature["rows"] = a if part else 0, b if part < len(features) - 1 else length
+            feature["places"] = np.zeros((length, 2), np.int32)
+            feature["places"][first : first + end - start] = offsets[start:end]
+            feature["places"][first + end - start :] = len(text)
+        elif not alone and not whole:
+            feature["spans"] = np.array(spans or [(0, 1)])
     features = [features[part] for part in sorted(by_part)]
-    unread = sum(feature["flags"].get("unread_tokens", 0) for feature in features)
-    features[0]["flags"] = features[0]["flags"] if late else cut_off(unread)
+    if alone:
+        features[0]["flags"] = cut_off(sum(x["flags"].get("unread_tokens", 0) for x in features))
     if not units.each:
         features[0]["places"] = [places[unit] for unit in read]
     return features
@@ -190,7 +185,7 @@ def token_vectors(
     """
     vectors, places = [], []
     for output, feature in zip(outputs, features, strict=True):
-        row = slice(*feature["rows"][0])
+        row = slice(*feature["rows"])
         kept = ~np.isin(feature["input_ids"][row], skip)
         vectors.append(output["vectors"][row][kept])
         places += feature["places"][row][kept].tolist()

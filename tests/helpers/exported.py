@@ -22,6 +22,7 @@ TASKS = {  # task -> its section, changes to the config
     "squad": ({}, {"num_labels": 2, "no_answer_threshold": 0.5}),
     "multiple_choice": ({}, {"num_labels": 1}),
     "reranking": ({}, {"id2label": {0: "relevance"}}),
+    "embedding": ({}, {"embedding": {"pooling": "mean"}}),
     "wikihop": ({}, {}),
 }
 TEXT = "the first party and the other party agree that this agreement ends"
@@ -31,6 +32,7 @@ DOCUMENTS = {
     "squad": {"question": "the other party", "context": TEXT},
     "multiple_choice": {"question": "the party", "context": TEXT, "choices": ["ends", "the first"]},
     "reranking": {"query": "the party", "documents": [TEXT, "that the other party ends"]},
+    "embedding": {"text": TEXT},
     "wikihop": {"query": "agreement", "candidates": ["first", "other"], "supports": [TEXT, "that"]},
 }
 

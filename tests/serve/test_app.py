@@ -1,5 +1,6 @@
 """Requests of the clients that there are, over HTTP, and their answers beside ldt predict's."""
 
+import base64
 import json
 import math
 import random
@@ -8,6 +9,7 @@ import shutil
 import threading
 from contextlib import ExitStack
 
+import numpy as np
 import pytest
 from recipe_data import LINES
 from served import LONG, assert_same, make_run, predicted
@@ -16,6 +18,7 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 pytest.importorskip("starlette", reason="starlette is not installed")
 from serving import post, running  # noqa: E402
 
+from ldt import load  # noqa: E402
 from ldt.serve.limits import ServerLimits  # noqa: E402
 from ldt.serve.model import Served  # noqa: E402
 
@@ -272,6 +275,50 @@ def test_texts_are_ranked_as_tei_and_as_cohere_have_it(serve, runs, tmp_path):
     ):
         assert here.ask(path, body)[0] == status
     assert serve("classification").ask("/rerank", {"query": "a", "texts": ["b"]})[0] == 424
+
+
+def test_vectors_have_the_shapes_of_tei_and_of_openai(serve, runs):
+    texts = ["the party", "this agreement ends. " * 30, "The party agrees. Nobody else does!"]
+    model, here = load(str(runs("embedding"))), serve("embedding")
+    expected = np.concatenate([answer["vectors"] for answer in model(texts)])
+    for path in ("/embed", "/"):  # InferenceClient.feature_extraction posts to the root
+        body = {"inputs": texts, "normalize": True, "truncate": False}
+        status, vectors, headers = here.ask(path, body)
+        np.testing.assert_allclose(vectors, expected, atol=2e-5)
+    assert int(headers["x-compute-tokens"]) > 64
+    assert np.allclose(here.ask("/embed", {"inputs": texts[0]})[1], expected[:1], atol=2e-5)
+    parts = here.ask("/embed", {"inputs": texts[2], "unit": "sentence"})[1][0]
+    late = model.with_(unit="sentence")(texts[2])
+    assert [[part["start"], part["end"]] for part in parts] == late["spans"] == [[0, 17], [18, 35]]
+    np.testing.assert_allclose([x["embedding"] for x in parts], late["vectors"], atol=2e-5)
+    queries = here.ask("/embed", {"inputs": texts[0], "prompt_name": "query"})[1]
+    np.testing.assert_allclose(queries, model({"query": texts[0]})["vectors"], atol=2e-5)
+    for encoding in ("float", "base64"):
+        body = {"input": texts, "model": "any", "encoding_format": encoding}
+        answer = here.ask("/v1/embeddings", body)[1]
+        vectors = [each["embedding"] for each in answer["data"]]
+        if encoding == "base64":
+            vectors = [np.frombuffer(base64.b64decode(vector), "<f4") for vector in vectors]
+        np.testing.assert_allclose(vectors, expected, atol=2e-5)
+    assert [each["index"] for each in answer["data"]] == [0, 1, 2]
+    assert answer["usage"]["total_tokens"] == sum(answer["tokens"] for answer in model(texts))
+    assert here.ask("/info")[1]["model_type"] == {"embedding": {"pooling": "mean"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/embed", {"inputs": "a", "dimensions": 4}, "dimensions=4: the vectors were trained with"),
+        ("/embed", {"inputs": []}, "inputs cannot be empty"),
+        ("/embed", {"inputs": [[1, 2]]}, "inputs: input should be a valid string"),
+        ("/v1/embeddings", {"input": ["a", ""]}, "input: a text is empty"),
+    ],
+)
+def test_vectors_that_are_not_there_are_refused(serve, path, body, message):
+    status, answer, _ = serve("embedding").ask(path, body)
+    assert status in (400, 422)
+    assert message in answer["error"]
+    assert serve("classification").ask(path, body)[0] == 424
 
 
 def test_a_document_is_cut_only_where_the_request_says_so(serve):
