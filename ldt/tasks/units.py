@@ -137,8 +137,9 @@ def encode_units(
 
     whole = units.kind == "document"
     alone = not units.late and not whole and bool(tokens)
+    features: list[Feature] = []
+    pieces: list[Piece] = []
     if alone:
-        features, pieces = [], []
         for number, (start, end) in enumerate(tokens):
             features += parts(start, end)
             for feature in features[len(pieces) :]:

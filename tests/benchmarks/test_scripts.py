@@ -103,6 +103,14 @@ def test_an_ldt_is_measured_beside_another_and_transformers(run):
     assert all(row["cpu_seconds"] > 0.1 for row in result["time"].values())
 
 
+@pytest.mark.slow
+@of_linux
+def test_a_folder_of_sentence_transformers_is_made_and_embedded(run):
+    result = run("embedding_speed", "--tiny")
+    assert result["medians"]["ldt"]["seconds"] > 0
+    assert result["tokens"] > result["documents"]
+
+
 @pytest.mark.nightly  # it starts two servers and ldt predict
 def test_the_server_is_measured_under_load(run):
     pytest.importorskip("uvicorn", reason="uvicorn is not installed")

@@ -256,7 +256,7 @@ app(sys.argv[1:])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", ["parquet", "npy"])
+@pytest.mark.parametrize("ending", ["parquet", pytest.param("npy", marks=pytest.mark.nightly)])
 def test_a_killed_run_two_workers_and_shards_give_the_same_bytes(
     runs, tmp_path, ending, monkeypatch
 ):
