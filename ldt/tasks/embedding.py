@@ -6,11 +6,13 @@ vector. The similarity of two texts is the largest of their vectors' cosines.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import model_validator
 
+from ldt.benchmarks.retrieval import search
 from ldt.data.features import Feature, Segment, ends
 from ldt.data.labels import REGRESSION
 from ldt.data.near_duplicates import fingerprint
@@ -20,7 +22,7 @@ from ldt.errors import DataError, listed
 from ldt.io.records import Example, field, flat, has, text
 from ldt.metrics.baseline import Baselines, best
 from ldt.metrics.classification import number_metrics
-from ldt.metrics.ranking import measures
+from ldt.metrics.ranking import measures, ranked, similarities
 from ldt.metrics.result import mean
 from ldt.tasks.base import (
     DocumentTokens,
@@ -40,6 +42,7 @@ from ldt.tasks.units import Units, encode_units, token_vectors, unit_vectors
 
 QUERY, RIGHT, WRONG = range(3)  # labels, as the head takes them
 CUT = 10  # documents of a ranking that count
+METRICS = (f"ndcg@{CUT}", f"mrr@{CUT}", f"recall@{CUT}")
 # Fields of a query, of the documents that are right for it and of those that are not.
 LAYOUTS = (
     ("query", "pos", "neg"),
@@ -124,7 +127,7 @@ class Embedding(Drawing):
         kind="vectors",
         outputs=("vectors",),
         keys=("vectors", "spans", "unit", "tokens", "query", "documents"),
-        metric=f"ndcg@{CUT}",
+        metric=METRICS[0],
         number_metric="spearman",
         means=False,
     )
@@ -325,31 +328,27 @@ class Embedding(Drawing):
     def measure(self, answers, golds, config) -> Scores:
         """Return nDCG, MRR and recall of the ranking of all documents for each query; of graded
         pairs the rank correlation of similarity and score."""
+        total = self.vectors == "tokens"
+        queries = [unit(answer["query"]) for answer in answers]
         if all("score" in gold for gold in golds):
+            pairs = zip(queries, (unit(answer["documents"][0]) for answer in answers), strict=True)
+            alike = [similarities([one], [other], total=total).item() for one, other in pairs]
             wanted = np.array([gold["score"] for gold in golds], float)
-            alike = [self.similarities(one["query"], one["documents"])[0] for one in answers]
             return {"spearman": number_metrics(wanted, np.array(alike))["spearman"]}, []
-        documents: dict[int, Any] = {}
+        documents: dict[str, np.ndarray] = {}
         for answer, gold in zip(answers, golds, strict=True):
-            documents |= zip(gold["documents"], answer["documents"], strict=True)
-        places = {number: place for place, number in enumerate(documents)}
+            vectors = map(unit, answer["documents"])
+            documents |= zip(map(str, gold["documents"]), vectors, strict=True)
+        asked = {str(number): vectors for number, vectors in enumerate(queries)}
+        falling = sorted(documents.items(), key=itemgetter(0), reverse=True)
+        rankings = search(asked, falling, depth=CUT, total=total)
         rows = []
-        for answer, gold in zip(answers, golds, strict=True):
-            scores = self.similarities(answer["query"], [*documents.values()])
-            right = np.zeros(len(scores))
-            right[[places[number] for number in gold["documents"][: gold["right"]]]] = 1
-            order = np.argsort(-scores, kind="stable")
-            rows.append(measures(right[order].tolist(), right.tolist(), (CUT,)))
+        for ranking, gold in zip(rankings.values(), golds, strict=True):
+            right = {str(number) for number in gold["documents"][: gold["right"]]}
+            hits = [float(id in right) for id in ranked(ranking)]
+            figures = measures(hits, [1.0] * len(right), (CUT,))
+            rows.append({name: figures[name] for name in METRICS})
         return mean(rows), []
-
-    def similarities(self, query: Any, documents: Sequence[Any]) -> np.ndarray:
-        """Similarities of a query to documents, by the vectors of each [n, dim]: for each vector of
-        the query the largest cosine; their sum of tokens, else their mean."""
-        parts = [unit(each) for each in documents]
-        starts = np.cumsum([0, *map(len, parts)])[:-1]
-        cosines = np.concatenate(parts) @ unit(query).T
-        best = np.maximum.reduceat(cosines, starts, axis=0)
-        return best.sum(1) if self.vectors == "tokens" else best.mean(1)
 
     def baseline(self, trained, golds, config) -> Baselines:
         """Return what a ranking by chance is expected to have."""
@@ -361,7 +360,7 @@ class Embedding(Drawing):
         for gold in golds:
             right = len(set(gold["documents"][: gold["right"]]))
             ndcg = right / count * discounts.sum() / discounts[:right].sum()
-            rows.append({f"ndcg@{CUT}": ndcg, f"recall@{CUT}": len(discounts) / count})
+            rows.append({METRICS[0]: ndcg, METRICS[2]: len(discounts) / count})
         return best({"documents in a random order": mean(rows)})
 
 

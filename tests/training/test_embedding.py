@@ -1,0 +1,94 @@
+"""Vectors that a run learns: found documents, resuming, adapters, prediction and evaluation."""
+
+import json
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from training_runs import WORDS, assert_same_run, train
+
+from ldt.errors import Interrupted
+from ldt.inference import evaluate
+from ldt.inference.predict import predict
+from ldt.metrics.ranking import similarities
+from ldt.recipe import recipe as recipes
+
+NAMES = [first + last for first in "abcdefgh" for last in "xyz"]
+
+
+def pairs(path, count, seed, negatives=2):
+    """Queries of a name; the right document has it among other words."""
+    rng = random.Random(seed)
+
+    def document(name):
+        words = rng.choices(WORDS, k=rng.choice([4, 8, 12]))
+        words.insert(rng.randrange(len(words)), f"{name} {name}")
+        return " ".join(words)
+
+    with open(path, "w") as file:
+        for number in range(count):
+            name, *others = rng.sample(NAMES, 1 + negatives)
+            row = {"id": f"q{number}", "query": f"{name} {name} {name}", "pos": [document(name)]}
+            file.write(json.dumps(row | {"neg": list(map(document, others))}) + "\n")
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch, one_library, tiny_longformer):
+    """Makes a recipe of 6 steps of 4 queries, whose rows are run some at a time."""
+    monkeypatch.chdir(tmp_path)
+    pairs("train.jsonl", 12, 0)
+    pairs("dev.jsonl", 10, 1)
+
+    def make(*overrides):
+        Path("r.yaml").write_text(f"""
+task: {{name: embedding, negatives: 1, dimensions: [8]}}
+model: {{path: {tiny_longformer}}}
+data: {{train: train.jsonl, eval: dev.jsonl, max_length: 64}}
+training:
+  num_train_epochs: 2
+  per_device_train_batch_size: 4
+  gradient_accumulation_steps: 1
+  train_batch_tokens: 256
+  learning_rate: 0.003
+  save_strategy: steps
+  save_steps: 2
+  eval_strategy: epoch
+""")
+        return recipes.load("r.yaml", overrides, command="finetune")
+
+    return make
+
+
+@pytest.mark.slow
+def test_a_run_finds_documents_better_than_it_did_and_predicts_and_evaluates_so(recipe):
+    pairs("train.jsonl", 48, 0)
+    still = ("training.learning_rate=1.0e-9", "training.max_steps=1", "training.output_dir=runs/0")
+    before = train(recipe(*still))
+    losses = train(recipe("training.num_train_epochs=8", "training.learning_rate=0.01"))
+    assert losses["eval_ndcg@10"] > before["eval_ndcg@10"] + 10
+    assert predict("dev.jsonl", model="runs/r", output="found.jsonl") == 0
+    result = evaluate.evaluate("dev.jsonl", "found.jsonl", recipe="runs/r")
+    for name in ("ndcg@10", "mrr@10", "recall@10"):
+        assert result.metrics[name] == pytest.approx(losses[f"eval_{name}"])
+
+
+def test_a_run_that_was_stopped_resumes_bit_by_bit(recipe, at_step):
+    train(recipe("training.output_dir=runs/whole"))
+    at_step(5, lambda model: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        train(recipe())
+    at_step(0, None)
+    train(recipe(), resume=True)
+    assert_same_run("runs/whole", "runs/r")
+
+
+def test_an_adapter_is_trained_and_answers(recipe):
+    pytest.importorskip("peft")
+    train(recipe("training.lora={r: 4, alpha: 8}", "task.size=8"))
+    assert predict("dev.jsonl", model="runs/r", output="found.jsonl") == 0
+    found = [json.loads(line) for line in Path("found.jsonl").read_text().splitlines()]
+    assert {len(vector) for line in found for vector in line["query"]} == {8}
+    assert all(len(line["documents"]) == 3 for line in found)
+    assert similarities(*[[line["query"]] for line in found[:2]]).item() < 1
