@@ -15,11 +15,12 @@ log = logging.getLogger("ldt")
 TOLERANCE = 1e-4  # of the largest value; float32 sums in another order stay below 1e-5
 DOCUMENTS = 200  # at most, that are answered in both
 NUMBERS = 0.01  # of a number, the share by which another one is still the same answer
+COSINE = 0.99  # of two vectors that are still the same answer
 # Keys that only say how sure an answer is, what else it could be and what it rests on.
 _BESIDE = frozenset(
     (
         *("score", "n_best", "best", "best_start", "best_end", "best_passage", "null", "why"),
-        *("passages", "chunks"),
+        *("passages", "chunks", "vectors"),
     )
 )
 _PLACE = frozenset(("start", "end", "offsets"))  # without an answer, of what it would be
@@ -157,13 +158,21 @@ def same(one: _Answer, other: _Answer) -> bool:
     """True where two answers decide the same: label, text and place, entities, evidence …
 
     How sure they are does not count, nor what else they name, such as further candidates. Numbers
-    that are the answer themselves may be `NUMBERS` apart.
+    that are the answer themselves may be `NUMBERS` apart; vectors have a cosine of `COSINE`.
     """
     labels = one.get("label"), other.get("label")
     numbers = [label for label in labels if isinstance(label, float)]
     if len(numbers) == 2 and not isclose(numbers[0], numbers[1], rel_tol=NUMBERS):
         return False
+    if "vectors" in one and least_cosine(one["vectors"], other["vectors"]) < COSINE:
+        return False
     return _decided(one) == _decided(other)
+
+
+def least_cosine(one: Any, other: Any) -> float:
+    """The least cosine of vectors [..., n] and others of the same shape; those of zeros are 1."""
+    dots, norms = (one * other).sum(-1), ((one**2).sum(-1) * (other**2).sum(-1)) ** 0.5
+    return float((dots[norms > 0] / norms[norms > 0]).min(initial=1))
 
 
 def _decided(answer: _Answer) -> _Answer:

@@ -15,6 +15,7 @@ import numpy as np
 
 from ldt.data.features import Collator, Feature, by_input
 from ldt.errors import ModelError, RecipeError, ResourceError, UserError, out_of_memory, plural
+from ldt.inference.agreement import least_cosine
 from ldt.inference.options import named
 from ldt.inference.runtimes import RUNTIMES, Runtime, session
 from ldt.io.records import Example
@@ -276,6 +277,10 @@ class EncoderPredictor(Decoder):
             if values.dtype.kind == "i":
                 same = sum(map(_same_tokens, lowered[name], values))
                 log.info(f"{on}: the {name} are the same in {same}")
+                continue
+            if name == "vectors":
+                least = least_cosine(values, lowered[name])
+                log.info(f"{on}: the least cosine of the {name} is {least:.5f}")
                 continue
             real = values > np.finfo(np.float32).min  # not padding
             if not real.any():  # such as passages, where no document of the batch has one

@@ -150,30 +150,50 @@ def encode_units(
         overlap = 0 if whole and not units.each else max(room // CONTEXT, min(longest, room // 2))
         features = parts(0, len(ids), overlap)
         pieces = [*pieces_of(tokens, [feature["read"][1:] for feature in features])]
-    read = {unit: number for number, unit in enumerate(sorted({each.unit for each in pieces}))}
+    if units.each:
+        for feature, piece in zip(features, pieces, strict=True):
+            _add_rows(feature, piece, offsets, len(text), last=feature is features[-1])
+    read = _add_units(features, pieces, late=not alone and not whole)
+    if alone:
+        features[0]["flags"] = cut_off(sum(x["flags"].get("unread_tokens", 0) for x in features))
+    features = [feature for feature in features if "units" in feature]
+    if not units.each:
+        features[0]["places"] = [places[unit] for unit in read]
+    return [feature | {"tokens": first + len(ids) + behind} for feature in features]
+
+
+def _add_units(features: Sequence[Feature], pieces: Sequence[Piece], late: bool) -> list[int]:
+    """Add the units to the features that have pieces of them; return which units have some."""
+    read = sorted({piece.unit for piece in pieces})
+    numbers = {unit: number for number, unit in enumerate(read)}
     by_part: dict[int, list[Piece]] = {} if pieces else {0: []}
     for piece in pieces:
         by_part.setdefault(piece.part, []).append(piece)
     for part, mine in by_part.items():
         feature = features[part]
-        feature["units"] = [(read[each.unit], each.end - each.start) for each in mine]
-        feature["tokens"] = first + len(ids) + behind
-        _, start, end = feature["read"]
-        spans = [(first + a - start, first + b - start) for *_, a, b in mine]
-        if units.each:
-            ((a, b),), length = spans, len(feature["input_ids"])
-            feature["rows"] = a if part else 0, b if part < len(features) - 1 else length
-            feature["places"] = np.zeros((length, 2), np.int32)
-            feature["places"][first : first + end - start] = offsets[start:end]
-            feature["places"][first + end - start :] = len(text)
-        elif not alone and not whole:
+        feature["units"] = [(numbers[each.unit], each.end - each.start) for each in mine]
+        if late:
+            first, start, _ = feature["read"]
+            spans = [(first + a - start, first + b - start) for *_, a, b in mine]
             feature["spans"] = np.array(spans or [(0, 1)])
-    features = [features[part] for part in sorted(by_part)]
-    if alone:
-        features[0]["flags"] = cut_off(sum(x["flags"].get("unread_tokens", 0) for x in features))
-    if not units.each:
-        features[0]["places"] = [places[unit] for unit in read]
-    return features
+    return read
+
+
+def _add_rows(feature: Feature, piece: Piece, offsets: np.ndarray, size: int, last: bool) -> None:
+    """Add the rows whose tokens have their vectors of this part, and the characters of all rows.
+
+    Args:
+        offsets: of the text's tokens.
+        size: characters of the text.
+        last: True for the last part, which has the tokens behind the text as well.
+    """
+    length = len(feature["input_ids"])
+    first, start, end = feature["read"]
+    begin = first + piece.start - start if piece.part else 0
+    feature["rows"] = begin, length if last else first + piece.end - start
+    feature["places"] = np.zeros((length, 2), np.int32)
+    feature["places"][first : first + end - start] = offsets[start:end]
+    feature["places"][first + end - start :] = size
 
 
 def token_vectors(

@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoTokenizer
 import ldt
 from ldt.cli import app
 from ldt.data.sentences import paragraphs, sentences
-from ldt.errors import UserError
+from ldt.errors import PrecisionError, UserError
 from ldt.inference.predict import predict
 
 TEXT = "It ends in May.  The party (see § 4) agrees 🙂 naïvely. Nobody else does!\n\nThe end."
@@ -306,3 +306,25 @@ def test_what_is_not_read_is_told_beside_the_vector_and_in_the_log(runs, tmp_pat
     tokenizer = AutoTokenizer.from_pretrained(run)
     counts = [len(tokenizer(text)["input_ids"]) for text in texts]
     assert [row["unread_tokens"] for row in rows] == [max(0, n - 64) for n in counts]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_rounded_arithmetic_gives_vectors_like_those_in_fp32(runs, tmp_path, precision, log):
+    source = write(tmp_path / "docs.jsonl", 12)
+    tables = []
+    for name in ("fp32", precision):
+        target = tmp_path / f"{name}.npy"
+        options = {"precision": name, "device": "cpu", "int8_bound": 1}
+        predict(str(source), model=runs(), output=str(target), unit="sentence", **options)
+        tables.append(np.load(target))
+    cosines = (tables[0] * tables[1]).sum(1)
+    assert 0.9 < cosines.min() < 1 - 1e-7
+    said = {"bf16": "the least cosine of the vectors is 0.9", "int8": "12 documents: "}[precision]
+    assert said in log.text
+
+
+def test_int8_that_turns_vectors_is_refused(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr("ldt.inference.agreement.COSINE", 1.1)
+    source, target = write(tmp_path / "docs.jsonl", 12), tmp_path / "v.npy"
+    with pytest.raises(PrecisionError, match="changes 12 of 12 answers"):
+        predict(str(source), model=runs(), output=str(target), precision="int8", device="cpu")

@@ -160,3 +160,46 @@ def test_a_run_with_global_tokens_is_no_folder_of_theirs(tiny_longformer, tmp_pa
     module.write(run, config, load_tokenizer(run, config))
     assert not (run / "modules.json").exists()
     assert "global attention (cls), which no module of theirs marks" in caplog.text
+
+
+@pytest.mark.parametrize("source", ["tiny_longformer", "tiny_modernbert"])
+def test_their_encoder_of_several_vectors_has_those_of_a_run(theirs, request, tmp_path, source):
+    task = "vectors: tokens, size: 6"
+    run = make_run(request.getfixturevalue(source), tmp_path / "run", "embedding", task)
+    config = read_config(run)
+    config.embedding["skip"] = [load_tokenizer(run, config).convert_tokens_to_ids("e")]
+    config.save_pretrained(run)
+    module.write(run, config, load_tokenizer(run, config))
+    model = theirs.MultiVectorEncoder(str(run), device="cpu")
+    for name, encode in (("text", model.encode_document), ("query", model.encode_query)):
+        answers = ldt.load(str(run))({name: text} for text in TEXTS)
+        for answer, expected in zip(answers, encode(TEXTS), strict=True):
+            np.testing.assert_allclose(answer["vectors"], expected, atol=1e-5)
+    (run / "recipe.yaml").unlink()  # a folder of theirs
+    (run / "config.json").write_text(
+        json.dumps(json.loads((run / "config.json").read_text()) | {"embedding": {}})
+    )
+    again = ldt.load(str(run))({"text": TEXTS[0]})
+    np.testing.assert_allclose(again["vectors"], encode_first(model), atol=1e-5)
+
+
+def encode_first(model):
+    return model.encode_document(TEXTS[:1])[0]
+
+
+@pytest.mark.slow
+def test_a_training_starts_from_their_folder_and_leaves_one(theirs, encoder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    modules(encoder, "mean", "Dense", "Normalize", new=True)
+    lines = [json.dumps({"query": f"who is {n}?", "pos": f"It is party {n}."}) for n in range(8)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(lines))
+    keys = {"data.train": tmp_path / "pairs.jsonl", "data.eval": "null", "model.path": encoder}
+    keys |= {"task.size": 6, "data.max_length": 128, "training.max_steps": 2}
+    keys |= {"training.output_dir": tmp_path / "run"}
+    words = [f"{key}={value}" for key, value in keys.items()]
+    app(["finetune", "embedding", *words], standalone_mode=False)
+    model = theirs.SentenceTransformer(str(tmp_path / "run"), device="cpu")
+    found = [each["vectors"][0] for each in ldt.load(str(tmp_path / "run"))(TEXTS)]
+    np.testing.assert_allclose(model.encode(TEXTS), found, atol=1e-5)
+    before = [each["vectors"][0] for each in ldt.load(str(encoder))(TEXTS)]
+    assert np.sum(np.array(before) * found, 1).min() > 0.9
