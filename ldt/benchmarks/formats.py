@@ -28,8 +28,9 @@ DOCCANO = "doccano"  # lines, their labels renamed
 LABEL_STUDIO = "label-studio"
 _OF_RECORDS = (*LINES, SUMMARIES, DOCCANO)
 LEXGLUE = ("ecthr_a", "ecthr_b", "scotus", "eurlex")
-_NUMBERED = ("conll", *LEXGLUE)  # whose ids may be numbers in a file
-STREAMED = ("conll", "nq", "tydiqa", *LEXGLUE)  # a document at a time
+_NUMBERED = ("conll", "triples", *LEXGLUE)  # whose ids may be numbers in a file
+STREAMED = ("conll", "nq", "tydiqa", "triples", "beir", *LEXGLUE)  # a document at a time
+_READERS = {"cuad": "squad:read", "beir": "retrieval:read", "triples": "retrieval:read_triples"}
 # One JSON value, read whole into memory.
 PUBLISHED = (
     *("hotpotqa", "squad", "triviaqa", "wikihop", "cuad", "contractnli", "qasper"),
@@ -182,7 +183,7 @@ def _reader(format: str) -> Callable[[Any, "DataSection"], Iterator[Example]] | 
         return label_tools.read_label_studio
     if format not in (*STREAMED, *PUBLISHED):
         return None
-    return resolve_name(f"ldt.benchmarks.{'squad' if format == 'cuad' else format}:read")
+    return resolve_name(f"ldt.benchmarks.{_READERS.get(format, f'{format}:read')}")
 
 
 def read_json(file: JsonFile, data: "DataSection") -> Iterator[Example]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from ldt.io.sources import only
 from ldt.metrics import baseline
 from ldt.metrics.ranking import measures, ranked, similarities
 from ldt.metrics.result import Item, count_words
+
+if TYPE_CHECKING:
+    from ldt.data.options import DataSection
 
 log = logging.getLogger("ldt")
 
@@ -89,12 +92,14 @@ def _word(id: str) -> str:
     return id
 
 
-def _lines(source: str, columns: str) -> Iterator[tuple[str, list[str]]]:
-    """The place and the words of each line that is not blank."""
-    for line in records.lines(source, max_line_bytes=1 << 20):
+def _lines(
+    source: str, columns: str, between: str | None = None
+) -> Iterator[tuple[str, list[str]]]:
+    """The place and the words of each line that is not blank, or its texts ``between`` marks."""
+    for line in records.lines(source, max_line_bytes=1 << 28):
         where = f"{name_of(source)}:{line.number:,}"
         try:
-            words = line.raw.decode().split()
+            words = line.raw.decode().strip("\r\n").split(between) if line.raw.strip() else []
         except UnicodeDecodeError as error:
             raise DataError(f"{where}: {streams.not_utf8(line.raw, error, line.offset)}") from None
         if words and len(words) != len(columns.split()):
@@ -180,6 +185,43 @@ class Collection:
         if self.documents.get(query) == self.queries[query]:
             scores.pop(query, None)
         return scores
+
+
+def read(source: str, data: "DataSection") -> Iterator[Example]:
+    """Yield judged queries with the documents that are right for them and those that are wrong.
+
+    Args:
+        source: judgements in the folder ``qrels`` of a collection, or its folder, of which those
+            called train are read.
+        data: unused.
+
+    Raises:
+        UserError, DataError: as `Collection.read`.
+    """
+    if Path(source).is_dir():
+        parts = [file for file in _files(Path(source), "qrels") if file.name.startswith("train")]
+        source = only([*map(str, parts)], f"{source}: judgements called train")
+    collection = Collection.read(source)
+    for query, judged in collection.qrels.items():
+        sides: tuple[list[str], list[str]] = ([], [])
+        for id, value in judged.items():
+            if id in collection.documents:
+                sides[value < 1].append(collection.documents[id])
+        if sides[0]:
+            fields = {"query": collection.queries[query], "pos": sides[0], "neg": sides[1]}
+            yield Example(fields, query, f"{source}: query {query}")
+
+
+def read_triples(source: str, data: "DataSection") -> Iterator[Example]:
+    """Yield a query, a right and a wrong document of each line, without a header, as MS MARCO's.
+
+    Raises:
+        DataError: a line has other columns.
+    """
+    for where, texts in _lines(source, "query positive negative", "\t"):
+        query, right, wrong = texts
+        fields = {"query": query, "pos": [right], "neg": [wrong]}
+        yield Example(fields, int(where.rsplit(":", 1)[1].replace(",", "")), where)
 
 
 def is_collection(name: str) -> bool:

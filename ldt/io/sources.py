@@ -142,6 +142,8 @@ def only(names: Names, what: str) -> str:
         what: it is, in words: "predictions of squad".
     """
     paths = each(names)
+    if not paths:
+        raise UserError(f"{what}: no such file")
     if len(paths) > 1:
         raise UserError(f"{what} are one file, got {len(paths):,}: {named(paths)}")
     return paths[0]

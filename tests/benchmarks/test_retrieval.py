@@ -1,11 +1,13 @@
 """Rankings of documents: TREC's files, collections in BEIR's layout, exact search, BM25."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ldt import benchmarks, cli
+from ldt.benchmarks import formats
 from ldt.benchmarks.retrieval import (
     Collection,
     bm25,
@@ -15,7 +17,8 @@ from ldt.benchmarks.retrieval import (
     run_lines,
     search,
 )
-from ldt.errors import DataError
+from ldt.data.options import DataSection
+from ldt.errors import DataError, UserError
 from ldt.metrics.ranking import ranked
 
 QRELS = {"q1": {"d1": 1, "d2": 0}, "q2": {"d3": 2, "d1": 1}, "q3": {"d9": 1}}
@@ -188,3 +191,25 @@ def test_search_finds_what_a_sort_of_all_similarities_does(monkeypatch, total, p
         best = {id: (asked @ each.T).max(1) for id, each in documents.items()}
         scores = {id: float(np.float32(x.sum() if total else x.mean())) for id, x in best.items()}
         assert got[query] == {id: scores[id] for id in ranked(scores)[:7]}
+
+
+def test_judged_queries_and_triples_are_read_to_learn_from(tmp_path):
+    judged = {"q1": {"d1": 1, "d2": 0}, "q2": {"d3": 2, "d1": 1}, "q3": {"d9": 1}}
+    folder = collection(tmp_path / "set", DOCUMENTS, QUERIES, judged)
+    with pytest.raises(UserError, match="judgements called train"):
+        list(formats.read(folder, DataSection(format="beir")))
+    test = f"{folder}/qrels/test.tsv"
+    Path(test).rename(f"{folder}/qrels/train.tsv")
+    texts = Collection.read(f"{folder}/qrels/train.tsv").documents
+    first, second = formats.read(folder, DataSection(format="beir"))
+    assert (first.id, first.fields["query"]) == ("q1", Collection.read(folder).queries["q1"])
+    assert (first.fields["pos"], first.fields["neg"]) == ([texts["d1"]], [texts["d2"]])
+    assert (second.fields["pos"], second.fields["neg"]) == ([texts["d3"], texts["d1"]], [])
+    file = tmp_path / "triples.tsv"
+    file.write_text("how far\ta mile\tno\nwho\tme and\tyou\n")
+    triples = [*formats.read(str(file), DataSection(format="triples"))]
+    assert triples[1].fields == {"query": "who", "pos": ["me and"], "neg": ["you"]}
+    assert (triples[1].id, triples[1].where) == (2, f"{file}:2")
+    file.write_text("how far\ta mile\n")
+    with pytest.raises(DataError, match="triples.tsv:1: 2 columns, expected query positive"):
+        list(formats.read(str(file), DataSection(format="triples")))
