@@ -20,7 +20,7 @@ COSINE = 0.99  # of two vectors that are still the same answer
 _BESIDE = frozenset(
     (
         *("score", "n_best", "best", "best_start", "best_end", "best_passage", "null", "why"),
-        *("passages", "chunks", "vectors"),
+        *("passages", "chunks"),
     )
 )
 _PLACE = frozenset(("start", "end", "offsets"))  # without an answer, of what it would be
@@ -164,7 +164,8 @@ def same(one: _Answer, other: _Answer) -> bool:
     numbers = [label for label in labels if isinstance(label, float)]
     if len(numbers) == 2 and not isclose(numbers[0], numbers[1], rel_tol=NUMBERS):
         return False
-    if "vectors" in one and least_cosine(one["vectors"], other["vectors"]) < COSINE:
+    pairs = zip(_vectors(one), _vectors(other), strict=True)
+    if any(least_cosine(*pair) < COSINE for pair in pairs):
         return False
     return _decided(one) == _decided(other)
 
@@ -188,4 +189,10 @@ def _exact(value: Any) -> Any:
         return {key: _exact(item) for key, item in value.items() if not isinstance(item, float)}
     if isinstance(value, list | tuple):
         return [_exact(item) for item in value if not isinstance(item, float)]
-    return float if isinstance(value, float) else value
+    return float if isinstance(value, float) or hasattr(value, "dtype") else value
+
+
+def _vectors(answer: _Answer) -> list[Any]:
+    """The arrays of an answer, and of lists in it."""
+    values = [x if isinstance(x, list) else [x] for x in answer.values()]
+    return [x for each in values for x in each if hasattr(x, "dtype")]

@@ -154,8 +154,8 @@ class TaskAnswers:
 
     Args:
         kind: kind of answer, by which reports show it and servers shape it: label, entities,
-            choice, candidate, span, mention, facts, passage, evidence, paper or summary; "" shows
-            and serves the answer as it is.
+            choice, candidate, span, mention, facts, passage, evidence, paper, summary or vectors;
+            "" shows and serves the answer as it is.
         outputs: outputs of the head, which `Task.decode` reads.
         keys: keys of an answer besides `ANSWER_KEYS`.
         metric: metric by which the best checkpoint is chosen.

@@ -17,6 +17,8 @@ from ldt.inference.predict import predict
 from ldt.io.records import Example
 from ldt.model import LdtForSequenceClassification, load
 
+EYE = np.eye(2)
+
 
 @pytest.fixture(scope="module", autouse=True)
 def one_library():
@@ -219,6 +221,8 @@ NESTED = {"evidence": [{"span": 1, "text": "A.", "score": 0.5}], "span_probs": [
         ({"supporting_facts": [["A", 0]]}, {"supporting_facts": [["A", 1]]}, False),
         ({"answer": None, "choice": None, "scores": [0.5, 0.5]}, {"scores": [0.6, 0.4]}, True),
         ({"label": "a"}, {"passages": [{"start": 0}], "chunks": []}, True),
+        ({"vectors": EYE, "spans": [[0, 1]]}, {"vectors": EYE * 1.02}, True),
+        ({"query": EYE[:1], "documents": [EYE]}, {"documents": [EYE + 0.2 * EYE[::-1]]}, False),
     ],
 )
 def test_answers_are_the_same_where_they_decide_the_same(one, changes, expected):

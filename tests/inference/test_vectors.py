@@ -76,8 +76,9 @@ def test_a_unit_has_the_mean_of_its_tokens_states_in_the_whole_document(runs, un
     assert answer["windows"] == 1
 
 
-def test_a_document_of_several_parts_has_each_unit_of_the_part_with_most_around_it(runs):
-    model = ldt.load(runs(), unit="sentence").load()
+def test_a_document_of_several_parts_has_each_unit_of_the_part_with_most_around_it(runs, tmp_path):
+    run = make_run(runs(), tmp_path / "run", "embedding", stride=40)
+    model = ldt.load(str(run), unit="sentence").load()
     (answer,) = model.answer([{"text": STORY}])
     whole = AutoTokenizer.from_pretrained(runs())(STORY, return_offsets_mapping=True)
     ids, places = whole["input_ids"][1:-1], whole["offset_mapping"][1:-1]
