@@ -216,6 +216,7 @@ class AnswerKeys:
         embedding: how texts become vectors; see `ldt.model.heads.embedding.DEFAULTS`.
         ranking: what a reranker learned by: its ``loss``, listwise or pointwise, with a
             ``teacher`` or not, and the number of ``best_chunks`` of a document that count.
+        sentence_transformers: what sentence-transformers reads of a reranker, ``activation_fn``.
         global_attention: segments of the inputs that had global attention while the model was
             trained, `task.global_attention` of a recipe; None where no recipe trained it.
     """
@@ -231,6 +232,7 @@ class AnswerKeys:
     passage_loss: Literal["each", "one"] = "each"
     embedding: dict[str, Any] = field(default_factory=dict)
     ranking: dict[str, Any] = field(default_factory=dict)
+    sentence_transformers: dict[str, Any] = field(default_factory=dict)
     global_attention: list[str] | None = None
 
 

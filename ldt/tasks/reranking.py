@@ -198,7 +198,18 @@ class Reranking(RawScored, Drawing):
             raise DataError(f"{most[1]}: relevance {most[0]:g}; a pointwise loss takes 0 to 1")
         facts = {"loss": loss, "teacher": True in taught, "best_chunks": self.best_chunks}
         problem = None if several else REGRESSION
-        return {**named_labels(["relevance"]), "problem_type": problem, "ranking": facts}
+        theirs = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+        changes = {"problem_type": problem, "ranking": facts, "sentence_transformers": theirs}
+        return named_labels(["relevance"]) | changes
+
+    def meaning(self, config) -> str:
+        line = f"loss: {config.ranking['loss']}, of up to {self.group_size:,} documents of a query"
+        if "query" in self.global_attention and config.global_tokens_count:
+            line += (
+                "; sentence-transformers has no model whose query is global, "
+                "task.global_attention=[cls] makes one that it loads"
+            )
+        return line
 
     def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
         """Read every relevance of the evaluation set, which must have what the metric measures."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from training_runs import assert_same_run, train
 from transformers import AutoTokenizer, PretrainedConfig
 
@@ -324,3 +325,29 @@ def test_a_cross_encoder_of_sentence_transformers_gives_the_scores(
     assert wanted["windows"] == 4
     assert found.tolist() == pytest.approx(wanted["scores"], abs=2e-6)
     assert np.ptp(found) > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["tiny_longformer", "tiny_modernbert"])
+def test_a_folder_of_a_cross_encoder_answers_and_is_trained_on(source, asked, request):
+    theirs = pytest.importorskip("sentence_transformers", reason="not installed")
+    torch.manual_seed(0)
+    folder = str(request.getfixturevalue(source))
+    options = {"activation_fn": torch.nn.Identity(), "max_length": 64, "device": "cpu"}
+    model = theirs.CrossEncoder(folder, num_labels=1, **options)
+    for weight in model.model.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    model.save_pretrained("theirs")
+    wanted = model.predict([("the party", text) for text in TEXTS]).tolist()
+    engine = Engine("theirs", precision="fp32", raw_scores=True)
+    found = engine({"query": "the party", "documents": TEXTS})
+    assert found["scores"] == pytest.approx(wanted, abs=1e-5)
+    assert np.ptp(wanted) > 0.1
+    keys = ["model.path=theirs", "task.global_attention=[cls]", "training.output_dir=run"]
+    train(asked(*keys, "training.learning_rate=1e-12"))
+    scores = Engine("run", precision="fp32")({"query": "the party", "documents": TEXTS})["scores"]
+    assert scores == pytest.approx([1 / (1 + math.exp(-value)) for value in wanted], abs=1e-5)
+    found = theirs.CrossEncoder("run", device="cpu").predict(
+        [("the party", text) for text in TEXTS]
+    )
+    assert found.tolist() == pytest.approx(scores, abs=2e-6)
