@@ -16,6 +16,10 @@ _HIGHER = {
     "f1": "harmonic mean of precision and recall",
     "pearson": "linear correlation with the right numbers, from -1 to 1",
     "spearman": "correlation of the ranks with those of the right numbers, from -1 to 1",
+    "ndcg@10": "gain of the first ten documents, late ones counting less, of the best order's",
+    "mrr@10": "mean of 1 / place of the first relevant document, 0 beyond ten",
+    "recall@10": "share of the relevant documents that are among the first ten",
+    "map": "mean over the queries of the precision at each relevant document",
     "span.map": "mean over the hypotheses of the precision of evidence at each step of recall",
 }
 _LOWER = {
@@ -40,7 +44,7 @@ _NEITHER = {
 }
 LOWER_IS_BETTER = frozenset(_LOWER)
 # Of several metrics the one that a report begins with, as a training goes by it.
-HEADLINES = ("macro_f1", "joint_f1", "Answer F1", "class.accuracy", "f1")
+HEADLINES = ("ndcg@10", "macro_f1", "joint_f1", "Answer F1", "class.accuracy", "f1")
 
 
 def meaning(name: str) -> str:

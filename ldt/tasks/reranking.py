@@ -21,6 +21,7 @@ from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.classification import number_metrics
 from ldt.metrics.numbers import logistic
+from ldt.metrics.ranking import measures, ranked
 from ldt.metrics.result import mean
 from ldt.tasks import results
 from ldt.tasks.base import (
@@ -42,7 +43,6 @@ from ldt.tasks.base import (
 )
 from ldt.tasks.results import texts_of
 
-METRICS = ("ndcg@10", "mrr@10", "map")
 _SCORES = {"pos": "pos_scores", "neg": "neg_scores"}  # a teacher's, of the documents of a field
 # Names of fields beside those of the task in triplets and in pairs.
 _ALSO = {
@@ -54,23 +54,10 @@ _ALSO = {
 
 
 def score(gold: Sequence[float], answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """ndcg@10, mrr@10 and map of a query, from 0 to 1, as trec_eval has them: scores are compared
-    as float32, equal ones by the name of the document, the last one first."""
-    if answer is None:
-        return dict.fromkeys(METRICS, 0.0)
-    rounded = np.array(answer["scores"], np.float32)
-    if len(rounded) != len(gold):
-        raise KeyError(f"{len(rounded):,} scores of {len(gold):,} documents")
-    order = sorted(range(len(gold)), key=lambda place: (rounded[place], str(place)), reverse=True)
-    gains = np.array(gold, float)[order]
-    discounts = 1 / np.log2(np.arange(2, len(gold) + 2))
-    best = (np.sort(gains)[::-1] * discounts)[:10].sum()
-    ranks = np.flatnonzero(gains > 0) + 1
-    precisions = np.arange(1, len(ranks) + 1) / ranks
-    ndcg = (gains * discounts)[:10].sum() / best if best else 0.0
-    mrr = 1 / ranks[0] if len(ranks) and ranks[0] <= 10 else 0.0
-    figures = ndcg, mrr, precisions.mean() if len(ranks) else 0.0
-    return dict(zip(METRICS, map(float, figures), strict=True))
+    """ndcg@10, mrr@10, recall@10 and map of a query, from 0 to 1."""
+    names = map(str, range(len(gold)))  # of documents; equal scores are ordered by them
+    order = ranked(dict(zip(names, answer["scores"], strict=True))) if answer else ()
+    return measures([gold[int(name)] for name in order], gold, (10,))
 
 
 class Reranking(RawScored, Drawing):
@@ -120,7 +107,7 @@ class Reranking(RawScored, Drawing):
     answers: ClassVar[TaskAnswers] = TaskAnswers(
         kind="ranking",
         keys=("ranking", "scores"),
-        metric=METRICS[0],
+        metric="ndcg@10",
         score=score,
         result=results.rankings,
     )
@@ -274,8 +261,8 @@ class Reranking(RawScored, Drawing):
         return answer | {"windows": len(outputs)} | features[0]["flags"]
 
     def measure(self, answers, golds, config) -> Scores:
-        """Return ndcg@10, mrr@10 and map; of a model of pairs mse, mae, pearson and spearman of the
-        scores."""
+        """Return ndcg@10, mrr@10, recall@10 and map; of a model of pairs mse, mae, pearson and
+        spearman of the scores."""
         if config.problem_type == REGRESSION:
             scores = [score for answer in answers for score in answer["scores"]]
             return number_metrics(np.array([*chain(*golds)]), np.array(scores)), []

@@ -44,7 +44,7 @@ def score_of(task: Task, right: Any, answer: Example | None, where: str) -> dict
             return score(right, fields)
         metrics, _ = ({}, []) if fields is None else task.measure([{**fields}], [right], None)
         return {name: value / 100 for name, value in metrics.items()}
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"
         raise DataError(f"{where}: not as ldt predict writes it ({what})") from None
 

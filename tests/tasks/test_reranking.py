@@ -273,6 +273,7 @@ def test_a_ranking_is_measured_over_queries_and_pairs_as_numbers():
     assert metrics == {
         "ndcg@10": pytest.approx(100 * (first + 1) / 2),
         "mrr@10": pytest.approx(75),
+        "recall@10": pytest.approx(100),
         "map": pytest.approx(100 * ((1 / 2 + 2 / 3) / 2 + 1) / 2),
     }
     pairs = PretrainedConfig(problem_type="regression")
