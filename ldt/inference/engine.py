@@ -332,7 +332,7 @@ def _plain(value: Any) -> Any:
 
 def read_recipe(folder: Path, runtime: Runtime = "torch") -> Recipe:
     """The recipe that the model in ``folder`` was trained by; a checkpoint has that of its run,
-    and a model that makes vectors of texts need not have one.
+    and a model that makes vectors of texts or ranks them need not have one.
 
     Args:
         runtime: runs the model.
@@ -343,8 +343,8 @@ def read_recipe(folder: Path, runtime: Runtime = "torch") -> Recipe:
     """
     file = recipe_file(folder)
     if not file.is_file():
-        if vectors := _of_vectors(folder):
-            return vectors
+        if usual := _without(folder):
+            return usual
         raise ModelError(
             f"{folder}: no {RECIPE}, so this is not a fine-tuned model and has no answers; "
             f"ldt finetune RECIPE model.path={folder} trains it"
@@ -359,19 +359,27 @@ def read_recipe(folder: Path, runtime: Runtime = "torch") -> Recipe:
     return recipe
 
 
-def _of_vectors(folder: Path) -> Recipe | None:
-    """A recipe of a model whose config, or modules of sentence-transformers, say how texts become
-    vectors; None of another."""
+def _without(folder: Path) -> Recipe | None:
+    """A recipe of a model that needs none: its config, or modules of sentence-transformers, say how
+    texts become vectors; or it is a classifier of one label, as cross-encoders are."""
     from ldt.model.adapters import values
     from ldt.model.loading import read_config
 
-    if not (folder / "config.json").is_file() or not (facts := values(folder).get("embedding")):
+    if not (folder / "config.json").is_file():
+        return None
+    there = values(folder)
+    facts, heads = there.get("embedding"), there.get("architectures") or ()
+    classifies = any(str(head).endswith("ForSequenceClassification") for head in heads)
+    if not facts and not (classifies and len(there.get("id2label") or ()) == 1):
         return None
     config = read_config(folder)  # refuses a model that is to be converted first
-    names = ("pooling", "normalize", "vectors", "size", "dimensions", "prompts")
-    keys = {name: facts[name] for name in names if name in facts}
-    keys["global_attention"] = config.global_attention or []
-    return recipes.of_keys({"name": "embedding", **keys}, (), str(folder))
+    if facts:
+        names = ("pooling", "normalize", "vectors", "size", "dimensions", "prompts")
+        keys = {name: facts[name] for name in names if name in facts}
+        keys |= {"name": "embedding", "global_attention": config.global_attention or []}
+    else:
+        keys = {"name": "reranking", "global_attention": config.global_attention or ["cls"]}
+    return recipes.of_keys(keys, (), str(folder))
 
 
 def _check_weights(folder: Path, runtime: Runtime, recipe: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from training_runs import assert_same_run, train
+from training_runs import train
 from transformers import AutoTokenizer, PretrainedConfig
 
 from ldt.data.features import Drawn, Features
@@ -186,17 +186,13 @@ def test_each_epoch_draws_a_relevant_document_and_others_that_are_less(encode):
     assert [(part["labels"], part["teacher"]) for part in chosen] == [(0, 2)]
 
 
-QUERIES = ("ZZ", "party", "ends", "QQ")
-
-
-def write(path, **changes):
-    """Eight queries, whose relevant document is the one that names them."""
+def write(path):
+    """Eight queries, whose relevant document has ZZ in it."""
     with path.open("w") as file:
         for number in range(8):
-            query = QUERIES[number % 4]
-            others = [f"the {name}" for name in QUERIES if name != query] + [LONG]
-            fields = {"query": query, "pos": [f"the {query}"], "neg": others}
-            file.write(json.dumps({"id": f"q{number}"} | fields | changes) + "\n")
+            others = ["the party", "ends", LONG, f"other {number}"][number % 2 :]
+            fields = {"query": "x", "pos": [f"the ZZ {number}"], "neg": others}
+            file.write(json.dumps({"id": f"q{number}"} | fields) + "\n")
 
 
 @pytest.fixture
@@ -218,28 +214,22 @@ training: {{num_train_epochs: 2, per_device_train_batch_size: 4, learning_rate: 
 @pytest.mark.parametrize("loss", ["listwise", "pointwise"])
 @pytest.mark.slow
 def test_eight_queries_are_learnt_and_answered_as_they_were_evaluated(asked, tmp_path, loss):
-    keys = ["training.num_train_epochs=30", "training.output_dir=run", f"task.loss={loss}"]
+    keys = ["training.num_train_epochs=8", "training.output_dir=run", f"task.loss={loss}"]
     metrics = train(asked(*keys))
-    assert metrics["eval_ndcg@10"] > 90
-    engine = Engine("run", precision="fp32")
+    assert metrics["eval_ndcg@10"] == pytest.approx(100)
+    engine = Engine.open("run", precision="fp32")
     lines = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
     figures = [
         1 / (1 + answer["ranking"].index(0)) for answer in map(engine, lines)
     ]  # of the only relevant one
     assert metrics["eval_mrr@10"] == pytest.approx(100 * np.mean(figures), abs=1e-3)
     (first,) = lines[:1]
-    by_hand = engine({"query": first["query"], "documents": first["pos"] + first["neg"]})
+    by_hand = engine(
+        {"id": "q0", "query": first["query"], "documents": first["pos"] + first["neg"]}
+    )
     assert by_hand == engine(first)
-    assert [*np.argsort(-np.array(by_hand["scores"]), kind="stable")] == by_hand["ranking"]
-
-
-@pytest.mark.slow
-def test_a_resumed_training_draws_what_one_without_a_break_does(asked):
-    keys = ["training.save_strategy=steps", "training.save_steps=1", "training.eval_strategy=no"]
-    train(asked(*keys, "training.output_dir=one"))
-    train(asked(*keys, "training.output_dir=two", "training.max_steps=3"))
-    train(asked(*keys, "training.output_dir=two"), resume=True)
-    assert_same_run("one", "two")
+    ranked = [by_hand["scores"][place] for place in by_hand["ranking"]]
+    assert ranked == sorted(by_hand["scores"], reverse=True)
 
 
 # answers
@@ -308,47 +298,50 @@ def test_files_of_answers_are_scored(asked, tmp_path, pairs):
 # sentence-transformers
 
 
+@pytest.fixture(params=["tiny_longformer", "tiny_modernbert"])
+def theirs(request, tmp_path, monkeypatch):
+    """A `CrossEncoder` with large weights, which differs between texts, saved in ``theirs``."""
+    library = pytest.importorskip("sentence_transformers", reason="not installed")
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    options = {"activation_fn": torch.nn.Identity(), "max_length": 64, "device": "cpu"}
+    folder = str(request.getfixturevalue(request.param))
+    model = library.CrossEncoder(folder, num_labels=1, **options)
+    for weight in model.model.parameters():
+        if weight.dim() == 2:
+            torch.nn.init.normal_(weight, std=0.7)
+    model.save_pretrained("theirs")
+    return library
+
+
+def scored(library, folder):
+    model = library.CrossEncoder(folder, device="cpu")
+    return model.predict([("the party", text) for text in [*TEXTS, LONG]]).tolist()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("segments", ["[cls]", "[cls,query]"])
-@pytest.mark.parametrize("source", ["tiny_longformer", "tiny_modernbert"])
-def test_a_cross_encoder_of_sentence_transformers_gives_the_scores(
-    source, segments, asked, request
-):
-    theirs = pytest.importorskip("sentence_transformers", reason="not installed")
-    keys = [f"model.path={request.getfixturevalue(source)}", "data.max_length=64"]
+def test_sentence_transformers_gives_the_scores_of_a_run(theirs, segments, asked):
+    keys = ["model.path=theirs", "data.max_length=64", "training.learning_rate=1e-12"]
     train(asked(*keys, f"task.global_attention={segments}", "training.output_dir=run"))
-    kind = json.loads(Path("run/config.json").read_text())["model_type"]
-    plain = segments == "[cls]" or source == "tiny_modernbert"
-    assert kind.startswith("ldt") != plain  # where ldt is imported, as here, theirs reads it too
-    model = theirs.CrossEncoder("run", device="cpu")
-    found = model.predict([("the party", text) for text in [*TEXTS, LONG]])
-    wanted = Engine("run", precision="fp32")({"query": "the party", "documents": [*TEXTS, LONG]})
-    assert wanted["windows"] == 4
-    assert found.tolist() == pytest.approx(wanted["scores"], abs=2e-6)
-    assert np.ptp(found) > 1e-3
+    config = json.loads(Path("run/config.json").read_text())
+    # Where ldt is imported, as here, theirs reads a folder of ldt's alone too.
+    assert config["model_type"] in ("longformer", "modernbert", "ldt")
+    assert (config["model_type"] == "ldt") == ("pooling" in config)
+    answer = Engine.open("run", precision="fp32")
+    answer = answer({"query": "the party", "documents": [*TEXTS, LONG]})
+    assert answer["windows"] == 4
+    assert scored(theirs, "run") == pytest.approx(answer["scores"], abs=2e-6)
+    assert np.ptp(answer["scores"]) > 5e-3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", ["tiny_longformer", "tiny_modernbert"])
-def test_a_folder_of_a_cross_encoder_answers_and_is_trained_on(source, asked, request):
-    theirs = pytest.importorskip("sentence_transformers", reason="not installed")
-    torch.manual_seed(0)
-    folder = str(request.getfixturevalue(source))
-    options = {"activation_fn": torch.nn.Identity(), "max_length": 64, "device": "cpu"}
-    model = theirs.CrossEncoder(folder, num_labels=1, **options)
-    for weight in model.model.parameters():
-        torch.nn.init.normal_(weight, std=0.3)
-    model.save_pretrained("theirs")
-    wanted = model.predict([("the party", text) for text in TEXTS]).tolist()
-    engine = Engine("theirs", precision="fp32", raw_scores=True)
-    found = engine({"query": "the party", "documents": TEXTS})
-    assert found["scores"] == pytest.approx(wanted, abs=1e-5)
-    assert np.ptp(wanted) > 0.1
-    keys = ["model.path=theirs", "task.global_attention=[cls]", "training.output_dir=run"]
-    train(asked(*keys, "training.learning_rate=1e-12"))
-    scores = Engine("run", precision="fp32")({"query": "the party", "documents": TEXTS})["scores"]
-    assert scores == pytest.approx([1 / (1 + math.exp(-value)) for value in wanted], abs=1e-5)
-    found = theirs.CrossEncoder("run", device="cpu").predict(
-        [("the party", text) for text in TEXTS]
-    )
-    assert found.tolist() == pytest.approx(scores, abs=2e-6)
+def test_a_folder_of_a_cross_encoder_answers_and_is_trained_on(theirs, asked):
+    wanted = scored(theirs, "theirs")
+    record = {"query": "the party", "documents": [*TEXTS, LONG]}
+    found = Engine.open("theirs", precision="fp32", raw_scores=True)(record)
+    assert found["scores"] == pytest.approx(wanted, abs=2e-5)
+    keys = ["model.path=theirs", "data.max_length=64", "task.global_attention=[cls]"]
+    train(asked(*keys, "training.learning_rate=1e-12", "training.output_dir=run"))
+    found = Engine.open("run", precision="fp32")(record)["scores"]
+    assert found == pytest.approx([1 / (1 + math.exp(-value)) for value in wanted], abs=1e-5)

@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import subprocess
@@ -68,6 +69,36 @@ def test_sigterm_ends_with_143_after_a_checkpoint_that_resumes(recipe, at_step, 
     at_step(0, None)
     train(recipe(), resume=True)
     assert_same_run("runs/whole", "runs/r")
+
+
+@pytest.mark.slow
+def test_a_resumed_reranker_draws_the_documents_that_one_without_a_break_does(
+    tmp_path, monkeypatch, tiny_longformer, at_step
+):
+    monkeypatch.chdir(tmp_path)
+    fields = {"query": "party", "pos": ["a", "the party"], "neg": [*"bcdefgh"]}
+    Path("all.jsonl").write_text("".join(json.dumps({"id": n} | fields) + "\n" for n in range(6)))
+    Path("r.yaml").write_text(
+        f"""
+task: {{name: reranking, group_size: 3}}
+model: {{path: {tiny_longformer}}}
+data: {{train: all.jsonl, max_length: 32}}
+training: {{num_train_epochs: 3, per_device_train_batch_size: 2, gradient_accumulation_steps: 1}}
+"""
+    )
+    keys = ["training.save_strategy=steps", "training.save_steps=2", "training.learning_rate=0.01"]
+    train(recipes.load("r.yaml", [*keys, "training.output_dir=whole"], command="finetune"))
+    broken = recipes.load("r.yaml", [*keys, "training.output_dir=broken"], command="finetune")
+
+    def die(model):
+        raise KeyError
+
+    at_step(6, die)
+    with pytest.raises(KeyError):
+        train(broken)
+    at_step(0, None)
+    train(broken, resume=True)
+    assert_same_run("whole", "broken")
 
 
 def test_a_damaged_newest_checkpoint_falls_back_and_the_result_is_the_same(recipe, killed, caplog):
