@@ -41,7 +41,6 @@ from ldt.tasks.base import (
     path_of,
     training_set,
 )
-from ldt.tasks.results import texts_of
 
 _SCORES = {"pos": "pos_scores", "neg": "neg_scores"}  # a teacher's, of the documents of a field
 # Names of fields beside those of the task in triplets and in pairs.
@@ -125,7 +124,11 @@ class Reranking(RawScored, Drawing):
             DataError: there are none, or they are no texts.
         """
         path = self._path(example, data, "documents")
-        return texts_of(example, path) if path else [*chain(*self._lists(example, data).values())]
+        return (
+            results.texts_of(example, path)
+            if path
+            else [*chain(*self._lists(example, data).values())]
+        )
 
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
         return "\n".join(self.documents(example, data)), self.query(example, data)
@@ -147,7 +150,7 @@ class Reranking(RawScored, Drawing):
         if not (path := self._path(example, data, "documents")):
             lists = self._lists(example, data).items()
             return [float(name == "pos") for name, texts in lists for _ in texts]
-        count = len(texts_of(example, path))
+        count = len(results.texts_of(example, path))
         label = "score" if path == "sentence2" else str(data.label)
         labels = results.numbers_of(example, label, count)
         if min(labels) < 0:
@@ -289,8 +292,10 @@ class Reranking(RawScored, Drawing):
     def _lists(self, example: Example, data: DataSection) -> dict[str, list[str]]:
         """The texts of pos and of neg, of which there may be none."""
         pos, neg = (self._path(example, data, name) for name in _SCORES)
-        lists = {"pos": texts_of(example, pos or path_of(self, "pos", data))}
-        return lists | ({"neg": texts_of(example, neg)} if neg and field(example, neg) else {})
+        lists = {"pos": results.texts_of(example, pos or path_of(self, "pos", data))}
+        return lists | (
+            {"neg": results.texts_of(example, neg)} if neg and field(example, neg) else {}
+        )
 
     def _teacher(self, example: Example, data: DataSection) -> list[float]:
         """The teacher's scores of all documents."""
