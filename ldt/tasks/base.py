@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from pydantic import BaseModel, PrivateAttr, model_validator
 
@@ -424,6 +424,14 @@ class Drawing(Task):
     @abstractmethod
     def draw(self, features: list[Feature], generator: "np.random.Generator") -> list[Feature]:
         """Return what an epoch trains on of the features of a training document."""
+
+
+class Continuing(Task):
+    """A task that goes on with settings of the model it begins with, where its recipe has none."""
+
+    @abstractmethod
+    def continued(self, config) -> Self:
+        """The task with the settings of the config of a model."""
 
 
 def path_of(task: AnyTask, name: str, data: Any) -> str:

@@ -7,7 +7,7 @@ vector. The similarity of two texts is the largest of their vectors' cosines.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import model_validator
@@ -25,6 +25,7 @@ from ldt.metrics.classification import number_metrics
 from ldt.metrics.ranking import measures, ranked, similarities
 from ldt.metrics.result import mean
 from ldt.tasks.base import (
+    Continuing,
     DocumentTokens,
     Drawing,
     Scores,
@@ -49,6 +50,8 @@ LAYOUTS = (
     ("anchor", "positive", "negative"),
     ("sentence1", "sentence2", ""),
 )
+# Keys of `config.embedding` that a model may have been trained with.
+CONTINUED = ("pooling", "normalize", "vectors", "size", "dimensions", "prompts", "skip")
 SCORES = ("score", "pos_scores", "neg_scores")  # of the only document; of a teacher
 
 
@@ -81,7 +84,7 @@ class Prompts(Section):
     document: str = ""
 
 
-class Embedding(Drawing):
+class Embedding(Continuing, Drawing):
     """Vectors of documents and queries.
 
     An example to learn from has a query, documents that are right for it and others that are not:
@@ -92,6 +95,9 @@ class Embedding(Drawing):
 
     A record with ``text`` alone is a document, one with ``query`` alone a query; both are answered
     with their ``vectors``, one with more by those of each text.
+
+    A key that the recipe has not is as the model that is trained has it: pooling, prompts and all
+    that tells how vectors are made, also in a folder of sentence-transformers.
 
     Args:
         pooling: vector of a text: the ``mean`` or ``max`` of its tokens' states, or the state of
@@ -106,6 +112,8 @@ class Embedding(Drawing):
         negatives: negatives of an example that an epoch trains on at most, drawn anew in each; none
             takes all.
         prompts: texts in front of queries and documents.
+        skip: ids of tokens that documents have no vectors of, such as punctuation, where each token
+            has one.
     """
 
     reads: ClassVar[TaskReads] = replace(
@@ -142,6 +150,7 @@ class Embedding(Drawing):
     temperature: Rate | None = None
     negatives: Count | None = None
     prompts: Prompts = Prompts()
+    skip: list[int] = []
 
     asked: ClassVar[Mapping[str, Any]] = {}  # options of the vectors of a document
 
@@ -151,6 +160,18 @@ class Embedding(Drawing):
         if isinstance(keys, dict) and keys.get("pooling") == "cls":
             return {"global_attention": ["cls"]} | keys
         return keys
+
+    def continued(self, config) -> Self:
+        settings = {name: config.embedding.get(name) for name in CONTINUED}
+        settings |= {"global_attention": config.global_attention}
+        known = {
+            name: value
+            for name, value in settings.items()
+            if value is not None and name not in self.model_fields_set
+        }
+        if "prompts" in known:
+            known["prompts"] = Prompts(**known["prompts"])
+        return self.model_copy(update=known) if config.embedding else self
 
     # -- read
 
@@ -193,7 +214,7 @@ class Embedding(Drawing):
                 "size": self.size or (128 if tokens else None),
                 "dimensions": sorted(self.dimensions, reverse=True),
                 "prompts": self.prompts.model_dump(),
-                "skip": [],
+                "skip": self.skip,
                 "loss": kind,
                 "temperature": self.temperature or (1.0 if tokens else 0.05),
             },

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ldt.model import load, load_tokenizer, usable_length
 from ldt.model.loading import draw_embeddings, find_folder, read_config
 from ldt.recipe.recipe import Recipe
 from ldt.system import processors
-from ldt.tasks.base import metric_of
+from ldt.tasks.base import Continuing, metric_of
 from ldt.tasks.writing import configure
 from ldt.training import dataset_cache, lora
 from ldt.training.arguments import check_smoothing
@@ -61,6 +62,9 @@ class Finetuning(Job[Inputs]):
     """
 
     def __init__(self, recipe: Recipe, every: int = 1):
+        if isinstance(recipe.task, Continuing) and recipe.model.path:
+            config = read_config(find_folder(recipe.model.path))
+            recipe = replace(recipe, task=recipe.task.continued(config))
         super().__init__(recipe)
         self.every = every
 

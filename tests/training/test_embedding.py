@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from ldt.errors import Interrupted
 from ldt.inference import evaluate
 from ldt.inference.predict import predict
 from ldt.metrics.ranking import similarities
+from ldt.model.loading import read_config
 from ldt.recipe import recipe as recipes
+from ldt.tasks.embedding import Embedding
 
 NAMES = [first + last for first in "abcdefgh" for last in "xyz"]
 
@@ -92,3 +95,15 @@ def test_an_adapter_is_trained_and_answers(recipe):
     assert {len(vector) for line in found for vector in line["query"]} == {8}
     assert all(len(line["documents"]) == 3 for line in found)
     assert similarities(*[[line["query"]] for line in found[:2]]).item() < 1
+
+
+def test_a_run_goes_on_with_the_vectors_of_its_model_where_its_recipe_has_none(recipe):
+    made = ["task.pooling=max", "task.size=8", "task.prompts={query: the}", "task.dimensions=[4]"]
+    train(recipe(*made, "training.max_steps=1", "training.output_dir=runs/first"))
+    Path("r.yaml").unlink()
+    mine = recipe("model.path=runs/first", "training.max_steps=1")
+    keys = {"name": "embedding", "normalize": False, "negatives": 1}
+    train(replace(mine, task=Embedding(**keys)))
+    first, second = (read_config(Path(run)).embedding for run in ("runs/first", "runs/r"))
+    assert second == first | {"normalize": False}
+    assert (first["pooling"], first["size"], first["prompts"]["query"]) == ("max", 8, "the")

@@ -94,7 +94,14 @@ class LdtForEmbedding(Head):
             vectors, others = self._vectors(**inputs)
         loss = None
         if labels is not None:
-            total = self._loss(vectors, labels, texts, scores, example_ids)
+            known = vectors
+            if self._each and self.settings["skip"]:
+                skipped = torch.isin(
+                    inputs["input_ids"], torch.tensor(self.settings["skip"], device=labels.device)
+                )
+                skipped &= (labels > QUERY)[:, None]
+                known = vectors.masked_fill(skipped[..., None], 0)
+            total = self._loss(known, labels, texts, scores, example_ids)
             items = self.loss_items(labels=labels, texts=texts, example_ids=example_ids)
             loss = mean(total, items, num_items_in_batch)
         return LdtHeadOutput(loss, vectors=vectors, **others)

@@ -97,6 +97,11 @@ def test_each_vector_of_a_query_finds_its_best_where_each_token_has_one():
     assert torch.equal(vectors.any(-1).sum(1), lengths)
     want = contrastive(alike(vectors, each=True), ROWS, 1.0)
     assert model(**batch()).loss.item() == pytest.approx(want, rel=1e-9)
+    model.settings["skip"] = [*range(10, 20)]
+    skipped = (batch()["input_ids"] >= 10) & (batch()["input_ids"] < 20)
+    skipped &= (batch()["labels"] != QUERY)[:, None]
+    want = contrastive(alike(vectors.masked_fill(skipped[..., None], 0), each=True), ROWS, 1.0)
+    assert model(**batch()).loss.item() == pytest.approx(want, rel=1e-9)
 
 
 def test_the_beginnings_of_vectors_are_learnt_as_vectors():
