@@ -152,6 +152,21 @@ def test_sentence_transformers_has_the_vectors_of_a_run(theirs, request, tmp_pat
     np.testing.assert_allclose(model.encode(TEXTS), found, atol=1e-5)
 
 
+def test_a_model_of_ldt_alone_is_theirs_once_ldt_model_is_imported(
+    theirs, tiny_longformer, tmp_path
+):
+    run = make_run(tiny_longformer, tmp_path / "run", "embedding")
+    plain = ldt.load(str(run))(TEXTS)
+    config = read_config(run, attention_dilation=2)
+    config.save_pretrained(run)
+    assert json.loads((run / "config.json").read_text())["model_type"] == "ldt"
+    module.write(run, config, load_tokenizer(run, config))
+    found = np.concatenate([answer["vectors"] for answer in ldt.load(str(run))(TEXTS)])
+    assert np.abs(found[1] - plain[1]["vectors"][0]).max() > 1e-3
+    model = theirs.SentenceTransformer(str(run), device="cpu")
+    np.testing.assert_allclose(model.encode(TEXTS), found, atol=1e-5)
+
+
 def test_a_run_with_global_tokens_is_no_folder_of_theirs(tiny_longformer, tmp_path, caplog):
     caplog.set_level(logging.INFO, "ldt")
     run = make_run(tiny_longformer, tmp_path / "run", "embedding", "pooling: cls")
