@@ -309,6 +309,7 @@ def test_what_is_not_read_is_told_beside_the_vector_and_in_the_log(runs, tmp_pat
     texts = [json.loads(line)["text"] for line in source.open()]
     tokenizer = AutoTokenizer.from_pretrained(run)
     counts = [len(tokenizer(text)["input_ids"]) for text in texts]
+    assert [row["id"] for row in rows] == [f"d{n}" for n in range(6)]
     assert [row["unread_tokens"] for row in rows] == [max(0, n - 64) for n in counts]
 
 
