@@ -246,7 +246,12 @@ def _texts(folder: Path, part: str, ids: Sequence[str]) -> Iterator[tuple[str, s
             raise DataError(f"{row.where}: the id {shown(id)} stands twice")
         seen.add(id)
         title = records.text(row, "title", blank=True) if "title" in row.fields else ""
-        yield id, f"{title} {records.text(row, 'text')}".strip(), row
+        yield id, titled(title, records.text(row, "text")), row
+
+
+def titled(title: str | None, text: str) -> str:
+    """The text of a document, behind its title if it has one."""
+    return f"{title} {text}" if title else text
 
 
 def search(

@@ -38,7 +38,8 @@ SubjectArgument = Annotated[
         metavar="MODEL|KEY=VALUE",
         help="Folder of a run, or folder or hub id of a language model, that answers in place of "
         "--pred; and keys of a recipe that say how the gold file is read, such as "
-        "data.label=class.",
+        "data.label=class, or options of the vectors of a collection's documents, such as "
+        "unit=chunk.",
         show_default=False,
     ),
 ]
@@ -48,7 +49,8 @@ GoldOption = Annotated[
         metavar="FILE",
         help="Questions or documents with their answers, in the published layout or as data.eval "
         "names them; a pattern in quotes, or repeated, where that has shards. For a language model "
-        "a text. By default what the training of MODEL was evaluated on.",
+        "a text, for a model of vectors also a collection to search, a folder in BEIR's layout. By "
+        "default what the training of MODEL was evaluated on.",
     ),
 ]
 PredOption = Annotated[
@@ -147,6 +149,13 @@ StepOption = Annotated[
         help="Characters that are scored in a character model's window; by default half of it.",
     ),
 ]
+RankingsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="File for the documents that MODEL finds in a collection, as a TREC run.",
+    ),
+]
 PartOption = Annotated[
     Literal["eval", "test"] | None,
     typer.Option(
@@ -170,6 +179,7 @@ def evaluate(
     length: LengthOption = None,
     step: StepOption = None,
     part: PartOption = None,
+    rankings: RankingsOption = None,
     json: JsonOption = None,
 ) -> None:
     """Score a file of predictions, or a model.
@@ -179,7 +189,8 @@ def evaluate(
     bootstrap interval and, beside it, what a trivial answer has, such as always the most frequent
     one; it is also given by length of the document and by place of the answer.
 
-    A fine-tuned MODEL answers first, or has its thresholds chosen. A language model is measured by
+    A fine-tuned MODEL answers first, or has its thresholds chosen; one that makes vectors searches
+    the documents of a collection, beside BM25. A language model is measured by
     how well it predicts a text: a masked one at several lengths of input, with the same words
     masked; a character model in overlapping windows, by bits per character.
 
@@ -187,9 +198,12 @@ def evaluate(
     """
     from ldt.io import files
 
-    models, keys = files_and_keys(subject or ())
-    if json and json != "-":
-        files.check_result(Path(json), "--json", (*(gold or ()), *(pred or ()), na_prob, recipe))
+    collection = _collection(gold) if not pred else None
+    models, keys = files_and_keys(subject or (), plain=collection is not None)
+    for option, target in (("--json", json), ("--rankings", rankings)):
+        if target and target != "-":
+            sources = *(gold or ()), *(pred or ()), na_prob, recipe
+            files.check_result(Path(target), option, sources)
     options: dict[str, Any] = {
         **{"na_prob": na_prob, "task": task, "text_evidence_only": text_evidence_only or None},
         "no_stemmer": no_stemmer or None,
@@ -197,6 +211,8 @@ def evaluate(
     of_answers = {"pred": pred, "format": format, "recipe": recipe, **options}
     of_text = {"length": length, "step": step, "part": part}
     of_runs = {"choose_thresholds": choose_thresholds, "undo_thresholds": undo_thresholds}
+    if collection is None:
+        refuse("a --gold that is no collection", rankings=rankings)
     if not models:
         refuse("a file of predictions; MODEL names a model", **of_runs, **of_text)
         if not (gold and pred):
@@ -206,7 +222,10 @@ def evaluate(
         return
     model = _only(models)
     settle()
-    if any(of_runs.values()):
+    if collection:
+        refuse("a collection", **of_answers, **of_text, **of_runs)
+        _tell(_of_collection(model, collection, keys, rankings), json)
+    elif any(of_runs.values()):
         refuse("a choice of thresholds", **of_answers, **of_text, json=json)
         _choose(model, keys, gold, **of_runs)
     elif _is_finetuned(model):
@@ -225,6 +244,21 @@ def _only(models: list[str]) -> str:
     if len(models) > 1:
         raise UserError(f"{listed(models)}: one model is evaluated; ldt report compares several")
     return models[0]
+
+
+def _collection(gold: list[str] | None) -> str | None:
+    """The collection of texts among the gold files, if it is one."""
+    from ldt.benchmarks.retrieval import is_collection
+
+    return gold[0] if gold and len(gold) == 1 and is_collection(gold[0]) else None
+
+
+def _of_collection(model: str, gold: str, keys: list[str], rankings: str | None) -> "Result":
+    """The score of what a model of vectors finds."""
+    from ldt.inference.options import parsed
+    from ldt.inference.retrieval import evaluate
+
+    return evaluate(model, gold, target=rankings, options=parsed(keys))
 
 
 def _is_finetuned(model: str) -> bool:

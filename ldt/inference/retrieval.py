@@ -1,0 +1,160 @@
+"""Rankings of a collection by a model that makes vectors, scored here or by mteb."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ldt.benchmarks.retrieval import (
+    DEPTH,
+    Collection,
+    Rankings,
+    TrecScorer,
+    run_lines,
+    search,
+    titled,
+)
+from ldt.errors import UserError
+from ldt.inference.engine import Engine
+from ldt.inference.vectors import KIND
+from ldt.io.files import write_result
+from ldt.io.progress import reported
+from ldt.metrics.result import Result
+from ldt.tasks.base import path_of
+from ldt.tasks.embedding import unit
+
+
+def evaluate(
+    folder: str, gold: str, *, target: str | None = None, options: Mapping[str, Any]
+) -> Result:
+    """Score the rankings of a collection by the vectors of a model.
+
+    Args:
+        folder: of a run, or of a model whose files say how texts become vectors.
+        gold: name that `Collection.read` takes.
+        target: file for the rankings, as a TREC run.
+        options: of the vectors of documents, by name.
+
+    Raises:
+        UserError: answers of the model are no vectors; an option cannot be used.
+        DataError: the collection cannot be used.
+    """
+    engine = _opened(folder, options)
+    scorer = TrecScorer()
+    items = scorer.gold([gold])
+    assert scorer.collection
+    with engine:
+        rankings = rank(engine, scorer.collection)
+    if target:
+        write_result(Path(target), run_lines(rankings))
+    return scorer.scored(items, rankings, folder)
+
+
+def _opened(folder: str, options: Mapping[str, Any]) -> Engine:
+    engine = Engine.open(folder, **options)
+    task = engine.recipe.task
+    if task.answers.kind != KIND:
+        raise UserError(f"{folder}: answers of {task.name} are no vectors, which find documents")
+    return engine
+
+
+def rank(engine: Engine, collection: Collection, depth: int = DEPTH) -> Rankings:
+    """Return the documents that are most similar to each query, by the largest similarity of a
+    document's vectors; the options of the engine are those of documents."""
+    queries = dict(
+        zip(collection.queries, _asked(engine, collection.queries.values()), strict=True)
+    )
+    ids = sorted(collection.documents, reverse=True)
+    texts = reported((collection.documents[id] for id in ids), "embedding", total=len(ids))
+    documents = zip(ids, _vectors(engine, texts, "text"), strict=True)
+    total = engine.recipe.task.vectors == "tokens"
+    rankings = search(queries, documents, depth=depth + 1, total=total)  # one may be the query
+    return {
+        query: dict([*collection.without_itself(query, scores).items()][:depth])
+        for query, scores in rankings.items()
+    }
+
+
+def _asked(engine: Engine, texts: Iterable[str]) -> list[np.ndarray]:
+    """The vectors of queries, each of which is whole."""
+    with engine.with_(unit=None, unit_tokens=None, late=None) as whole:
+        return [*_vectors(whole, texts, "query")]
+
+
+def _vectors(engine: Engine, texts: Iterable[str], role: str) -> Iterator[np.ndarray]:
+    """Yield the vectors [n, dim] of each text, of the length 1; a text without one has a zero."""
+    name = path_of(engine.recipe.task, role, engine.recipe.data)
+    for answer in engine.answer({name: text} for text in texts):
+        vectors = unit(answer["vectors"])
+        yield vectors if len(vectors) else np.zeros((1, vectors.shape[1]), np.float32)
+
+
+class MtebModel:
+    """A model of vectors as ``mteb.evaluate`` takes it.
+
+    In retrieval a document has all of its vectors, as with ``unit="chunk"``, and the score of the
+    best; in other tasks each text has one. ::
+
+        model = MtebModel("runs/embedding", unit="chunk", unit_tokens=256)
+        mteb.evaluate(model, mteb.get_tasks(["LEMBQMSumRetrieval"]))
+
+    Args:
+        folder: of a run, or of a model whose files say how texts become vectors.
+        options: of the vectors of documents, by name, as of `ldt.load`.
+    """
+
+    def __init__(self, folder: str, **options: Any):
+        self._engine = _opened(folder, options)
+        self._documents: dict[str, str] = {}
+
+    @property
+    def mteb_model_meta(self) -> Any:
+        """Facts of the model: its name alone."""
+        from mteb.models.model_meta import ModelMeta
+
+        return ModelMeta.create_empty({"name": f"ldt/{Path(self._engine.folder).name}"})
+
+    def encode(self, inputs: Iterable[Any], *, prompt_type: Any = None, **_: Any) -> np.ndarray:
+        """Return a vector for each text of batches with ``text``."""
+        texts = [text for batch in inputs for text in batch["text"]]
+        if getattr(prompt_type, "value", None) == "query":
+            return np.concatenate(_asked(self._engine, texts))
+        return np.concatenate([*_vectors(self._engine, texts, "text")])
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
+        """Return the cosines of all pairs."""
+        return unit(embeddings1) @ unit(embeddings2).T
+
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
+        """Return the cosines of rows with the same number."""
+        return (unit(embeddings1) * unit(embeddings2)).sum(-1)
+
+    def index(self, corpus: Iterable[Mapping[str, Any]], **_: Any) -> None:
+        """Take the documents to search, records of ``id``, ``title`` and ``text``."""
+        self._documents = {row["id"]: titled(row.get("title"), row["text"]) for row in corpus}
+
+    def search(
+        self,
+        queries: Iterable[Mapping[str, Any]],
+        *,
+        top_k: int,
+        top_ranked: Mapping[str, Iterable[str]] | None = None,
+        **_: Any,
+    ) -> Rankings:
+        """Return scores of the best documents for each query.
+
+        Args:
+            queries: records of ``id`` and ``text``.
+            top_k: number of documents of a query at most.
+            top_ranked: ids of the documents among which each query has to choose; None: all.
+        """
+        asked = {row["id"]: row["text"] for row in queries}
+        collection = Collection(self._documents, asked, {})
+        rankings = rank(self._engine, collection, len(self._documents) if top_ranked else top_k)
+        if top_ranked is None:
+            return rankings
+        return {
+            query: {id: scores[id] for id in top_ranked[query] if id in scores}
+            for query, scores in rankings.items()
+        }
