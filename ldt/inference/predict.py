@@ -401,6 +401,8 @@ def _send(file: Path, output: str) -> None:
         # The rejects first: who finds the answers finds them as well.
         if rejects.exists():
             sources.put_remote(rejects, output + rejects.name.removeprefix(file.name))
+        if (ids := vectors.ids_of(file)).exists():
+            sources.put_remote(ids, output.removesuffix(file.name) + ids.name)
         sources.put_remote(file, output)
     except UserError as error:
         raise ResourceError(f"{error}; the answers are in {file}, --resume sends them") from None

@@ -111,6 +111,11 @@ def write_lines(answers: Path, target: Path) -> None:
             out.writelines(map(json_line, lines(line.get("dtype", "float32"), line)))
 
 
+def ids_of(output: Path) -> Path:
+    """The file beside an array that has the rows' ids."""
+    return output.with_suffix(".ids.jsonl")
+
+
 def write_npy(output: Path, answers: Path, target: Path) -> None:
     """Write an array [n, size], and beside it a JSON line of each row, ``NAME.ids.jsonl``.
 
@@ -123,7 +128,7 @@ def write_npy(output: Path, answers: Path, target: Path) -> None:
             rows, vectors = unpacked(line)
             count, size, dtype = count + len(rows), vectors.shape[1], vectors.dtype
     header = {"descr": dtype.newbyteorder("<").str, "fortran_order": False, "shape": (count, size)}
-    ids = output.with_suffix(".ids.jsonl")
+    ids = ids_of(output)
     unfinished = temporary(ids)
     try:
         with open(target, "xb") as out, open(unfinished, "xb") as beside:

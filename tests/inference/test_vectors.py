@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 
+import fsspec
 import numpy as np
 import pyarrow.parquet
 import pytest
@@ -242,6 +243,17 @@ def test_every_file_has_the_vectors_that_python_has(runs, tmp_path, dtype):
             for answer in answers
             for number, (start, end) in enumerate(answer["spans"])
         ]
+
+
+def test_an_array_goes_to_a_store_with_its_ids(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = fsspec.filesystem("memory")
+    store.store.clear()
+    source = write(tmp_path / "docs.jsonl", 4)
+    predict(str(source), model=runs(), output="memory://bucket/v.npy")
+    assert store.find("/bucket") == ["/bucket/v.ids.jsonl", "/bucket/v.npy"]
+    assert [path.name for path in tmp_path.iterdir()] == ["docs.jsonl"]
+    store.store.clear()
 
 
 KILLED = """
