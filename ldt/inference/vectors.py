@@ -23,7 +23,7 @@ Answer = dict[str, Any]
 DType = Literal["float32", "float16", "int8"]
 
 KIND = "vectors"  # of the answers (`ldt.tasks.base.TaskAnswers`)
-GROUP = 8 << 20  # bytes of lines whose rows are written at a time
+GROUP = 8 << 20, 1 << 13  # bytes of lines, or rows, that are written at a time
 
 
 def lines_for(task: AnyTask, dtype: DType, kept: bool) -> Callable[[Answer], Iterable[Answer]]:
@@ -161,13 +161,13 @@ def write_parquet(answers: Path, target: Path) -> None:
 
 
 def _groups(answers: Path) -> Iterator[tuple[list[Answer], np.ndarray]]:
-    """The rows and vectors of `GROUP` bytes of lines each; a longer line is a group."""
+    """The rows and vectors of lines that are one `GROUP` together; a longer line is one alone."""
     group: list[Answer] = []
     parts: list[np.ndarray] = []
     size = 0
     with open(answers, "rb") as file:
         for line in file:
-            if parts and size + len(line) > GROUP:
+            if parts and (size + len(line) > GROUP[0] or len(group) >= GROUP[1]):
                 yield group, np.concatenate(parts)
                 group, parts, size = [], [], 0
             rows, vectors = unpacked(json.loads(line))
