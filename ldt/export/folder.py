@@ -19,7 +19,7 @@ from ldt.inference.agreement import TOLERANCE, OutputCheck
 from ldt.inference.runtimes import Exported
 from ldt.metrics.calibrators import Beta, Platt, Temperature
 from ldt.model.config import layer_windows
-from ldt.recipe.recipe import RECIPE, Recipe
+from ldt.recipe.recipe import RECIPE, Recipe, dump
 from ldt.tasks.deciding import Calibrated
 
 TEMPLATE = Path(__file__).with_name("readme.md.jinja")
@@ -66,8 +66,10 @@ def write(
     tokenizer.save_pretrained(folder)
     between = pair_separators(tokenizer) if recipe.task.answers.kind == "ranking" else 1
     lay_out(folder / "tokenizer.json", tokenizer, longest, between)
-    assert recipe.path is not None
-    shutil.copyfile(recipe.path, folder / RECIPE)
+    if recipe.path is None:  # of a folder of sentence-transformers
+        (folder / RECIPE).write_text(dump(recipe), "utf-8")
+    else:
+        shutil.copyfile(recipe.path, folder / RECIPE)
     text = _readme(source, recipe, config, tokenizer, interface, format, checks, longest)
     (folder / "README.md").write_text(text, "utf-8")
 

@@ -63,7 +63,7 @@ _OURS = (
 _DECISIVE = (  # for the answers
     *(CONFIG, "generation_config.json", "adapter_config.json", "tokenizer*", "vocab*"),
     *("*.safetensors", "*.bin", "model.onnx", "model.xml", "model.pt2"),
-    *("modules.json", "*_Pooling/config.json", "*_Dense/*"),
+    *("modules.json", "config_sentence_transformers.json", "*_Pooling/config.json", "*_Dense/*"),
 )
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _SHA256 = re.compile("[0-9a-f]{64}")

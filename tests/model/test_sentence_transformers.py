@@ -202,6 +202,20 @@ def encode_first(model):
     return model.encode_document(TEXTS[:1])[0]
 
 
+@pytest.mark.nightly  # an export takes ten seconds
+def test_a_folder_of_theirs_is_exported_with_pooling_and_normalisation(encoder, tmp_path):
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    from ldt.export import export
+
+    modules(encoder, "mean", "Dense", "Normalize", new=True)
+    export(encoder, tmp_path / "onnx")
+    found = ldt.load(str(tmp_path / "onnx"), runtime="onnx")(TEXTS)
+    for one, other in zip(found, ldt.load(str(encoder))(TEXTS), strict=True):
+        np.testing.assert_allclose(one["vectors"], other["vectors"], atol=1e-5)
+        assert one["vectors"].shape == (1, 6)
+
+
 @pytest.mark.slow
 def test_a_training_starts_from_their_folder_and_leaves_one(theirs, encoder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
