@@ -92,6 +92,11 @@ class Layout:
             return self.cu_seqlens.new_empty(0)
         return places(self.is_global, self.num_global)
 
+    @property
+    def global_count(self) -> int:
+        """Length of ``global_index``."""
+        return len(self.global_index) if self.num_global is None else int(self.num_global)
+
     @_table
     def cu_globals(self) -> torch.Tensor:
         """[documents + 1] int64: document d has global tokens ``cu_globals[d]:cu_globals[d + 1]``

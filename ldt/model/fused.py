@@ -119,7 +119,7 @@ class Attend:
         window, dilation, causal = module.pattern.values()
         windows = window, per_head(dilation, module.heads), causal
         settings = windows, products, module.dropout if module.training else 0.0
-        key = "fused", x.shape[1], *settings
+        key = "fused", x.shape[1], x.dtype, *settings
         attend = layout.cached(key, lambda: cls(layout, x, *settings))
         return attend if attend.runs else None
 
@@ -130,13 +130,14 @@ class Attend:
         self.forward_windows, self.backward_windows = None, None
         tiles.check(x.new_empty(0, *self.shape[2:], dtype=products))
         if layout.is_global is not None:
-            shape = len(layout.global_index), *self.shape[2:]
+            shape = layout.global_count, *self.shape[2:]
             self.runs = not causal and rows.folds(shape, x, layout, products)
             if not self.runs:
                 return
-            low = x.to(products)
-            self.work = rows.RowsWork.of(layout, low, *shape[1:], dropout, placed=True)
         self.pattern = pattern.windows(layout, *windows)
+        if layout.is_global is not None:
+            low = _as(products, x)
+            self.work = rows.RowsWork.of(layout, low, *shape[1:], dropout, True, x.dtype)
 
     def forward(self, low, weight, bias, of_global, keep):
         """[total, width], and what `backward` needs if that is to be kept.
@@ -146,15 +147,15 @@ class Attend:
             weight, bias: [3 * width, width] and [3 * width] of query, key and value.
             of_global: weights and biases of the global projections.
         """
-        qkv, kept = F.linear(low, weight, bias).view(self.shape), ()
-        q, k, v = qkv.unbind(1)
+        qkv, kept = F.linear(low, weight, bias), ()
         seed = drawn(self.dropout, low)
         if self.forward_windows is None:
-            self.forward_windows = Forward(q, k, v, self.pattern, self.dropout)
-        out, lse = self.forward_windows(q, k, v, seed)
+            tensors = qkv.view(self.shape).unbind(1)
+            self.forward_windows = Forward(*tensors, self.pattern, self.dropout, joined=True)
+        out, lse = self.forward_windows(qkv, qkv, qkv, seed, torch.empty_like(low))
         if self.work is not None:
             kept = self.work.forward(low, None, rows.Weights(*of_global), out, seed, keep)
-        return out.view(low.shape), (weight, qkv, lse, seed, *of_global, *kept)
+        return out, (weight, qkv, lse, seed, *of_global, *kept)
 
     def backward(self, dout, out, x, kept, dx, needed):
         """Gradients of weights and biases.
@@ -167,14 +168,14 @@ class Attend:
             needed: True for each of the weights and biases whose gradient is wanted.
         """
         weight, qkv, lse, seed, *kept = kept
-        dqkv, (total, width), (q, k, v) = torch.empty_like(qkv), x.shape, qkv.unbind(1)
+        dqkv, width = torch.empty_like(qkv), x.shape[1]
         if self.backward_windows is None:
-            gradients = dqkv[:, 0], dqkv[:, 1:].transpose(0, 1)
+            q, k, v = qkv.view(self.shape).unbind(1)
+            gradients = dqkv.view(self.shape)
+            gradients = gradients[:, 0], gradients[:, 1:].transpose(0, 1)
             tensors = *gradients, dout.view(q.shape), q, k, v, out.view(q.shape)
-            self.backward_windows = Backward(*tensors, self.pattern, self.dropout)
-        # The shapes are known by now: these tensors only say where they lie in memory.
-        self.backward_windows(dqkv, dqkv[:, 1], dout, q, k, v, out, lse, seed)
-        dqkv = dqkv.view(total, 3 * width)
+            self.backward_windows = Backward(*tensors, self.pattern, self.dropout, joined=True)
+        self.backward_windows(dqkv, dqkv, dout, qkv, qkv, qkv, out, lse, seed)
         of_weights, of_biases, of_global = [None] * 3, [None] * 3, [None] * 6
         if self.work is not None:
             of_query, of_value = any(needed[6:8]), any(needed[10:])

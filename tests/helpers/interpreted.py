@@ -3,7 +3,8 @@
 `install` mends three things: a product of bfloat16, which the interpreter takes for integers;
 float32 to bfloat16, of which it cuts bits off; and loops up to a number that was loaded, of which
 numpy 2.4 makes no int. And it sets the language up once a launch and module, not at every call
-within, which takes a third of the time.
+within, which takes a third of the time. A `Launch` that is called with other kinds of tensors than
+before raises, as the kernel that it would hold on a GPU is none for them.
 """
 
 import numpy as np
@@ -17,6 +18,7 @@ def install():
     from triton.runtime import interpreter
 
     from ldt.attention.triton import tiles
+    from ldt.attention.triton.launch import Launch
 
     builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
     dot, cast, patch_tensor = builder.create_dot, builder.cast_impl, interpreter._patch_lang_tensor
@@ -54,6 +56,15 @@ def install():
         done.add(module)
         return scope
 
+    launch = Launch.__call__
+
+    def checked(self, *tensors):
+        kinds = [x is None or (x.device, x.dtype) for x in tensors]
+        before = vars(self).setdefault("kinds", kinds)
+        assert before == kinds, f"{self.kernel.kernel.__name__} of {kinds}, before of {before}"
+        return launch(self, *tensors)
+
+    Launch.__call__ = checked
     builder.create_dot, builder.cast_impl = create_dot, cast_impl
     interpreter._patch_lang = patch_once
     interpreter._patch_lang_tensor = patch

@@ -85,7 +85,7 @@ def rows(dtype, width, globals, folded=False, dropout=0.0):
     weight, bias = torch.empty(width, width, dtype=dtype), torch.empty(width, dtype=dtype)
     weights = rows.Weights(weight, bias, weight, bias, weight, bias)
     seed, out = torch.zeros((), dtype=torch.int64) if dropout else None, torch.empty(x.shape)
-    work = rows.RowsWork.of(where, x, heads, 64, dropout, placed=True)
+    work = rows.RowsWork.of(where, x, heads, 64, dropout, True, dtype)
     kept = work.forward(x, None, weights, out, seed)
     for dx in (None, out, out.float()):  # the last one under autocast
         work.backward(out, x, kept, weights, [True] * 6, seed, dx)

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from ldt.attention.triton.blocks import meet, own_block, own_rows, own_tiles, seen_by, seen_only
 from ldt.attention.triton.dropout import KEY, QUERY, kept, least, token_codes
-from ldt.attention.triton.forward import LOG2E, sizes, tables
+from ldt.attention.triton.forward import LOG2E, firsts, sizes, tables
 from ldt.attention.triton.launch import Launch, launched
 from ldt.attention.triton.splits import FEW, combined, splits
 from ldt.attention.triton.tiles import (
@@ -39,10 +39,13 @@ class Backward:
         dout: [queries, heads, dim], of the output.
         q, k, v, pattern, dropout: as `Forward` took them.
         out: that it returned.
+        joined: as `Forward` took it; then one tensor of the same shape is called with for dq and
+            dkv.
     """
 
-    def __init__(self, dq, dkv, dout, q, k, v, out, pattern, dropout=0.0):
+    def __init__(self, dq, dkv, dout, q, k, v, out, pattern, dropout=0.0, joined=False):
         (count, heads, dim), keys, globals_ = q.shape, len(k), pattern.gathered
+        self.shape, (k_first, v_first) = q.shape, firsts(q, joined)
         # Factor of scores, that to base 2, threshold and gain of dropout.
         numbers = dim**-0.5, dim**-0.5 * LOG2E, least(dropout), 1 / (1 - dropout)
         strides, of_pattern = [x.stride(0) for x in (q, k, v, dout)], tables(pattern)
@@ -51,7 +54,7 @@ class Backward:
         parts = splits(blocks * heads, pattern.longest)
         self.parts = parts if parts > 1 else None  # of the sums of q's gradients
         fixed = *of_pattern, count, keys, *numbers, *strides, out.stride(0)
-        fixed = *fixed, dq.stride(0) if parts == 1 else heads * dim
+        fixed = *fixed, dq.stride(0) if parts == 1 else heads * dim, k_first, v_first
         options = sizes(pattern, q, tile) | tile.launch
         self.of_queries = Launch(_bwd_dq, (blocks, heads, parts), fixed, options)
 
@@ -65,16 +68,16 @@ class Backward:
             parts = splits(extra * heads, count)
             self.gathered = 2, parts, gathered, heads, dim
             sums = torch.empty(self.gathered, device="meta")
-            self.combined = combined(sums, dkv, globals_.table[0])
+            self.combined = combined(sums, dkv, globals_.table[0], k_first)
         blocks = extra * parts + pattern.programs(keys, tile.rows)
         fixed = *of_pattern, count, keys, gathered, extra, parts, *numbers, *strides
-        fixed = *fixed, *dkv.stride()[:2]
+        fixed = *fixed, *dkv.stride()[:2], k_first, v_first
         self.of_keys = Launch(_bwd_dkv, (blocks, heads), fixed, options)
 
     def __call__(self, dq, dkv, dout, q, k, v, out, lse, seed):
         # With the sums of dout * out beside each lse, which the second kernel reads in one load.
         stats = lse.new_empty((*lse.shape, 2))
-        sums = dq if self.parts is None else lse.new_empty((self.parts, *q.shape))
+        sums = dq if self.parts is None else lse.new_empty((self.parts, *self.shape))
         self.of_queries(q, k, v, dout, out, sums, lse, stats, seed)
         if self.parts is not None:
             combined(sums[None], dq[None])(sums, None, dq, None)
@@ -139,8 +142,8 @@ def _add_to_dq(
 @triton.jit(do_not_specialize=["queries", "keys", "threshold"])
 def _bwd_dq(
     q_ptr,  # [queries, heads, DIM], stride given
-    k_ptr,  # [keys, heads, DIM], stride given
-    v_ptr,  # [keys, heads, DIM], stride given
+    k_ptr,  # [keys, heads, DIM] from k_first on, stride given
+    v_ptr,  # [keys, heads, DIM] from v_first on, stride given
     dout_ptr,  # [queries, heads, DIM], stride given
     out_ptr,  # [queries, heads, DIM], stride given
     dq_ptr,  # [splits, queries, heads, DIM], stride given
@@ -164,6 +167,8 @@ def _bwd_dq(
     dout_token,
     out_token,
     dq_token,
+    k_first,
+    v_first,
     CLASSES: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -198,8 +203,8 @@ def _bwd_dq(
             query_ptr + behind, queries, query, None, seed, tl.program_id(1), QUERY
         )
     dq = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    k_ptr += head * DIM
-    v_ptr += head * DIM
+    k_ptr += head * DIM + k_first
+    v_ptr += head * DIM + v_first
     token_ptr = key_ptr + 2 * CLASSES * keys.to(tl.int64)
     next_hidden_ptr = None if hidden_ptr is None else token_ptr + 2 * keys.to(tl.int64)
 
@@ -286,8 +291,8 @@ def _dkv(
 @triton.jit(do_not_specialize=["queries", "keys", "gathered", "extra", "parts", "threshold"])
 def _bwd_dkv(
     q_ptr,  # [queries, heads, DIM], stride given
-    k_ptr,  # [keys, heads, DIM], stride given
-    v_ptr,  # [keys, heads, DIM], stride given
+    k_ptr,  # [keys, heads, DIM] from k_first on, stride given
+    v_ptr,  # [keys, heads, DIM] from v_first on, stride given
     dout_ptr,  # [queries, heads, DIM], stride given
     dkv_ptr,  # [2, keys, heads, DIM], strides given
     sums_ptr,  # [2, parts, gathered, heads, DIM] float32, or None
@@ -313,6 +318,8 @@ def _bwd_dkv(
     dout_token,
     to_v,
     dkv_token,
+    k_first,  # of dkv as well
+    v_first,
     CLASSES: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -324,8 +331,8 @@ def _bwd_dkv(
     """One program sums the gradients of BLOCK_M keys and values of one head and residue class, or
     of BLOCK_G gathered ones from a part of the queries."""
     head, heads = tl.program_id(1).to(tl.int64), tl.num_programs(1).to(tl.int64)
-    k_ptr += head * DIM
-    v_ptr += head * DIM
+    k_ptr += head * DIM + k_first
+    v_ptr += head * DIM + v_first
     q_ptr += head * DIM
     dout_ptr += head * DIM
     stats_ptr += head * queries * 2
@@ -378,6 +385,6 @@ def _bwd_dkv(
     if hidden_ptr is not None:  # padding; global tokens get theirs where they are gathered
         dk = tl.where((hidden == 0)[:, None], dk, 0.0)
         dv = tl.where((hidden == 0)[:, None], dv, 0.0)
-    dkv_ptr += head * DIM
+    dkv_ptr += head * DIM + k_first
     store_rows(dkv_ptr, dk, key, dkv_token, inside, DIM, BLOCK_D)
     store_rows(dkv_ptr + to_v.to(tl.int64), dv, key, dkv_token, inside, DIM, BLOCK_D)

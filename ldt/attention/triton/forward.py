@@ -23,7 +23,8 @@ class Forward:
     """Output and log-sum-exp of queries, keys and values of one shape and layout in memory.
 
     Called with q [queries, heads, dim], k and v [keys, heads, dim], the numbers of each token
-    contiguous, and with the seed of dropout, int64 [] on the device, or None, it returns
+    contiguous, with the seed of dropout, int64 [] on the device, or None, and with room for the
+    output or None, it returns
 
     - [queries, heads, dim], float32 where programs share intervals;
     - [heads, queries] float32: the logarithm to base 2 of the sum of the exponentials of a row;
@@ -33,10 +34,11 @@ class Forward:
         q, k, v: such tensors.
         pattern: which keys each query sees.
         dropout: probability that dropout takes a probability.
+        joined: True if it is called with one tensor [tokens, 3, heads, dim] for all three of these.
     """
 
-    def __init__(self, q, k, v, pattern, dropout=0.0):
-        count, heads, dim = q.shape
+    def __init__(self, q, k, v, pattern, dropout=0.0, joined=False):
+        count, heads, dim = self.shape = q.shape
         tile = pattern.tile("forward", q, dropout)
         blocks = pattern.programs(count, tile.rows)
         parts = splits(blocks * heads, pattern.longest)
@@ -44,18 +46,19 @@ class Forward:
         # Few rows: their output is not rounded.
         self.dtype = torch.float32 if pattern.longest else q.dtype
         numbers = count, len(k), dim**-0.5 * LOG2E, least(dropout), 1 / (1 - dropout)
-        fixed = *tables(pattern), *numbers, *(x.stride(0) for x in (q, k, v))
+        fixed = *tables(pattern), *numbers, *(x.stride(0) for x in (q, k, v)), *firsts(q, joined)
         options = {"MASKED": pattern.masked, **sizes(pattern, q, tile), **tile.launch}
         self.launch = Launch(_forward, (blocks, heads, parts), fixed, options)
 
-    def __call__(self, q, k, v, seed):
-        count, heads, dim = q.shape
-        out = q.new_empty((*self.parts, count, heads, dim), dtype=self.dtype)
+    def __call__(self, q, k, v, seed, out=None):
+        count, heads, dim = self.shape
+        if out is None:
+            out = q.new_empty((*self.parts, count, heads, dim), dtype=self.dtype)
         lse = q.new_empty((*self.parts, heads, count), dtype=torch.float32)
         self.launch(q, k, v, out, lse, seed)
         if not self.parts:
             return out, lse
-        whole, lse_whole = out.new_empty(q.shape), lse.new_empty(lse.shape[1:])
+        whole, lse_whole = out.new_empty(self.shape), lse.new_empty(lse.shape[1:])
         combined(out[None], whole[None])(out, lse, whole, lse_whole)
         return whole, lse_whole
 
@@ -70,6 +73,12 @@ def tables(pattern):
     """Tables of a pattern: queries, keys, hidden and gathered keys, classes of heads."""
     gathered = None if pattern.gathered is None else pattern.gathered.table
     return pattern.queries, pattern.keys, pattern.hidden, gathered, pattern.classes()
+
+
+def firsts(q, joined):
+    """Where the numbers of k and of v begin in the tensors that kernels get for them."""
+    step = q.shape[1] * q.shape[2] if joined else 0
+    return step, 2 * step
 
 
 def sizes(pattern, q, tile):
@@ -117,8 +126,8 @@ def _attend(
 @triton.jit(do_not_specialize=["queries", "keys", "threshold"])
 def _forward(
     q_ptr,  # [queries, heads, DIM], stride given
-    k_ptr,  # [keys, heads, DIM], stride given
-    v_ptr,  # [keys, heads, DIM], stride given
+    k_ptr,  # [keys, heads, DIM] from k_first on, stride given
+    v_ptr,  # [keys, heads, DIM] from v_first on, stride given
     out_ptr,  # [splits, queries, heads, DIM]
     lse_ptr,  # [splits, heads, queries] float32
     seed_ptr,  # [] int64, or None without dropout
@@ -135,6 +144,8 @@ def _forward(
     q_token,
     k_token,
     v_token,
+    k_first,
+    v_first,
     MASKED: tl.constexpr,
     CLASSES: tl.constexpr,
     DIM: tl.constexpr,
@@ -167,8 +178,8 @@ def _forward(
     m_i = tl.full((BLOCK_M,), -1e30, tl.float32)  # finite: a row may meet hidden keys alone
     l_i = tl.zeros((BLOCK_M,), tl.float32)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    k_ptr += head * DIM
-    v_ptr += head * DIM
+    k_ptr += head * DIM + k_first
+    v_ptr += head * DIM + v_first
     token_ptr = key_ptr + 2 * CLASSES * keys.to(tl.int64)
     next_hidden_ptr = None if hidden_ptr is None else token_ptr + 2 * keys.to(tl.int64)
 

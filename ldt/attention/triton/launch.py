@@ -46,7 +46,8 @@ class launched:
 
 
 class Launch:
-    """A launch that is made again and again, of other tensors.
+    """A launch that is made again and again, of other tensors like those of its first call: of the
+    same dtypes, on the same device, and None where one was None.
 
     Args:
         kernel: a `launched` one.
@@ -58,16 +59,14 @@ class Launch:
     def __init__(self, kernel, grid, fixed, options):
         self.kernel, self.fixed, self.options = kernel, fixed, options
         self._grid = *grid, *(1,) * (3 - len(grid))
-        self._bound = {}  # held kernels, by place and dtypes of the first arguments
+        self._bound = None  # the held kernel
 
     def __call__(self, *tensors):
-        kinds = (tensors[0].get_device(), *[x is None or x.dtype for x in tensors])
-        bound = self._bound.get(kinds)
-        if bound is None:
-            return self._bind(kinds, tensors)
-        device, get_device, get_stream, run, kernel, fixed = bound
-        pointers = [x if x is None else x.data_ptr() for x in tensors]
-        if reduce(or_, filter(None, pointers), 0) & 15:
+        if self._bound is None:
+            return self._bind(tensors)
+        device, get_device, get_stream, run, kernel, fixed = self._bound
+        pointers = [0 if x is None else x.data_ptr() for x in tensors]
+        if reduce(or_, pointers) & 15:
             return self._by_triton(tensors)
         if get_device() != device:
             with torch.cuda.device(device):
@@ -83,46 +82,47 @@ class Launch:
         with torch.cuda.device(place):
             return launch()
 
-    def _bind(self, kinds, tensors):
+    def _bind(self, tensors):
         """Launch, and hold the kernel, of which other launches may have got hold before."""
         global HOLDS
-        if not self.kernel.compiles or HOLDS is False:
+        kernel, place = self.kernel, tensors[0].get_device()
+        if not kernel.compiles or HOLDS is False:
             return self._by_triton(tensors)
-        active, place = driver.active, kinds[0]
+        active = driver.active
         device = active.get_current_device()
         if place not in (device, -1):
             with torch.cuda.device(place):
-                return self._bind(kinds, tensors)
-        every = [x for x in (*tensors, *self.fixed) if x is not None and hasattr(x, "data_ptr")]
-        if {*map(PLACE, every)} != {place} or reduce(or_, map(POINTER, every)) & 15:
+                return self._bind(tensors)
+        every = *tensors, *self.fixed
+        there = [x for x in every if hasattr(x, "data_ptr")]
+        if {*map(PLACE, there)} != {place} or reduce(or_, map(POINTER, there)) & 15:
             return self._by_triton(tensors)  # which refuses tensors elsewhere
-        names, held = self.kernel.kernel.arg_names, self.kernel.held
-        constants = [self.options[name] for name in names[len(tensors) + len(self.fixed) :]]
-        of_fixed = map(_kind, self.fixed, self.kernel.whole[len(tensors) :])
-        key = device, *kinds, *of_fixed, *self.options.items()
-        known = key in held
-        if not known:
-            launch, arguments = partial(self._by_triton, tensors), (*self.fixed, *constants)
+        constants = [self.options[name] for name in kernel.kernel.arg_names[len(every) :]]
+        key = device, *map(_kind, every, kernel.whole), *self.options.items()
+        known = kernel.held.get(key)
+        if known is None:
+            launch, arguments = partial(self._by_triton, tensors), (*every, *constants)
             if HOLDS is None:
-                compiled, HOLDS = _looked_at(launch, self._grid, (*tensors, *arguments))
+                compiled, HOLDS = _looked_at(launch, self._grid, arguments)
             else:
                 compiled = launch()
             if not HOLDS or compiled is None:
                 return None
             run, settings = _settings(compiled.run)
-            kernel = compiled.function, *settings, compiled.packed_metadata, None, None, None
-            held[key] = run, kernel
+            held = compiled.function, *settings, compiled.packed_metadata, None, None, None
+            kernel.held[key] = run, held
+        run, held = kernel.held[key]
         values = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in self.fixed]
         of_device = active.get_current_device, active.get_current_stream
-        self._bound[kinds] = device, *of_device, *held[key], values + constants
-        return self(*tensors) if known else None
+        self._bound = device, *of_device, run, held, values + constants
+        return None if known is None else self(*tensors)
 
 
 def _kind(x, whole):
     """All that Triton specialises on in an argument, if a pointer is divisible by 16."""
     if type(x) is int:
         return x if whole else x.bit_length() < 32
-    return x.dtype if isinstance(x, torch.Tensor) else type(x)
+    return x.dtype if hasattr(x, "data_ptr") else type(x)
 
 
 def _settings(launcher):

@@ -49,15 +49,16 @@ def norm(
     out = torch.empty_like(residual)
     copy = None if low is None else torch.empty_like(residual, dtype=low)
     total = torch.empty_like(residual) if keep else None
-    seed = seed if dropout else None
-    _of_norm(*residual.shape, eps, dropout)(residual, y, of_y, weight, bias, seed, out, copy, total)
+    tensors = y, of_y, weight, bias, seed if dropout else None, out, copy, total
+    _of_norm(*_kinds(residual, *tensors), eps, dropout)(residual, *tensors)
     return out, copy, total
 
 
 def again(total, weight, bias, eps, dtype):
     """The output of `norm` in ``dtype``, of the sum that it kept."""
     out = torch.empty_like(total, dtype=dtype)
-    _of_norm(*total.shape, eps, 0.0)(total, None, None, weight, bias, None, out, None, None)
+    tensors = None, None, weight, bias, None, out, None, None
+    _of_norm(*_kinds(total, *tensors), eps, 0.0)(total, *tensors)
     return out
 
 
@@ -82,8 +83,9 @@ def norm_backward(
     dtotal = torch.empty_like(total)
     dy = torch.empty_like(total, dtype=dtype) if dropout or dtype != total.dtype else None
     out = None if low is None else torch.empty_like(total, dtype=low)
-    launch = _of_norm_backward(*total.shape, parts.shape[1], eps, dropout, second)
-    launch(dout, total, weight, bias, seed if dropout else None, dtotal, dy, out, parts)
+    tensors = total, weight, bias, seed if dropout else None, dtotal, dy, out, parts
+    kinds = _kinds(dout, *tensors)
+    _of_norm_backward(*kinds, parts.shape[1], eps, dropout, second)(dout, *tensors)
     return dtotal, dtotal if dy is None else dy, out
 
 
@@ -96,7 +98,7 @@ def gelu(wide, bias, in_place=False):
         in_place: True to write the output there.
     """
     out = wide if in_place else torch.empty_like(wide)
-    _of_gelu(*wide.shape)(wide, bias, out)
+    _of_gelu(*_kinds(wide, bias, out))(wide, bias, out)
     return out
 
 
@@ -113,7 +115,8 @@ def gelu_backward(wide, bias, slope, parts, want_out=True):
         The output or None.
     """
     out = torch.empty_like(wide) if want_out else None
-    _of_gelu_backward(*wide.shape, parts.shape[1])(wide, bias, slope, out, parts)
+    tensors = bias, slope, out, parts
+    _of_gelu_backward(*_kinds(wide, *tensors), parts.shape[1])(wide, *tensors)
     return out
 
 
@@ -128,30 +131,42 @@ def sums_of(total, wide):
         [programs, 6 * width + wide] float32, float64 of float64: parts of the gradients of the
         first norm's weight and bias and of the sum of its y's; those of the second; of the GELU's.
     """
-    rows, width = total.shape
-    count = max(_programs(rows, width, wide))
-    dtype = SUMS.get(total.dtype, torch.float32)
-    return total.new_empty((count, 6 * width + wide), dtype=dtype)
+    shape = _of_sums(*total.shape, wide)
+    return total.new_empty(shape, dtype=SUMS.get(total.dtype, torch.float32))
 
 
 def added(parts, rows, width, dtype):
     """The sums of which these are the parts: six of [width] and one of [wide], in ``dtype``."""
     columns = parts.shape[1]
     sums = parts.new_empty((columns,), dtype=dtype)
-    _of_partials(rows, width, columns)(parts, sums)
+    _of_partials(*_kinds(parts, sums)[1:], rows, width, columns)(parts, sums)
     return sums.split((*(width,) * 6, columns - 6 * width))
 
 
+def _kinds(first, *others):
+    """All that launches of tensors have to have in common."""
+    dtypes = tuple([x is None or x.dtype for x in others])
+    return first.shape, (first.get_device(), first.dtype, *dtypes)
+
+
 @lru_cache(LAUNCHES)
-def _of_norm(rows, width, eps, dropout):
+def _of_sums(rows, width, wide):
+    """The shape of the parts of a layer's sums."""
+    return max(_programs(rows, width, wide)), 6 * width + wide
+
+
+@lru_cache(LAUNCHES)
+def _of_norm(shape, kinds, eps, dropout):
     """The `Launch` of a pass over rows."""
+    rows, width = shape
     sizes, at_once = _of_rows(width, NUMBERS, eps, dropout)
     return Launch(_norm, (-(-rows // at_once),), (rows,), sizes)
 
 
 @lru_cache(LAUNCHES)
-def _of_norm_backward(rows, width, columns, eps, dropout, second):
+def _of_norm_backward(shape, kinds, columns, eps, dropout, second):
     """The `Launch` of a pass over rows whose parts are ``columns`` wide."""
+    rows, width = shape
     sizes, at_once = _of_rows(width, 2 * NUMBERS, eps, dropout)
     programs, share = _shared(rows, at_once, PROGRAMS)
     fixed = rows, share, 3 * width if second else 0
@@ -159,15 +174,17 @@ def _of_norm_backward(rows, width, columns, eps, dropout, second):
 
 
 @lru_cache(LAUNCHES)
-def _of_gelu(rows, width):
+def _of_gelu(shape, kinds):
     """The `Launch` of a pass over numbers."""
+    rows, width = shape
     sizes = {"WIDTH": width, "BLOCK": 2 * NUMBERS, "num_warps": 4, **OPTIONS}
     return Launch(_gelu, (-(-rows * width // (2 * NUMBERS)),), (rows * width,), sizes)
 
 
 @lru_cache(LAUNCHES)
-def _of_gelu_backward(rows, width, columns):
+def _of_gelu_backward(shape, kinds, columns):
     """The `Launch` of a pass over columns, whose parts are the last of ``columns``."""
+    rows, width = shape
     block, at_once, programs, share = _of_columns(rows, width)
     sizes = {"WIDTH": width, "BLOCK": block, "ROWS": at_once, "num_warps": 4, **OPTIONS}
     grid = programs, -(-width // block)
@@ -175,7 +192,7 @@ def _of_gelu_backward(rows, width, columns):
 
 
 @lru_cache(LAUNCHES)
-def _of_partials(rows, width, columns):
+def _of_partials(kinds, rows, width, columns):
     """The `Launch` of a sum of parts."""
     counts = _programs(rows, width, columns - 6 * width)
     sizes = {"BORDER": 6 * width, "COLUMNS": columns, "BLOCK": ADDED, "PARTS": 64, "num_warps": 4}

@@ -23,13 +23,18 @@ an interval, and `splits.combine` adds up what they found, always in the same or
 """
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 import torch
+import triton
+import triton.language as tl
 
 from ldt.attention.triton import devices
+from ldt.attention.triton.launch import launched
 from ldt.attention.triton.splits import FEW
 from ldt.attention.triton.tiles import cdiv
+
+TOKENS = 256  # of a program that fills tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +51,11 @@ class Gathered:
     few: bool
 
     @classmethod
-    def of(cls, layout):
-        """The global tokens of a layout, which caches them."""
-        return layout.cached("gathered", lambda: cls._make(layout))
-
-    @classmethod
-    def _make(cls, layout):
-        place, borders = layout.global_index, layout.cu_seqlens
-        # Of places beyond the last global token: the number of documents.
-        slot = torch.arange(len(place), device=place.device)
-        document = torch.searchsorted(layout.cu_globals, slot, right=True) - 1
-        last = len(borders) - 1
-        begin, end = borders[document], borders[(document + 1).clamp(max=last)]
-        table = torch.stack([place.clamp(max=layout.total_tokens), begin, end])
-        return cls(table.to(torch.int32), len(place) <= FEW * last)
+    def of(cls, layout, table=None):
+        """The global tokens of a layout, which caches them; ``table`` is theirs if it is there."""
+        few = layout.global_count <= FEW * (len(layout.cu_seqlens) - 1)
+        make = lambda: cls(_tables(layout)[3] if table is None else table, few)  # noqa: E731
+        return layout.cached("gathered", make)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +90,9 @@ class Pattern:
         """[heads, 2] int32, dilation and class of each head; None without a dilation."""
         if set(self.dilations) == {1}:
             return None
-        return _classes(self.dilations, self.keys.device)
+        kinds = sorted(set(self.dilations))
+        rows = tuple((d, kinds.index(d)) for d in self.dilations)
+        return _on_device(rows, self.keys.device)
 
     def programs(self, count, rows):
         """Number of programs of ``rows`` rows that the head with most of them needs."""
@@ -111,10 +109,8 @@ class Pattern:
 
 
 @cache  # and never freed: CUDA graphs read them
-def _classes(dilations, device):
-    kinds = sorted(set(dilations))
-    table = torch.tensor([[d, kinds.index(d)] for d in dilations], dtype=torch.int32)
-    return table.to(device)
+def _on_device(rows, device):
+    return torch.tensor(rows, dtype=torch.int32).to(device)
 
 
 def windows(layout, window, dilations, causal=False):
@@ -127,72 +123,67 @@ def windows(layout, window, dilations, causal=False):
     """
 
     def make():
-        back, ahead = window // 2, 0 if causal else window // 2
-        hidden = layout.masked_queries
-        masked, following, of_gathered, gathered = [], [], [], None
-        if hidden is not None:
-            masked = [hidden]
-            following = [layout.cached("next masked", lambda: _next(hidden))]
-        if len(layout.global_index):
-            gathered = Gathered.of(layout)
-            of_gathered = _spans(layout, "cu_globals")
-        before = _windows(layout, dilations, back, ahead)
-        after = before if back == ahead else _windows(layout, dilations, ahead, back)
-        of_tokens = places(layout)
+        back, hidden = window // 2, layout.masked_queries
+        sides = back, 0 if causal else back
+        queries, keys, of_tokens, table = _tables(layout, tuple(sorted(set(dilations))), sides)
+        layout.cached("places", lambda: of_tokens)
         return Pattern(
-            _table(*before, *of_tokens, *masked, *of_gathered),
-            _table(*after, *of_tokens, *following),
+            queries,
+            keys,
             None if hidden is None else hidden.view(torch.uint8),
             hidden is not None,
-            gathered,
+            Gathered.of(layout, table) if layout.global_count else None,
             dilations,
         )
 
     return layout.cached(("windows", window, dilations, causal), make)
 
 
-def _windows(layout, dilations, back, ahead):
-    """Bounds of windows of ``back`` rows before each and ``ahead`` rows after it."""
-    token, (start, stop) = _tokens(layout), _spans(layout, "cu_seqlens")
-    begin, end = [], []
-    for d in sorted(set(dilations)):
-        row, first, last = token, start, stop
-        if d > 1:
-            row, residue = token // d, token % d
-            first, last = ((border - residue + d - 1) // d for border in (start, stop))
-        begin.append(first.maximum(row - back))
-        end.append(last.minimum(row + (ahead + 1)))
-    return *begin, *end
-
-
 def places(layout):
     """[2, total] int32, the document of each token and its place there."""
-
-    def make():
-        start, _ = _spans(layout, "cu_seqlens")
-        return _table(layout.document_of, _tokens(layout) - start)
-
-    return layout.cached("places", make)
+    return layout.cached("places", lambda: _tables(layout)[2])
 
 
-def _tokens(layout):
-    """[total] int64, the number of each token."""
-    device = layout.cu_seqlens.device
-    return layout.cached("tokens", lambda: torch.arange(layout.total_tokens, device=device))
+def counts(layout, name):
+    """[total] int32, how many are True of a mask of a layout, up to and with each token."""
+    if getattr(layout, name) is layout.is_global:
+        name = "is_global"
+    mask = getattr(layout, name)
+    return layout.cached(("counts", name), lambda: mask.cumsum(0, dtype=torch.int32))
 
 
-def _spans(layout, name):
-    """[2, total] int64, the borders of each token's document, an attribute of the layout."""
+def _tables(layout, dilations=(), sides=(0, 0)):
+    """Tables of a layout's tokens, made in one launch.
 
-    def make():
-        borders = getattr(layout, name)
-        return torch.stack([borders[:-1], borders[1:]]).index_select(1, layout.document_of)
+    Args:
+        dilations: of windows, rising; none: there are no windows.
+        sides: rows of a window before a query and after it.
 
-    return layout.cached(("spans", name), make)
-
-
-def _table(*rows):
-    return torch.stack(rows).to(torch.int32)
+    Returns:
+        ``queries`` and ``keys`` of `Pattern`, `places`, and ``table`` of `Gathered`.
+    """
+    documents, tokens = len(layout.cu_seqlens) - 1, layout.total_tokens
+    gathered, bounds = layout.global_count, 2 * len(dilations)
+    new = partial(layout.cu_seqlens.new_empty, dtype=torch.int32)
+    hidden = globals_ = queries = keys = None
+    if layout.is_global is not None:
+        globals_ = counts(layout, "is_global")
+    if dilations:
+        if layout.masked_queries is not None:
+            hidden = counts(layout, "masked_queries")
+        of_hidden = 0 if hidden is None else 1
+        of_globals = 0 if globals_ is None else 2
+        queries = new((bounds + 2 + of_hidden + of_globals, tokens))
+        keys = new((bounds + 2 + of_hidden, tokens))
+    of_tokens, table = new((2, tokens)), new((3, gathered))
+    steps = max(documents + 1, tokens).bit_length()
+    classes = None if dilations in ((), (1,)) else _on_device(dilations, new(0).device)
+    _fill[(cdiv(tokens, TOKENS),)](
+        *(layout.cu_seqlens, hidden, globals_, classes, queries, keys, of_tokens, table),
+        *(documents, tokens, gathered, steps, *sides),
+        **{"CLASSES": len(dilations), "BLOCK": TOKENS, "num_warps": 4, **devices.OPTIONS},
+    )
+    return queries, keys, of_tokens, table
 
 
 def of_cells(cells, window):
@@ -237,7 +228,8 @@ def of_globals(layout):
         token = layout.global_index.clamp(max=layout.total_tokens - 1)
         hidden = None if layout.key_padding_mask is None else ~layout.key_padding_mask
         following = [] if hidden is None else [_next(hidden)]
-        of_tokens = *_spans(layout, "cu_globals"), *places(layout), *following
+        borders, document = layout.cu_globals, places(layout)[0]
+        of_tokens = borders[document], borders[document + 1], *places(layout), *following
         return Pattern(
             _table(*gathered.table[1:], *places(layout)[:, token]),
             _table(*of_tokens),
@@ -249,7 +241,100 @@ def of_globals(layout):
     return layout.cached("globals", make)
 
 
+def _table(*rows):
+    return torch.stack(rows).to(torch.int32)
+
+
 def _next(hidden):
     """[n] int32, the first True place at or after each of a mask, n where there is none."""
     place = torch.arange(len(hidden), dtype=torch.int32, device=hidden.device)
     return place.masked_fill(~hidden, len(hidden)).flip(0).cummin(0).values.flip(0)
+
+
+@triton.jit
+def _at_most(ptr, size, x, steps):
+    """Numbers of a rising table [size] that are at most x."""
+    low, high = tl.zeros_like(x), tl.zeros_like(x) + size
+    for _ in tl.range(0, steps):
+        middle, inside = (low + high) // 2, low < high
+        less = tl.load(ptr + middle, mask=inside, other=0) <= x
+        low, high = tl.where(inside & less, middle + 1, low), tl.where(less, high, middle)
+    return low
+
+
+@triton.jit
+def counted_before(count_ptr, token, inside):
+    """What is counted before tokens."""
+    return tl.load(count_ptr + token - 1, mask=inside & (token > 0), other=0)
+
+
+@launched
+@triton.jit(do_not_specialize=["documents", "tokens", "gathered", "steps", "back", "ahead"])
+def _fill(
+    border_ptr,  # [documents + 1] int64
+    hidden_ptr,  # [tokens], see `counts`; None: no key is hidden
+    global_ptr,  # [tokens], the same; None: no token is global
+    dilation_ptr,  # [CLASSES] int32, or None without a dilation
+    query_ptr,  # [.., tokens] int32, this and the next as in `Pattern`, or None
+    key_ptr,  # [.., tokens] int32, or None
+    place_ptr,  # [2, tokens] int32
+    gathered_ptr,  # [3, gathered] int32, as in `Gathered`
+    documents,
+    tokens,
+    gathered,
+    steps,  # that find a number in a table
+    back,
+    ahead,
+    CLASSES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program fills BLOCK columns of every table."""
+    token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = token < tokens
+    document = _at_most(border_ptr, documents + 1, token, steps) - 1
+    start = tl.load(border_ptr + document, mask=inside, other=0).to(tl.int32)
+    stop = tl.load(border_ptr + document + 1, mask=inside, other=0).to(tl.int32)
+    row, place = tokens.to(tl.int64), token - start  # numbers of a row, of a table
+    tl.store(place_ptr + token, document, mask=inside)
+    tl.store(place_ptr + row + token, place, mask=inside)
+    if global_ptr is not None:
+        before = counted_before(global_ptr, token, inside)
+        here = inside & (tl.load(global_ptr + token, mask=inside, other=0) > before)
+        count = tl.load(global_ptr + tokens - 1)
+        # Behind the last global token stand those that are nowhere.
+        here, nowhere = here & (before < gathered), (token >= count) & (token < gathered)
+        slot, last = tl.where(here, before, token), tl.load(border_ptr + documents).to(tl.int32)
+        there = gathered_ptr + slot
+        tl.store(there, tl.where(here, token, tokens), mask=here | nowhere)
+        tl.store(there + gathered, tl.where(here, start, last), mask=here | nowhere)
+        tl.store(there + 2 * gathered, tl.where(here, stop, last), mask=here | nowhere)
+    if query_ptr is not None:
+        query_ptr += token
+        key_ptr += token
+        for of_class in tl.static_range(CLASSES):
+            d = 1 if dilation_ptr is None else tl.load(dilation_ptr + of_class)
+            own, residue = token // d, token % d
+            first, last = (start - residue + d - 1) // d, (stop - residue + d - 1) // d
+            ends = (CLASSES + of_class) * row
+            begins = of_class * row
+            tl.store(query_ptr + begins, tl.maximum(first, own - back), mask=inside)
+            tl.store(query_ptr + ends, tl.minimum(last, own + ahead + 1), mask=inside)
+            tl.store(key_ptr + begins, tl.maximum(first, own - ahead), mask=inside)
+            tl.store(key_ptr + ends, tl.minimum(last, own + back + 1), mask=inside)
+        query_ptr += 2 * CLASSES * row
+        key_ptr += 2 * CLASSES * row
+        tl.store(query_ptr, document, mask=inside)
+        tl.store(query_ptr + row, place, mask=inside)
+        tl.store(key_ptr, document, mask=inside)
+        tl.store(key_ptr + row, place, mask=inside)
+        query_ptr += 2 * row
+        if hidden_ptr is not None:
+            before = counted_before(hidden_ptr, token, inside)
+            here = tl.load(hidden_ptr + token, mask=inside, other=0) - before
+            tl.store(query_ptr, here, mask=inside)
+            following = _at_most(hidden_ptr, tokens, before, steps)
+            tl.store(key_ptr + 2 * row, following, mask=inside)
+            query_ptr += row
+        if global_ptr is not None:
+            tl.store(query_ptr, counted_before(global_ptr, start, inside), mask=inside)
+            tl.store(query_ptr + row, counted_before(global_ptr, stop, inside), mask=inside)

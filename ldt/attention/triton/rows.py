@@ -5,6 +5,7 @@ are folded away: the key weight goes into the queries, which then meet the layer
 the value weight is applied to what they gathered. Else the document is projected as usual.
 """
 
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -83,7 +84,8 @@ class _Rows(torch.autograd.Function):
     def forward(ctx, q, x, key, value, bias, seed, layout, dropout):
         q, x, out = q.contiguous(), rows(x), q.new_empty(q.shape)
         weights = Weights(None, None, key.contiguous(), None, value.contiguous(), bias.contiguous())
-        work = RowsWork.of(layout, x, *q.shape[1:], dropout, placed=False)
+        of_rows = *q.shape[1:], dropout, False, key.dtype
+        work = RowsWork.of(layout, x, *of_rows)
         saved = work.forward(x, q, weights, out, seed)
         ctx.save_for_backward(x, seed, *saved, weights.key, *weights[4:])
         ctx.work = work
@@ -120,7 +122,7 @@ class RowsWork:
     """
 
     @classmethod
-    def of(cls, layout, x, heads, dim, dropout, placed):
+    def of(cls, layout, x, heads, dim, dropout, placed, dtype):
         """The work of a layout, which caches it.
 
         Args:
@@ -128,9 +130,10 @@ class RowsWork:
             heads, dim: of the rows.
             dropout: probability.
             placed: True to make queries of x, and to write a row where its token is.
+            dtype: of the weights.
         """
-        key = "rows", x.shape[1], x.stride(0), x.dtype, heads, dim, dropout, placed
-        return layout.cached(key, lambda: cls(layout, x, *key[4:]))
+        key = "rows", x.shape[1], x.stride(0), x.dtype, dtype, heads, dim, dropout, placed
+        return layout.cached(key, lambda: cls(layout, x, *key[5:]))
 
     def __init__(self, layout, x, heads, dim, dropout, placed):
         (total, width), keep, self.placed = x.shape, layout.key_padding_mask, placed
@@ -153,7 +156,7 @@ class RowsWork:
         numbers, more = (x.stride(0), total, gain, least_kept), {"PARTS": self.parts}
         self.bwd_dq = Launch(bwd_dq, (items,), (*tables, plans.items, *numbers), by_rows | more)
         fixed = *tables, plans.blocks, *numbers
-        self.bwd_dx = Launch(bwd_dx, (len(plans.blocks),), fixed, by_blocks | more)
+        dx = partial(Launch, bwd_dx, (len(plans.blocks),), fixed, by_blocks | more)
 
         sizes = {"WIDTH": width, "CHUNK": min(CHUNK, padded(width)), "ITEMS": ITEMS}
         sizes |= {"BLOCK_M": of_rows.rows, **OPTIONS}
@@ -170,9 +173,13 @@ class RowsWork:
         not_placed = sizes | chunk | {"PLACED": False}
         self.unfold_dq = Launch(products.unfold, grid, (*fixed, heads * dim), not_placed)
         fixed, grid = (*fixed, x.stride(0), heads * dim), (self.parts, heads, blocks)
-        self.fold = Launch(products.fold, grid, fixed, {"BLOCK": BLOCK, **chunk, **sizes})
+        options = {"BLOCK": BLOCK, **chunk, **sizes}
+        self.fold, self.fold_both = (
+            Launch(products.fold, grid, fixed, options) for _ in ("queries", "and gradients")
+        )
         grid = cdiv(width, COLUMNS), heads, 4 if placed else 2
-        self.weights = Launch(products.weights, grid, fixed, {"BLOCK": COLUMNS, **sizes})
+        weights = partial(Launch, products.weights, grid, fixed, {"BLOCK": COLUMNS, **sizes})
+        self.ends = cache(lambda *needed: (dx(), weights()))  # by what is there and asked for
 
     def forward(self, x, q, weights, out, seed, keep=True):
         """Write the rows to ``out``; return what `backward` needs.
@@ -220,17 +227,18 @@ class RowsWork:
         dcontext, dshare, delta, dfolded = self.room_of_gradients or self._room_of_gradients(x)
         dshare = None if share is None else dshare
         gradients = dout, *weights[4:], context, share, dcontext, dshare, delta
-        self.fold(q, None, None, None, weights.key, high, low, *gradients)
+        self.fold_both(q, None, None, None, weights.key, high, low, *gradients)
         dq, base, dx = torch.empty_like(q, **sums), dx, x.new_empty(x.shape) if dx is None else dx
         shared = high, low, x, dcontext, lse, delta, dshare, seed
         self.bwd_dq(*shared, part)
-        self.bwd_dx(*shared, base, dx)
+        bwd_dx, of_weights = self.ends(base is None, *needed)
+        bwd_dx(*shared, base, dx)
         self.add(part, None, dfolded, None, None)
         self.unfold_dq(dfolded, weights.key, None, None, dq)
         grads = Weights(*map(_like, weights, needed))
         if self.placed or any(needed):
             of_x = (dq, x, *grads[:2], weights.query, dx) if self.placed else (None,) * 6
-            self.weights(q, dfolded, *grads[2:4], dout, context, share, *grads[4:], *of_x)
+            of_weights(q, dfolded, *grads[2:4], dout, context, share, *grads[4:], *of_x)
         return dx, dq, grads
 
     def _room(self, x):

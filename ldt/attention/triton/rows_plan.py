@@ -8,6 +8,7 @@ import triton.language as tl
 
 from ldt.attention.triton.devices import OPTIONS
 from ldt.attention.triton.launch import launched
+from ldt.attention.triton.pattern import counted_before, counts
 from ldt.attention.triton.tiles import cdiv
 
 PROGRAMS = 512  # programs, at least, that a long document is split into: four a multiprocessor
@@ -40,13 +41,13 @@ def plan(layout, *, per, rows, columns):
         per: rows that a global token stands for.
         rows, columns: rows of a tile, tokens of a block.
     """
-    count, globals = len(layout.cu_seqlens) - 1, len(layout.global_index)
+    count, globals = len(layout.cu_seqlens) - 1, layout.global_count
     tiles = globals * per // rows + min(count, globals)
     items = tiles + min(PROGRAMS, tiles * (layout.total_tokens // PIECE))
     sizes = items, tiles, layout.total_tokens // columns + count
     tables = layout.cu_seqlens.new_empty(sum(sizes), 4, dtype=torch.int32).split(sizes)
     _fill[cdiv(max(sizes), 32), 3](
-        *(layout.cu_seqlens, layout.cu_globals, *tables, count, *sizes, PROGRAMS),
+        *(layout.cu_seqlens, counts(layout, "is_global"), *tables, count, *sizes, PROGRAMS),
         **{"PER": per, "BLOCK_M": rows, "BLOCK_N": columns, "LENGTH": PIECE, "BLOCK": 32},
         **OPTIONS,
     )
@@ -60,8 +61,8 @@ def _documents(border_ptr, global_ptr, first, count, PER: tl.constexpr, BLOCK: t
     there = document < count
     begin = tl.load(border_ptr + document, mask=there, other=0).to(tl.int32)
     end = tl.load(border_ptr + document + 1, mask=there, other=0).to(tl.int32)
-    row = tl.load(global_ptr + document, mask=there, other=0).to(tl.int32) * PER
-    last = tl.load(global_ptr + document + 1, mask=there, other=0).to(tl.int32) * PER
+    row = counted_before(global_ptr, begin, there) * PER
+    last = counted_before(global_ptr, end, there) * PER
     return begin, end, row, last
 
 
@@ -75,7 +76,7 @@ def _choose(hit, x):
 @triton.jit(do_not_specialize=["count", "items", "tiles", "blocks", "programs"])
 def _fill(
     border_ptr,  # [documents + 1] int64
-    global_ptr,  # [documents + 1] int64, borders among the global tokens
+    global_ptr,  # [tokens] int32, see `counts`
     item_ptr,  # [items, 4] int32; this and the next two as in Plan
     tile_ptr,  # [tiles, 4] int32
     block_ptr,  # [blocks, 4] int32

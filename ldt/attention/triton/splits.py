@@ -19,7 +19,7 @@ def splits(programs, longest):
     return max(1, min(cdiv(longest, PIECE), cdiv(PROGRAMS, max(programs, 1)), SPLITS))
 
 
-def combined(parts, out, place=None):
+def combined(parts, out, place=None, first=0):
     """A `Launch` of (parts, their log-sum-exp or None, out, its log-sum-exp or None) that adds up
     the splits of tensors.
 
@@ -28,9 +28,10 @@ def combined(parts, out, place=None):
         out: [tensors, out_rows, heads, dim], to write to; the numbers of a row are contiguous.
         place: [rows] int32, the rows of ``out``; those past its end are left out. None: each its
             own.
+        first: number of the tensor that it is called with where those of ``out`` begin.
     """
     tensors, count, rows, heads, dim = parts.shape
-    fixed = place, count, rows, out.shape[1], *out.stride()[:2]
+    fixed = place, count, rows, out.shape[1], *out.stride()[:2], first
     sizes = {"DIM": dim, "BLOCK_D": padded(dim), "SPLITS": 1 << (count - 1).bit_length()}
     return Launch(_combine, (rows, heads, tensors), fixed, {**sizes, "num_warps": 8, **OPTIONS})
 
@@ -49,6 +50,7 @@ def _combine(
     out_rows,
     out_tensor,
     out_row,
+    out_first,
     DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -75,7 +77,7 @@ def _combine(
         part = part * (share / tl.where(l_i > 0, l_i, 1.0))[:, None]
         lse = tl.where(l_i > 0, m_i + tl.log2(l_i), float("inf"))
         tl.store(lse_ptr + head * rows.to(tl.int64) + row, lse)
-    out_ptr += tensor * out_tensor.to(tl.int64) + head.to(tl.int64) * DIM
+    out_ptr += tensor * out_tensor.to(tl.int64) + head.to(tl.int64) * DIM + out_first
     one = tl.full((1,), 1, tl.int1)
     place += tl.zeros((1,), tl.int32)
     store_rows(out_ptr, tl.sum(part, 0)[None, :], place, out_row, one, DIM, BLOCK_D)
