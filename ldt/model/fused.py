@@ -32,7 +32,7 @@ from ldt.attention.triton.norms import (
     norm_backward,
     sums_of,
 )
-from ldt.model.gates import ATTENTION, DENSE, autocast_dtype, gate_of
+from ldt.model.gates import autocast_dtype, gate_of
 from ldt.model.recompute import kept_by_others, recomputed, recomputes, save, saved
 
 MADE = "_ldt_made"  # attribute of an output
@@ -45,23 +45,23 @@ def layer(module, x, layout, products, output_attentions=False, globals_only=Fal
     Args:
         products: dtype of the products, of `ldt.model.gates.products_dtype`.
     """
-    gate = gate_of(module, DENSE, x)
+    gate, attend = gate_of(module, "whole", x), None
+    if gate and not (output_attentions or globals_only):
+        (attention,) = gate.attentions
+        if attention.pooled is None and attention.backend == module.backend:
+            attend = Attend.of(attention, layout, x, products)
+    gate = gate or gate_of(module, "dense", x)
     ends = gate and gate.ends()
     if not ends:
         return None
-    attention, weights, probs = module.attention.self, gate.weights, (None, None)
+    weights, probs = gate.weights, (None, None)
     (eps, dropout), (eps2, dropout2) = ends
     first, second = End(eps, dropout, products), End(eps2, dropout2, products, not module.is_last)
-    attend = own = None
-    if not (output_attentions or globals_only or attention.pooled is not None) and (
-        attention.backend == module.backend
-    ):
-        own = gate_of(module.attention, ATTENTION, x)
-        attend = own and Attend.of(attention, layout, x, products)
     if attend:
         low, sources = product_input(x, products)
-        out, x, weights = None, attention.attach_global(x, layout), own.weights + weights
+        out, x = None, attention.attach_global(x, layout)
     else:
+        weights, attention = weights[-len(Dense._fields) :], module.attention.self
         recompute(x)
         if globals_only:
             out = attention.global_attention(x, layout)
@@ -77,7 +77,7 @@ def layer(module, x, layout, products, output_attentions=False, globals_only=Fal
     # An output that gradient checkpointing keeps is to cost no more than itself.
     made = call.total is not None or call.copy is not None
     if made and not out.is_inference() and not kept_by_others():
-        setattr(out, MADE, _Made(out, call, gate.norms[1]))
+        setattr(out, MADE, _Made(out, call, gate.norms[1], *weights[-2:], eps2))
         if module.is_last:
             recompute(out)
     return out, *probs
@@ -155,15 +155,16 @@ class Attend:
         out, lse = self.forward_windows(qkv, qkv, qkv, seed, torch.empty_like(low))
         if self.work is not None:
             kept = self.work.forward(low, None, rows.Weights(*of_global), out, seed, keep)
-        return out, (weight, qkv, lse, seed, *of_global, *kept)
+        return out, (weight, qkv, lse, seed, *kept)
 
-    def backward(self, dout, out, x, kept, dx, needed):
+    def backward(self, dout, out, x, kept, of_global, dx, needed):
         """Gradients of weights and biases.
 
         Args:
             dout, out: [total, width], contiguous: the gradient of the output, and the output.
             x: [total, width], what `forward` took.
             kept: what it returned besides.
+            of_global: as `forward` took it.
             dx: [total, width], to which the gradient of x is added; None if nobody wants it.
             needed: True for each of the weights and biases whose gradient is wanted.
         """
@@ -176,12 +177,14 @@ class Attend:
             tensors = *gradients, dout.view(q.shape), q, k, v, out.view(q.shape)
             self.backward_windows = Backward(*tensors, self.pattern, self.dropout, joined=True)
         self.backward_windows(dqkv, dqkv, dout, qkv, qkv, qkv, out, lse, seed)
-        of_weights, of_biases, of_global = [None] * 3, [None] * 3, [None] * 6
+        of_weights, of_biases = [None] * 3, [None] * 3
         if self.work is not None:
             of_query, of_value = any(needed[6:8]), any(needed[10:])
             wanted = of_query, of_query, *needed[8:10], of_value, of_value
-            weights = rows.Weights(*kept[:6])
-            _, _, of_global = self.work.backward(dout, x, kept[6:], weights, wanted, seed, dx)
+            weights = rows.Weights(*of_global)
+            _, _, of_global = self.work.backward(dout, x, kept, weights, wanted, seed, dx)
+        else:
+            of_global = [None] * 6
         if any(needed[0:6:2]):
             of_weights = (dqkv.t() @ x).view(3, width, width).unbind(0)
         if any(needed[1:6:2]):
@@ -239,14 +242,15 @@ class _Made:
     Args:
         out: the output.
         call: that gave it. Whoever normalised the sum keeps that.
-        norm: the torch.nn.LayerNorm.
+        of: the torch.nn.LayerNorm.
+        norm: its weight, bias and epsilon.
     """
 
     __slots__ = "copy", "norm", "of", "total", "version"
 
-    def __init__(self, out, call, norm):
-        self.version, self.copy, self.total, self.of = out._version, call.copy, call.total, norm
-        self.norm = norm.weight, norm.bias, norm.eps
+    def __init__(self, out, call, of, *norm):
+        self.version, self.copy, self.total = out._version, call.copy, call.total
+        self.of, self.norm = of, norm
 
 
 def product_input(x, dtype):
@@ -300,7 +304,7 @@ def by_hand(backward):
 
 
 class Dense(NamedTuple):
-    """Weights of a layer behind its attention, in the order of `DENSE`; or their gradients."""
+    """Weights of a layer behind its attention, in the order of its parts; or their gradients."""
 
     out: torch.Tensor
     out_bias: torch.Tensor
@@ -340,16 +344,17 @@ class _Layer(torch.autograd.Function):
             ctx.attend, ctx.first, ctx.second, ctx.eps = attend, first, second, sources[3]
             if not (attend or ctx.needs_input_grad[3]):
                 low = None
-            tensors = low, total, seed, wide, total2, seed2, *dense, *sources[:3]
-            save(ctx, *tensors, *of_attention)
+            own = total, seed, wide, total2, seed2, *of_attention
+            save(ctx, (low, *sources[:3], *dense, *of_global), own)
         return out
 
     @staticmethod
     @by_hand
     def backward(ctx, dout):
-        low, total, seed, wide, total2, seed2, *tensors = saved(ctx)
-        dense, (x, *norm), of_attention = Dense(*tensors[:10]), tensors[10:13], tensors[13:]
-        del tensors
+        (low, x, scale, shift, *weights), own = saved(ctx)
+        total, seed, wide, total2, seed2, *of_attention = own
+        dense, of_global = Dense(*weights[:10]), weights[10:]
+        del own
         needed, first, dtype = ctx.needs_input_grad, ctx.first, dense.scale.dtype
         need, parts = Dense(*needed[-10:]), sums_of(total2, wide.shape[1])
         end = total2, dense.scale2, dense.shift2, seed2, parts
@@ -376,10 +381,10 @@ class _Layer(torch.autograd.Function):
         if dlow is None:
             return None, None, None, *[None] * 12, *grads
         if ctx.eps is not None:
-            x = again(x, *norm, ctx.eps, first.products)
+            x = again(x, scale, shift, ctx.eps, first.products)
         del dy
         dx = dx if of_x else None
-        of_attention = ctx.attend.backward(dlow, low, x, of_attention, dx, of_weights)
+        of_attention = ctx.attend.backward(dlow, low, x, of_attention, of_global, dx, of_weights)
         return dx, None, None, *of_attention, *grads
 
 

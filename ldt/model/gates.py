@@ -19,11 +19,8 @@ LARGEST = 4096  # columns of a residual stream
 GATE = "_ldt_gate"  # attribute of a module
 DTYPE = attrgetter("dtype")
 LINEAR = Linear, nn.Linear
-# Parts of modules that are used without being called, with their classes; None: a class that says
+# Parts of layers that are used without being called, with their classes; None: a class that says
 # itself, by ``uncalled``, that it may be. What sharding makes of it, a subclass, does not.
-ATTENTION = {"self": None} | {
-    f"self.{name}{kind}": LINEAR for kind in ("", "_global") for name in ("query", "key", "value")
-}
 END = {"": None, ".dense": LINEAR, ".LayerNorm": (nn.LayerNorm,), ".dropout": (nn.Dropout,)}
 DENSE = {
     "attention": None,
@@ -33,6 +30,12 @@ DENSE = {
     "intermediate.activation": (GELUActivation,),
     **{f"output{name}": classes for name, classes in END.items()},
 }
+ATTENTION = {
+    f"attention.self.{name}{kind}": LINEAR
+    for kind in ("", "_global")
+    for name in ("query", "key", "value")
+}
+PARTS = {"whole": {"attention": None, "attention.self": None} | ATTENTION | DENSE, "dense": DENSE}
 
 
 def products_dtype(backend, stream):
@@ -67,15 +70,16 @@ def autocast_dtype(kind):
     return None
 
 
-def gate_of(root, wanted, x):
-    """The `Gate` of a module, None where its parts must be called.
+def gate_of(layer, wanted, x):
+    """The `Gate` of a layer, None where its parts must be called.
 
     Args:
-        wanted: the parts, `ATTENTION` or `DENSE`.
+        wanted: a name in `PARTS`.
     """
-    gate = vars(root).get(GATE)
-    if gate is None or not gate.holds(root, x):
-        vars(root)[GATE] = gate = Gate.of(root, wanted, x)
+    gates = vars(layer).setdefault(GATE, {})
+    gate = gates.get(wanted)
+    if gate is None or not gate.holds(layer, x):
+        gates[wanted] = gate = Gate.of(layer, PARTS[wanted], x)
     return gate
 
 
@@ -95,9 +99,9 @@ class Gate:
         self.dtype, self.place = x.dtype, x.get_device()
         self.parts = [part for *_, part in parts]
         self.kinds = list(map(type, self.parts))
-        self.norms, self.dropouts, self.activations = (
+        self.attentions, self.norms, self.dropouts, self.activations = (
             [part for _, name, part in parts if name == wanted]
-            for wanted in ("LayerNorm", "dropout", "activation")
+            for wanted in ("self", "LayerNorm", "dropout", "activation")
         )
         owners = [part._parameters for part in self.parts if part._parameters]
         weights = [(own, name, own.get(name)) for own in owners for name in ("weight", "bias")]
@@ -113,7 +117,7 @@ class Gate:
         """The gate of a module, None where there is none.
 
         Args:
-            wanted: the parts, `ATTENTION` or `DENSE`.
+            wanted: the parts and their classes.
         """
         if "uncalled" not in vars(type(root)):
             return None
@@ -156,10 +160,11 @@ class Gate:
     def ends(self):
         """Epsilon and probability of dropout of each half's end; None where an activation or a
         dropout is not the functions'."""
-        drops = [part.p if part.training else 0.0 for part in self.dropouts]
-        if max(drops) >= 1 or any(part.act is not F.gelu for part in self.activations):
+        (norm, norm2), (drop, drop2), (activation,) = self.norms, self.dropouts, self.activations
+        p, p2 = drop.p if drop.training else 0.0, drop2.p if drop2.training else 0.0
+        if p >= 1 or p2 >= 1 or activation.act is not F.gelu:
             return None
-        return [(norm.eps, p) for norm, p in zip(self.norms, drops, strict=True)]
+        return (norm.eps, p), (norm2.eps, p2)
 
     def __reduce__(self):
         return type(None), ()  # a copy of the module looks up its own parts

@@ -44,36 +44,39 @@ def _modified(x, version):
     )
 
 
-def save(ctx, *tensors):
-    """``ctx.save_for_backward(*tensors)`` of a function of autograd that recomputes by itself.
+def save(ctx, tensors, own=()):
+    """``ctx.save_for_backward(*tensors, *own)`` of a function that recomputes by itself.
 
     Without a call of the hooks of `recomputing` for each tensor, unless the hooks are others'.
 
     Args:
         ctx: of the function.
         tensors: or None. An output must be detached, or it would hold on to itself.
+        own: more of them, which nobody else has, so that nobody can change them in place.
     """
-    ctx.saved = None
+    ctx.saved, ctx.count = None, len(tensors)
     if kept_by_others():
-        ctx.save_for_backward(*tensors)
+        ctx.save_for_backward(*tensors, *own)
     else:
-        ctx.saved = tensors, _versions(tensors)
+        ctx.saved = tensors, _versions(tensors), own
 
 
 def saved(ctx):
-    """The tensors of `save`. The last backward pass of a graph frees them, as autograd does."""
+    """Both kinds of tensors of `save`. The last backward pass of a graph frees them, as autograd
+    does."""
     packed = ctx.saved
     if packed is None:
-        return ctx.saved_tensors
+        tensors = ctx.saved_tensors
+        return tensors[: ctx.count], tensors[ctx.count :]
     if not torch._C._autograd._get_current_graph_task_keep_graph():
         ctx.saved = ()
     if not packed:
         raise RuntimeError("trying to backward through the graph a second time: retain_graph=True")
-    tensors, versions = packed
+    tensors, versions, own = packed
     if _versions(tensors) != versions:
         changed = zip(tensors, versions, strict=True)
         raise _modified(*next(pair for pair in changed if _versions(pair[:1]) != [pair[1]]))
-    return tensors
+    return tensors, own
 
 
 def _versions(tensors):
