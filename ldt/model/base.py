@@ -210,7 +210,7 @@ class PackedEncoder(LdtPreTrainedModel):
         self.refuse_attentions(output_attentions)
         words = given_words(input_ids, inputs_embeds)
         if packing is None:
-            if input_ids is not None:
+            if input_ids is not None and attention_mask is None:
                 self.warn_if_padding_and_no_attention_mask(input_ids, attention_mask)
             if global_attention_mask is None:
                 global_attention_mask = self.default_globals(words, attention_mask)
@@ -681,11 +681,19 @@ def check_ids(name, ids, rows, shape):
             raise ValueError(f"{name} must be 0 to {rows - 1}, got {low if low < 0 else high}")
 
 
+def _small(mask):
+    """True where a mask holds 0, 1 and 2 alone, as seen at a glance."""
+    if mask.is_floating_point() or not mask.numel():
+        return False
+    low, high = mask.aminmax()
+    return low >= 0 and high <= 2
+
+
 def _checked(name, mask, shape, where=None):
     if mask.shape != torch.Size(shape):
         raise ValueError(f"{name} must have the input's shape {list(shape)}, got {[*mask.shape]}")
     looked_at = mask.device.type == "cpu" and not torch.compiler.is_compiling()
-    if looked_at and mask.dtype != torch.bool:
+    if looked_at and not (mask.dtype == torch.bool or _small(mask)):
         wrong = (mask != 0) & (mask != 1) & (mask != 2)
         wrong = wrong if where is None else wrong & where
         if wrong.any():

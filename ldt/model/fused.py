@@ -169,7 +169,7 @@ class Attend:
             needed: True for each of the weights and biases whose gradient is wanted.
         """
         weight, qkv, lse, seed, *kept = kept
-        dqkv, width = torch.empty_like(qkv), x.shape[1]
+        dqkv = torch.empty_like(qkv)
         if self.backward_windows is None:
             q, k, v = qkv.view(self.shape).unbind(1)
             gradients = dqkv.view(self.shape)
@@ -186,9 +186,9 @@ class Attend:
         else:
             of_global = [None] * 6
         if any(needed[0:6:2]):
-            of_weights = (dqkv.t() @ x).view(3, width, width).unbind(0)
+            of_weights = torch.mm(dqkv.t(), x).chunk(3)
         if any(needed[1:6:2]):
-            of_biases = dqkv.sum(0).view(3, width).unbind(0)
+            of_biases = dqkv.sum(0).chunk(3)
         if dx is not None:
             _plus_product(dx, dqkv, weight)
         of_local = (grad for pair in zip(of_weights, of_biases, strict=True) for grad in pair)
@@ -359,23 +359,24 @@ class _Layer(torch.autograd.Function):
         need, parts = Dense(*needed[-10:]), sums_of(total2, wide.shape[1])
         end = total2, dense.scale2, dense.shift2, seed2, parts
         dmiddle, dy, _ = ctx.second.backward(dout.contiguous(), *end, second=True)
-        dwide_out = dy @ dense.narrow
+        dwide_out = torch.mm(dy, dense.narrow)
         active = gelu_backward(wide, dense.wide_bias, dwide_out, parts, need.narrow)
-        dnarrow = dy.t() @ active if need.narrow else None
+        dnarrow = torch.mm(dy.t(), active) if need.narrow else None
         del active, wide, total2, end, dy
         dmiddle = _plus_product(dmiddle, dwide_out, dense.wide)
         end = total, dense.scale, dense.shift, seed, parts
         low_middle = first.products if need.wide else None
         dx, dy, middle = first.backward(dmiddle, *end, low=low_middle)
-        dwide = dwide_out.t() @ middle if need.wide else None
+        dwide = torch.mm(dwide_out.t(), middle) if need.wide else None
         del dmiddle, dwide_out, middle
         sums = added(parts, *total.shape, dtype)
         dscale, dshift, dout_bias, dscale2, dshift2, dnarrow_bias, dwide_bias = sums
-        dout_weight = dy.t() @ low if need.out else None
+        dout_weight = torch.mm(dy.t(), low) if need.out else None
         of_end, of_end2 = (dout_weight, dout_bias, dscale, dshift), (dscale2, dshift2)
         grads = *of_end, dwide, dwide_bias, dnarrow, dnarrow_bias, *of_end2
         of_x, of_attended, _, *of_weights = needed[:-10]
-        dlow = dy @ dense.out if of_x or of_attended or any(of_weights) else None
+        wanted = of_x or of_attended or any(of_weights)
+        dlow = torch.mm(dy, dense.out) if wanted else None
         if ctx.attend is None:
             return dx, dlow, None, *grads
         if dlow is None:

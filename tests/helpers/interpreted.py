@@ -59,7 +59,7 @@ def install():
     launch = Launch.__call__
 
     def checked(self, *tensors):
-        kinds = [x is None or (x.device, x.dtype) for x in tensors]
+        kinds = [x is None or (x.get_device(), x.dtype) for x in tensors]
         before = vars(self).setdefault("kinds", kinds)
         assert before == kinds, f"{self.kernel.kernel.__name__} of {kinds}, before of {before}"
         return launch(self, *tensors)

@@ -199,10 +199,10 @@ def precision(q):
     ``torch.backends.cuda.matmul.fp32_precision = "ieee"``, and "tf32", whose factors have 10 bits,
     by ``"tf32"`` or ``torch.set_float32_matmul_precision("high")``. Half precision knows no other.
     """
-    setting = torch.backends.cuda.matmul.fp32_precision
-    if q.dtype != torch.float32 or setting == "ieee" or limits(q.device).capability < BFLOAT16:
+    if q.dtype != torch.float32 or limits(q.device).capability < BFLOAT16:
         return "ieee"
-    return "tf32" if setting == "tf32" else "tf32x3"
+    setting = torch.backends.cuda.matmul.fp32_precision
+    return setting if setting in ("ieee", "tf32") else "tf32x3"
 
 
 def refused(dtype, dim, why):

@@ -228,8 +228,9 @@ def of_globals(layout):
         token = layout.global_index.clamp(max=layout.total_tokens - 1)
         hidden = None if layout.key_padding_mask is None else ~layout.key_padding_mask
         following = [] if hidden is None else [_next(hidden)]
-        borders, document = layout.cu_globals, places(layout)[0]
-        of_tokens = borders[document], borders[document + 1], *places(layout), *following
+        borders = layout.cu_globals[:-1], layout.cu_globals[1:]
+        borders = (border.index_select(0, layout.document_of) for border in borders)
+        of_tokens = *borders, *places(layout), *following
         return Pattern(
             _table(*gathered.table[1:], *places(layout)[:, token]),
             _table(*of_tokens),

@@ -173,11 +173,11 @@ def test_global_keys_meet_a_document_in_a_bounded_number_of_pieces(
     def note(self, *tensors):
         launches.append((self._grid, tensors))
 
+    pattern = windows(there(pack([tokens], range(globals))), 4, (1,) * 8)
+    x, lse = there(torch.randn(tokens, 8, 16)), torch.zeros(8, tokens, device=DEVICE)
     monkeypatch.setattr(Launch, "__call__", note)
-    layout, x = there(pack([tokens], range(globals))), there(torch.randn(tokens, 8, 16))
-    lse = torch.zeros(8, tokens, device=DEVICE)
     with tiled(32, 32):
-        backward.backward(x, x, x, x, x, lse, windows(layout, 4, (1,) * 8))
+        backward.backward(x, x, x, x, x, lse, pattern)
     (of_queries, _), (of_keys, tensors), _ = launches
     blocks, of_gathered = -(-tokens // 32), -(-globals // 32)
     assert of_queries == (blocks, 8, 1)

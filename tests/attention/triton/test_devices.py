@@ -17,6 +17,7 @@ pytest.importorskip("triton")
 
 import stub_launches
 import triton
+from device import there
 from triton.runtime import driver
 
 from ldt import attention
@@ -141,7 +142,7 @@ def test_float32_never_goes_to_warpgroup_units(name):
 @pytest.mark.parametrize("kernel", OF_BANDS)
 def test_programs_of_few_rows_have_not_the_registers_of_others(kernel, monkeypatch):
     monkeypatch.setitem(TILES[kernel], (4, 64), {0: (Tile(32, 32, 8, 2, maxnreg=64),) * 2})
-    layout = Layout(torch.tensor([0, 40]), None, torch.arange(40) == 0)
+    layout = there(Layout(torch.tensor([0, 40]), None, torch.arange(40) == 0))
     q = torch.empty(1, 2, 64)
     tiles = [
         pattern.tile(kernel, q, 0.0) for pattern in (windows(layout, 4, (1, 1)), of_globals(layout))

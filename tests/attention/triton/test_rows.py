@@ -1,11 +1,12 @@
 """The Triton kernels of the global rows against the dense definition, on a GPU or interpreted."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from device import DEVICE, PLAIN, on_device, there
+from device import PLAIN, on_device, there
 from hypothesis import example, given
 from hypothesis import strategies as st
 from patterns import batches, dropouts, rows, rows_as_close
@@ -215,10 +216,8 @@ def test_global_rows_takes_the_form_that_costs_less(monkeypatch):
 
 @pytest.mark.parametrize("run", FORMS)
 def test_rows_past_the_last_global_token_gather_nothing(run):
-    layout, longer = (pack([20, 6], [3, 22]) for _ in range(2))
-    more = torch.full((3,), layout.total_tokens)
-    longer, index = there(longer), torch.cat([layout.global_index, more])
-    longer.__dict__["global_index"] = index.to(DEVICE)
+    layout = pack([20, 6], [3, 22])
+    longer = there(replace(layout, num_global=5))
     q, x = torch.randn(5, 2, 8, requires_grad=True), torch.randn(26, 16)
     key, value = ((torch.randn(16, 16), torch.zeros(16)) for _ in range(2))
     settings = {"dropout": 0.2, "seed": 1}
