@@ -10,7 +10,6 @@ The modules of `ldt.model.layers` run wherever this does not, and say what is ri
 """
 
 import weakref
-from contextlib import nullcontext
 from functools import wraps
 from typing import NamedTuple
 
@@ -32,7 +31,7 @@ from ldt.attention.triton.norms import (
     norm_backward,
     sums_of,
 )
-from ldt.model.gates import autocast_dtype, gate_of
+from ldt.model.gates import gate_of
 from ldt.model.recompute import kept_by_others, recomputed, recomputes, save, saved
 
 MADE = "_ldt_made"  # attribute of an output
@@ -293,11 +292,9 @@ def by_hand(backward):
     def run(ctx, dout):
         if torch.is_grad_enabled():
             raise second_derivative()
-        kind = dout.device.type
-        plain = (
-            nullcontext() if autocast_dtype(kind) is None else torch.autocast(kind, enabled=False)
-        )
-        with plain:
+        if not torch._C._is_any_autocast_enabled():
+            return backward(ctx, dout)
+        with torch.autocast(dout.device.type, enabled=False):
             return backward(ctx, dout)
 
     return run

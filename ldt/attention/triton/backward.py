@@ -21,6 +21,7 @@ from ldt.attention.triton.tiles import (
     dot,
     load_columns,
     load_rows,
+    room,
     rows,
     store_rows,
 )
@@ -46,6 +47,7 @@ class Backward:
     def __init__(self, dq, dkv, dout, q, k, v, out, pattern, dropout=0.0, joined=False):
         (count, heads, dim), keys, globals_ = q.shape, len(k), pattern.gathered
         self.shape, (k_first, v_first) = q.shape, firsts(q, joined)
+        self.stats = room(q, (heads, count, 2))
         # Factor of scores, that to base 2, threshold and gain of dropout.
         numbers = dim**-0.5, dim**-0.5 * LOG2E, least(dropout), 1 / (1 - dropout)
         strides, of_pattern = [x.stride(0) for x in (q, k, v, dout)], tables(pattern)
@@ -66,9 +68,8 @@ class Backward:
             options["BLOCK_G"] = FEW if globals_.few else tile.rows
             extra = cdiv(gathered, options["BLOCK_G"])
             parts = splits(extra * heads, count)
-            self.gathered = 2, parts, gathered, heads, dim
-            sums = torch.empty(self.gathered, device="meta")
-            self.combined = combined(sums, dkv, globals_.table[0], k_first)
+            self.gathered = room(q, (2, parts, gathered, heads, dim))
+            self.combined = combined(self.gathered, dkv, globals_.table[0], k_first)
         blocks = extra * parts + pattern.programs(keys, tile.rows)
         fixed = *of_pattern, count, keys, gathered, extra, parts, *numbers, *strides
         fixed = *fixed, *dkv.stride()[:2], k_first, v_first
@@ -76,12 +77,12 @@ class Backward:
 
     def __call__(self, dq, dkv, dout, q, k, v, out, lse, seed):
         # With the sums of dout * out beside each lse, which the second kernel reads in one load.
-        stats = lse.new_empty((*lse.shape, 2))
+        stats = torch.empty_like(self.stats)
         sums = dq if self.parts is None else lse.new_empty((self.parts, *self.shape))
         self.of_queries(q, k, v, dout, out, sums, lse, stats, seed)
         if self.parts is not None:
             combined(sums[None], dq[None])(sums, None, dq, None)
-        sums = None if self.gathered is None else lse.new_empty(self.gathered)
+        sums = None if self.gathered is None else torch.empty_like(self.gathered)
         self.of_keys(q, k, v, dout, dkv, sums, stats, seed)
         if sums is not None:
             self.combined(sums, None, dkv, None)

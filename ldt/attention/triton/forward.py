@@ -14,7 +14,16 @@ from ldt.attention.triton.devices import precision
 from ldt.attention.triton.dropout import KEY, QUERY, kept, least, token_codes
 from ldt.attention.triton.launch import Launch, launched
 from ldt.attention.triton.splits import FEW, combined, splits
-from ldt.attention.triton.tiles import cast, dot, load_columns, load_rows, padded, rows, store_rows
+from ldt.attention.triton.tiles import (
+    cast,
+    dot,
+    load_columns,
+    load_rows,
+    padded,
+    room,
+    rows,
+    store_rows,
+)
 
 LOG2E = math.log2(math.e)
 
@@ -45,6 +54,7 @@ class Forward:
         self.parts = (parts,) if parts > 1 else ()
         # Few rows: their output is not rounded.
         self.dtype = torch.float32 if pattern.longest else q.dtype
+        self.lse = room(q, (*self.parts, heads, count))
         numbers = count, len(k), dim**-0.5 * LOG2E, least(dropout), 1 / (1 - dropout)
         fixed = *tables(pattern), *numbers, *(x.stride(0) for x in (q, k, v)), *firsts(q, joined)
         options = {"MASKED": pattern.masked, **sizes(pattern, q, tile), **tile.launch}
@@ -54,7 +64,7 @@ class Forward:
         count, heads, dim = self.shape
         if out is None:
             out = q.new_empty((*self.parts, count, heads, dim), dtype=self.dtype)
-        lse = q.new_empty((*self.parts, heads, count), dtype=torch.float32)
+        lse = torch.empty_like(self.lse)
         self.launch(q, k, v, out, lse, seed)
         if not self.parts:
             return out, lse

@@ -14,6 +14,7 @@ import triton.language as tl
 from ldt.attention.triton.devices import OPTIONS
 from ldt.attention.triton.dropout import _mix, kept, least
 from ldt.attention.triton.launch import Launch, launched
+from ldt.attention.triton.tiles import room
 
 NUMBERS = 1024  # that a program of four warps holds of each tensor
 PROGRAMS = 512  # of a kernel that sums over all tokens, at most
@@ -49,16 +50,18 @@ def norm(
     out = torch.empty_like(residual)
     copy = None if low is None else torch.empty_like(residual, dtype=low)
     total = torch.empty_like(residual) if keep else None
-    tensors = y, of_y, weight, bias, seed if dropout else None, out, copy, total
-    _of_norm(*_kinds(residual, *tensors), eps, dropout)(residual, *tensors)
+    dtypes = residual.dtype, y if y is None else y.dtype, low
+    launch = _of_norm(residual.shape, out.get_device(), dtypes, of_y is None, keep, eps, dropout)
+    launch(residual, y, of_y, weight, bias, seed if dropout else None, out, copy, total)
     return out, copy, total
 
 
 def again(total, weight, bias, eps, dtype):
     """The output of `norm` in ``dtype``, of the sum that it kept."""
     out = torch.empty_like(total, dtype=dtype)
-    tensors = None, None, weight, bias, None, out, None, None
-    _of_norm(*_kinds(total, *tensors), eps, 0.0)(total, *tensors)
+    dtypes = total.dtype, None, dtype
+    launch = _of_norm(total.shape, out.get_device(), dtypes, True, False, eps, 0.0)
+    launch(total, None, None, weight, bias, None, out, None, None)
     return out
 
 
@@ -83,9 +86,9 @@ def norm_backward(
     dtotal = torch.empty_like(total)
     dy = torch.empty_like(total, dtype=dtype) if dropout or dtype != total.dtype else None
     out = None if low is None else torch.empty_like(total, dtype=low)
-    tensors = total, weight, bias, seed if dropout else None, dtotal, dy, out, parts
-    kinds = _kinds(dout, *tensors)
-    _of_norm_backward(*kinds, parts.shape[1], eps, dropout, second)(dout, *tensors)
+    dtypes, device = (total.dtype, dtype, low), total.get_device()
+    launch = _of_norm_backward(total.shape, device, dtypes, parts.shape[1], eps, dropout, second)
+    launch(dout, total, weight, bias, seed if dropout else None, dtotal, dy, out, parts)
     return dtotal, dtotal if dy is None else dy, out
 
 
@@ -98,7 +101,7 @@ def gelu(wide, bias, in_place=False):
         in_place: True to write the output there.
     """
     out = wide if in_place else torch.empty_like(wide)
-    _of_gelu(*_kinds(wide, bias, out))(wide, bias, out)
+    _of_gelu(wide.shape, wide.get_device(), wide.dtype)(wide, bias, out)
     return out
 
 
@@ -115,8 +118,8 @@ def gelu_backward(wide, bias, slope, parts, want_out=True):
         The output or None.
     """
     out = torch.empty_like(wide) if want_out else None
-    tensors = bias, slope, out, parts
-    _of_gelu_backward(*_kinds(wide, *tensors), parts.shape[1])(wide, *tensors)
+    kind = wide.get_device(), wide.dtype, parts.dtype
+    _of_gelu_backward(wide.shape, kind, want_out, parts.shape[1])(wide, bias, slope, out, parts)
     return out
 
 
@@ -131,32 +134,28 @@ def sums_of(total, wide):
         [programs, 6 * width + wide] float32, float64 of float64: parts of the gradients of the
         first norm's weight and bias and of the sum of its y's; those of the second; of the GELU's.
     """
-    shape = _of_sums(*total.shape, wide)
-    return total.new_empty(shape, dtype=SUMS.get(total.dtype, torch.float32))
+    return torch.empty_like(_of_sums(total.shape, wide, total.device, total.dtype))
 
 
 def added(parts, rows, width, dtype):
     """The sums of which these are the parts: six of [width] and one of [wide], in ``dtype``."""
-    columns = parts.shape[1]
-    sums = parts.new_empty((columns,), dtype=dtype)
-    _of_partials(*_kinds(parts, sums)[1:], rows, width, columns)(parts, sums)
-    return sums.split((*(width,) * 6, columns - 6 * width))
-
-
-def _kinds(first, *others):
-    """All that launches of tensors have to have in common."""
-    dtypes = tuple([x is None or x.dtype for x in others])
-    return first.shape, (first.get_device(), first.dtype, *dtypes)
+    kind = parts.device, parts.dtype, dtype
+    launch, sums, sizes = _of_partials(kind, rows, width, parts.shape[1])
+    sums = torch.empty_like(sums)
+    launch(parts, sums)
+    return sums.split(sizes)
 
 
 @lru_cache(LAUNCHES)
-def _of_sums(rows, width, wide):
-    """The shape of the parts of a layer's sums."""
-    return max(_programs(rows, width, wide)), 6 * width + wide
+def _of_sums(shape, wide, device, dtype):
+    """The `room` of the parts of a layer's sums."""
+    rows, width = shape
+    shape = max(_programs(rows, width, wide)), 6 * width + wide
+    return room(torch.empty((), device=device), shape, SUMS.get(dtype, torch.float32))
 
 
 @lru_cache(LAUNCHES)
-def _of_norm(shape, kinds, eps, dropout):
+def _of_norm(shape, device, dtypes, added, keep, eps, dropout):
     """The `Launch` of a pass over rows."""
     rows, width = shape
     sizes, at_once = _of_rows(width, NUMBERS, eps, dropout)
@@ -164,7 +163,7 @@ def _of_norm(shape, kinds, eps, dropout):
 
 
 @lru_cache(LAUNCHES)
-def _of_norm_backward(shape, kinds, columns, eps, dropout, second):
+def _of_norm_backward(shape, device, dtypes, columns, eps, dropout, second):
     """The `Launch` of a pass over rows whose parts are ``columns`` wide."""
     rows, width = shape
     sizes, at_once = _of_rows(width, 2 * NUMBERS, eps, dropout)
@@ -174,7 +173,7 @@ def _of_norm_backward(shape, kinds, columns, eps, dropout, second):
 
 
 @lru_cache(LAUNCHES)
-def _of_gelu(shape, kinds):
+def _of_gelu(shape, device, dtype):
     """The `Launch` of a pass over numbers."""
     rows, width = shape
     sizes = {"WIDTH": width, "BLOCK": 2 * NUMBERS, "num_warps": 4, **OPTIONS}
@@ -182,7 +181,7 @@ def _of_gelu(shape, kinds):
 
 
 @lru_cache(LAUNCHES)
-def _of_gelu_backward(shape, kinds, columns):
+def _of_gelu_backward(shape, kind, want_out, columns):
     """The `Launch` of a pass over columns, whose parts are the last of ``columns``."""
     rows, width = shape
     block, at_once, programs, share = _of_columns(rows, width)
@@ -192,11 +191,14 @@ def _of_gelu_backward(shape, kinds, columns):
 
 
 @lru_cache(LAUNCHES)
-def _of_partials(kinds, rows, width, columns):
-    """The `Launch` of a sum of parts."""
+def _of_partials(kind, rows, width, columns):
+    """The `Launch` of a sum of parts, the `room` of the sums, and the size of each."""
     counts = _programs(rows, width, columns - 6 * width)
     sizes = {"BORDER": 6 * width, "COLUMNS": columns, "BLOCK": ADDED, "PARTS": 64, "num_warps": 4}
-    return Launch(_partials, (-(-columns // ADDED),), counts, sizes | OPTIONS)
+    launch = Launch(_partials, (-(-columns // ADDED),), counts, sizes | OPTIONS)
+    device, _, dtype = kind
+    sums = room(torch.empty((), device=device), (columns,), dtype)
+    return launch, sums, (*(width,) * 6, columns - 6 * width)
 
 
 @lru_cache(LAUNCHES)

@@ -269,6 +269,14 @@ def counted_before(count_ptr, token, inside):
     return tl.load(count_ptr + token - 1, mask=inside & (token > 0), other=0)
 
 
+@triton.jit
+def _gather(ptr, gathered, place, start, stop, mask):
+    """Stores columns of the table of `Gathered`."""
+    tl.store(ptr, place, mask=mask)
+    tl.store(ptr + gathered, start, mask=mask)
+    tl.store(ptr + 2 * gathered, stop, mask=mask)
+
+
 @launched
 @triton.jit(do_not_specialize=["documents", "tokens", "gathered", "steps", "back", "ahead"])
 def _fill(
@@ -302,13 +310,12 @@ def _fill(
         before = counted_before(global_ptr, token, inside)
         here = inside & (tl.load(global_ptr + token, mask=inside, other=0) > before)
         count = tl.load(global_ptr + tokens - 1)
+        here &= before < gathered
+        _gather(gathered_ptr + before, gathered, token, start, stop, here)
         # Behind the last global token stand those that are nowhere.
-        here, nowhere = here & (before < gathered), (token >= count) & (token < gathered)
-        slot, last = tl.where(here, before, token), tl.load(border_ptr + documents).to(tl.int32)
-        there = gathered_ptr + slot
-        tl.store(there, tl.where(here, token, tokens), mask=here | nowhere)
-        tl.store(there + gathered, tl.where(here, start, last), mask=here | nowhere)
-        tl.store(there + 2 * gathered, tl.where(here, stop, last), mask=here | nowhere)
+        last = tl.load(border_ptr + documents).to(tl.int32)
+        nowhere = (token >= count) & (token < gathered)
+        _gather(gathered_ptr + token, gathered, tokens, last, last, nowhere)
     if query_ptr is not None:
         query_ptr += token
         key_ptr += token

@@ -20,7 +20,7 @@ from ldt.attention.triton.dropout import least, on_device
 from ldt.attention.triton.launch import Launch
 from ldt.attention.triton.rows_kernels import attend, bwd_dq, bwd_dx, merge
 from ldt.attention.triton.rows_plan import plan
-from ldt.attention.triton.tiles import cdiv, check, padded, rows
+from ldt.attention.triton.tiles import cdiv, check, padded, room, rows
 
 CHUNKS = {2: 128, 4: 32}  # bytes of a number -> columns at a time; fp32 has no matrix units
 CHUNK, ITEMS = 128, 16  # columns that `merge` writes, and parts that it reads at a time
@@ -142,6 +142,9 @@ class RowsWork:
         place = pattern.Gathered.of(layout).table[0]
         keep = None if keep is None else keep.view(torch.uint8)
         self.count, self.heads, self.dim = len(place), heads, dim
+        lines = self.count * heads
+        shapes = (self.count, heads, dim), (lines, width), (lines,)
+        self.shapes = [room(x, shape) for shape in shapes]  # of what a layer keeps
         self.factor, gain, least_kept = dim**-0.5, 1 / (1 - dropout), least(dropout)
         of_rows, of_blocks = (tile(kind, x, dropout) for kind in ("rows", "blocks"))
         shape = {"rows": of_rows.rows, "columns": of_blocks.columns, "per": heads}
@@ -195,10 +198,7 @@ class RowsWork:
         """
         made, sums = (None, None, None), self.sums
         if keep or sums is None:
-            kind = {"dtype": torch.float32}
-            made_q = x.new_empty((self.count, self.heads, self.dim), **kind)
-            context = x.new_empty((self.count * self.heads, x.shape[1]), **kind)
-            lse = x.new_empty((len(context),), **kind)
+            made_q, context, lse = map(torch.empty_like, self.shapes)
             sums = made_q, context, lse, None if seed is None else torch.empty_like(lse)
             self.sums = None if keep else sums
         made_q, context, lse, share = sums
