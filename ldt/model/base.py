@@ -596,14 +596,15 @@ def pack(shape, attention_mask=None, global_attention_mask=None, device=None):
 
     # A row is cut to the span from its first to its last real token. One without any keeps its
     # first position, since every document has a token.
-    first = keep.view(torch.uint8).argmax(1)
-    last = (keep * torch.arange(n, device=keep.device)).amax(1)
-    leading = is_global.gather(1, first[:, None]).squeeze(1)
+    first = keep.view(torch.uint8).argmax(1, keepdim=True)
+    last = (keep * torch.arange(n, device=keep.device)).amax(1, keepdim=True)
+    counts = (mask.sum(1, keepdim=True) for mask in (keep, is_global))
     # All numbers together, so that the host waits for the device once.
-    rows = torch.stack([first, last, keep.sum(1), is_global.sum(1), leading]).tolist()
-    begin, end, real, num_global, leading = map(sum, rows)
+    rows = torch.cat([first, last, *counts, is_global.gather(1, first)], 1).tolist()
+    begin, end, real, num_global, leading = map(sum, zip(*rows, strict=True))
     total, index = end - begin + b, None
     if total < b * n:
+        first, last = first.squeeze(1), last.squeeze(1)
         begin = cu_seqlens[:-1] + first  # of each document, in the flattened batch
         lengths = last - first + 1
         torch.cumsum(lengths, 0, out=cu_seqlens[1:])

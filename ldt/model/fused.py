@@ -190,8 +190,8 @@ class Attend:
             of_biases = dqkv.sum(0).chunk(3)
         if dx is not None:
             _plus_product(dx, dqkv, weight)
-        of_local = (grad for pair in zip(of_weights, of_biases, strict=True) for grad in pair)
-        return *of_local, *of_global
+        (query, key, value), (of_query, of_key, of_value) = of_weights, of_biases
+        return query, of_query, key, of_key, value, of_value, *of_global
 
 
 def drawn(dropout, x):

@@ -7,7 +7,7 @@ first launch of a process looks at it, and where it is another one all launches 
 """
 
 from functools import partial, reduce
-from operator import methodcaller, or_
+from operator import or_
 from unittest.mock import patch
 
 import torch
@@ -20,7 +20,6 @@ from triton.runtime.jit import JITFunction
 HOLDS: bool | None = None
 # True: what Triton's launcher does in Python is left out, which adds settings to the arguments.
 DIRECT = False
-POINTER, PLACE = methodcaller("data_ptr"), methodcaller("get_device")
 
 
 class launched:
@@ -36,7 +35,8 @@ class launched:
         self.kernel, self.held = kernel, {}
         self.compiles = isinstance(kernel, JITFunction)  # else it is interpreted
         self.whole = [not x.do_not_specialize for x in kernel.params] if self.compiles else []
-        self._tensors = sum(name.endswith("_ptr") for name in kernel.arg_names)
+        self.names = kernel.arg_names
+        self._tensors = sum(name.endswith("_ptr") for name in self.names)
 
     def __getitem__(self, grid):
         return partial(self._launch, grid)
@@ -71,7 +71,7 @@ class Launch:
         if get_device() != device:
             with torch.cuda.device(device):
                 return self(*tensors)
-        run(*self._grid, get_stream(device), *kernel, *pointers, *fixed)
+        run(get_stream(device), *kernel, *pointers, *fixed)
 
     def _by_triton(self, tensors):
         """Launch on the device of the tensors, wherever a pointer points to."""
@@ -93,12 +93,21 @@ class Launch:
         if place not in (device, -1):
             with torch.cuda.device(place):
                 return self._bind(tensors)
-        every = *tensors, *self.fixed
-        there = [x for x in every if hasattr(x, "data_ptr")]
-        if {*map(PLACE, there)} != {place} or reduce(or_, map(POINTER, there)) & 15:
-            return self._by_triton(tensors)  # which refuses tensors elsewhere
-        constants = [self.options[name] for name in kernel.kernel.arg_names[len(every) :]]
-        key = device, *map(_kind, every, kernel.whole), *self.options.items()
+        every, options, bits, kinds, values = (*tensors, *self.fixed), self.options, 0, [], []
+        for x, whole in zip(every, kernel.whole, strict=False):
+            if hasattr(x, "data_ptr"):
+                if x.get_device() != place:
+                    return self._by_triton(tensors)  # which refuses tensors elsewhere
+                kinds.append(x.dtype)
+                x = x.data_ptr()
+                bits |= x
+            else:
+                kinds.append(_kind(x, whole))
+            values.append(x)
+        if bits & 15:
+            return self._by_triton(tensors)
+        constants = [options[name] for name in kernel.names[len(every) :]]
+        key = device, *kinds, *options.items()
         known = kernel.held.get(key)
         if known is None:
             launch, arguments = partial(self._by_triton, tensors), (*every, *constants)
@@ -112,17 +121,17 @@ class Launch:
             held = compiled.function, *settings, compiled.packed_metadata, None, None, None
             kernel.held[key] = run, held
         run, held = kernel.held[key]
-        values = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in self.fixed]
+        run = partial(run, *self._grid)
         of_device = active.get_current_device, active.get_current_stream
-        self._bound = device, *of_device, run, held, values + constants
+        self._bound = device, *of_device, run, held, values[len(tensors) :] + constants
         return None if known is None else self(*tensors)
 
 
 def _kind(x, whole):
-    """All that Triton specialises on in an argument, if a pointer is divisible by 16."""
+    """All that Triton specialises on in an argument that is no pointer."""
     if type(x) is int:
         return x if whole else x.bit_length() < 32
-    return x.dtype if hasattr(x, "data_ptr") else type(x)
+    return type(x)
 
 
 def _settings(launcher):

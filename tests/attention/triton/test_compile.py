@@ -98,7 +98,7 @@ def results():
 def test_what_is_near_a_limit_keeps_to_it(results):
     assert {row["device"] for row in results} == set(KNOWN)
     assert {row["kernel"] for row in results} >= WITH_PRODUCTS | {
-        *("splits._combine", "rows_plan._fill", "rows_kernels.merge"),
+        *("splits._combine", "pattern._fill", "rows_plan._fill", "rows_kernels.merge"),
         *("rows_products.fold", "rows_products.unfold", "rows_products.weights"),
         *("pooling_kernels.collect", "pooling_kernels.scores", "pooling_kernels.filters"),
         *("pooling_kernels.spread", "norms._norm", "norms._norm_backward", "norms._partials"),
