@@ -682,19 +682,12 @@ def check_ids(name, ids, rows, shape):
             raise ValueError(f"{name} must be 0 to {rows - 1}, got {low if low < 0 else high}")
 
 
-def _small(mask):
-    """True where a mask holds 0, 1 and 2 alone, as seen at a glance."""
-    if mask.is_floating_point() or not mask.numel():
-        return False
-    low, high = mask.aminmax()
-    return low >= 0 and high <= 2
-
-
 def _checked(name, mask, shape, where=None):
     if mask.shape != torch.Size(shape):
         raise ValueError(f"{name} must have the input's shape {list(shape)}, got {[*mask.shape]}")
     looked_at = mask.device.type == "cpu" and not torch.compiler.is_compiling()
-    if looked_at and not (mask.dtype == torch.bool or _small(mask)):
+    looked_at = looked_at and mask.dtype != torch.bool
+    if looked_at and (mask.is_floating_point() or mask.amin() < 0 or mask.amax() > 2):
         wrong = (mask != 0) & (mask != 1) & (mask != 2)
         wrong = wrong if where is None else wrong & where
         if wrong.any():
