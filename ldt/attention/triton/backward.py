@@ -13,7 +13,7 @@ import triton.language as tl
 from ldt.attention.triton.blocks import meet, own_block, own_rows, own_tiles, seen_by, seen_only
 from ldt.attention.triton.dropout import KEY, QUERY, kept, least, token_codes
 from ldt.attention.triton.forward import LOG2E, firsts, sizes, tables
-from ldt.attention.triton.launch import Launch, launched
+from ldt.attention.triton.launch import Launch, launched, room
 from ldt.attention.triton.splits import FEW, combined, splits
 from ldt.attention.triton.tiles import (
     cast,
@@ -21,7 +21,6 @@ from ldt.attention.triton.tiles import (
     dot,
     load_columns,
     load_rows,
-    room,
     rows,
     store_rows,
 )
@@ -64,12 +63,12 @@ class Backward:
         options = sizes(pattern, q, tile) | tile.launch
         extra, parts, self.gathered, gathered = 0, 1, None, 0
         if globals_ is not None:
-            gathered = globals_.table.shape[1]
-            options["BLOCK_G"] = FEW if globals_.few else tile.rows
+            gathered = globals_.shape[1]
+            options["BLOCK_G"] = FEW if pattern.few_gathered else tile.rows
             extra = cdiv(gathered, options["BLOCK_G"])
             parts = splits(extra * heads, count)
             self.gathered = room(q, (2, parts, gathered, heads, dim))
-            self.combined = combined(self.gathered, dkv, globals_.table[0], k_first)
+            self.combined = combined(self.gathered, dkv, globals_[0], k_first)
         blocks = extra * parts + pattern.programs(keys, tile.rows)
         fixed = *of_pattern, count, keys, gathered, extra, parts, *numbers, *strides
         fixed = *fixed, *dkv.stride()[:2], k_first, v_first

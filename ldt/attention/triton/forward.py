@@ -12,18 +12,9 @@ import triton.language as tl
 from ldt.attention.triton.blocks import meet, own_block, own_rows, own_tiles, seen_by, seen_only
 from ldt.attention.triton.devices import precision
 from ldt.attention.triton.dropout import KEY, QUERY, kept, least, token_codes
-from ldt.attention.triton.launch import Launch, launched
+from ldt.attention.triton.launch import Launch, launched, room
 from ldt.attention.triton.splits import FEW, combined, splits
-from ldt.attention.triton.tiles import (
-    cast,
-    dot,
-    load_columns,
-    load_rows,
-    padded,
-    room,
-    rows,
-    store_rows,
-)
+from ldt.attention.triton.tiles import cast, dot, load_columns, load_rows, padded, rows, store_rows
 
 LOG2E = math.log2(math.e)
 
@@ -81,8 +72,7 @@ def forward(q, k, v, pattern, dropout=0.0, seed=None):
 
 def tables(pattern):
     """Tables of a pattern: queries, keys, hidden and gathered keys, classes of heads."""
-    gathered = None if pattern.gathered is None else pattern.gathered.table
-    return pattern.queries, pattern.keys, pattern.hidden, gathered, pattern.classes()
+    return pattern.queries, pattern.keys, pattern.hidden, pattern.gathered, pattern.classes()
 
 
 def firsts(q, joined):
@@ -93,12 +83,12 @@ def firsts(q, joined):
 
 def sizes(pattern, q, tile):
     """The constants of a kernel that attends by a pattern, but for those of its launch."""
-    dim, gathered = q.shape[2], pattern.gathered
+    dim = q.shape[2]
     return {
         "CLASSES": len(set(pattern.dilations)),
         "DIM": dim,
         "BLOCK_D": padded(dim),
-        "BLOCK_G": FEW if gathered is None or gathered.few else tile.columns,  # keys at a time
+        "BLOCK_G": FEW if pattern.few_gathered else tile.columns,  # keys at a time
         "PRECISION": precision(q),
     }
 

@@ -13,8 +13,7 @@ import triton.language as tl
 
 from ldt.attention.triton.devices import OPTIONS
 from ldt.attention.triton.dropout import _mix, kept, least
-from ldt.attention.triton.launch import Launch, launched
-from ldt.attention.triton.tiles import room
+from ldt.attention.triton.launch import Launch, launched, room
 
 NUMBERS = 1024  # that a program of four warps holds of each tensor
 PROGRAMS = 512  # of a kernel that sums over all tokens, at most

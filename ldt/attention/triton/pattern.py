@@ -38,27 +38,6 @@ TOKENS = 256  # of a program that fills tables
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
-    """Keys that are gathered: those of the global tokens.
-
-    Args:
-        table: [3, gathered] int32: their tokens, the number of tokens where there is none; the
-            begin and the end of the queries that see each of them.
-        few: whether a document has `FEW` of them at most, on average.
-    """
-
-    table: torch.Tensor
-    few: bool
-
-    @classmethod
-    def of(cls, layout, table=None):
-        """The global tokens of a layout, which caches them; ``table`` is theirs if it is there."""
-        few = layout.global_count <= FEW * (len(layout.cu_seqlens) - 1)
-        make = lambda: cls(_tables(layout)[3] if table is None else table, few)  # noqa: E731
-        return layout.cached("gathered", make)
-
-
-@dataclass(frozen=True, slots=True)
 class Pattern:
     """The tables of one call, on its device, [rows, queries] and [rows, keys] int32.
 
@@ -71,7 +50,8 @@ class Pattern:
             the first such key at or after each one, else their number. Bounds never fall in a row.
         hidden: [keys] uint8, 1 at keys in an interval that nobody sees there; None: there are none.
         masked: whether some queries are.
-        gathered: keys that are seen besides; None: there are none.
+        gathered: of `tokens`, keys that are seen besides; None: there are none.
+        few_gathered: whether a document has `FEW` of them at most, on average.
         dilations: one a head.
         longest: keys that a query may see, if they are so many that programs share them; else 0.
         few: whether a document has `FEW` queries at most, on average.
@@ -81,7 +61,8 @@ class Pattern:
     keys: torch.Tensor
     hidden: torch.Tensor | None = None
     masked: bool = False
-    gathered: Gathered | None = None
+    gathered: torch.Tensor | None = None
+    few_gathered: bool = True
     dilations: tuple[int, ...] = (1,)
     longest: int = 0
     few: bool = False
@@ -123,67 +104,65 @@ def windows(layout, window, dilations, causal=False):
     """
 
     def make():
-        back, hidden = window // 2, layout.masked_queries
+        back, hidden, count = window // 2, layout.masked_queries, layout.global_count
         sides = back, 0 if causal else back
-        queries, keys, of_tokens, table = _tables(layout, tuple(sorted(set(dilations))), sides)
-        layout.cached("places", lambda: of_tokens)
+        queries, keys, *others = _tables(layout, tuple(sorted(set(dilations))), sides)
+        _, gathered = layout.cached("tokens", lambda: others)
         return Pattern(
             queries,
             keys,
             None if hidden is None else hidden.view(torch.uint8),
             hidden is not None,
-            Gathered.of(layout, table) if layout.global_count else None,
+            gathered if count else None,
+            _few(layout),
             dilations,
         )
 
     return layout.cached(("windows", window, dilations, causal), make)
 
 
-def places(layout):
-    """[2, total] int32, the document of each token and its place there."""
-    return layout.cached("places", lambda: _tables(layout)[2])
+def tokens(layout):
+    """Tables that a layout caches: [2, total] int32, the document of each token and its place
+    there; and [3, gathered] int32, the global tokens, the number of tokens where there is none, and
+    the begin and the end of the queries that see each of them."""
+    return layout.cached("tokens", lambda: _tables(layout)[2:])
 
 
-def counts(layout, name):
-    """[total] int32, how many are True of a mask of a layout, up to and with each token."""
-    if getattr(layout, name) is layout.is_global:
-        name = "is_global"
-    mask = getattr(layout, name)
-    return layout.cached(("counts", name), lambda: mask.cumsum(0, dtype=torch.int32))
+def counts(layout, mask):
+    """[total] int32, how many are True up to and with each token of a mask of a layout, its
+    ``is_global`` or ``masked_queries``."""
+    key = "counts", mask is layout.is_global
+    return layout.cached(key, lambda: mask.cumsum(0, dtype=torch.int32))
+
+
+def _few(layout):
+    """True if a document has `FEW` global tokens at most, on average."""
+    return layout.global_count <= FEW * (len(layout.cu_seqlens) - 1)
 
 
 def _tables(layout, dilations=(), sides=(0, 0)):
-    """Tables of a layout's tokens, made in one launch.
+    """``queries`` and ``keys`` of a `Pattern` of windows, and both of `tokens`, in one launch.
 
     Args:
         dilations: of windows, rising; none: there are no windows.
         sides: rows of a window before a query and after it.
-
-    Returns:
-        ``queries`` and ``keys`` of `Pattern`, `places`, and ``table`` of `Gathered`.
     """
-    documents, tokens = len(layout.cu_seqlens) - 1, layout.total_tokens
-    gathered, bounds = layout.global_count, 2 * len(dilations)
-    new = partial(layout.cu_seqlens.new_empty, dtype=torch.int32)
-    hidden = globals_ = queries = keys = None
-    if layout.is_global is not None:
-        globals_ = counts(layout, "is_global")
+    borders, total, gathered = layout.cu_seqlens, layout.total_tokens, layout.global_count
+    masks = layout.masked_queries, layout.is_global
+    hidden, globals_ = (None if mask is None else counts(layout, mask) for mask in masks)
+    new = partial(borders.new_empty, dtype=torch.int32)
+    queries = keys = classes = None
     if dilations:
-        if layout.masked_queries is not None:
-            hidden = counts(layout, "masked_queries")
-        of_hidden = 0 if hidden is None else 1
-        of_globals = 0 if globals_ is None else 2
-        queries = new((bounds + 2 + of_hidden + of_globals, tokens))
-        keys = new((bounds + 2 + of_hidden, tokens))
-    of_tokens, table = new((2, tokens)), new((3, gathered))
-    steps = max(documents + 1, tokens).bit_length()
-    classes = None if dilations in ((), (1,)) else _on_device(dilations, new(0).device)
-    _fill[(cdiv(tokens, TOKENS),)](
-        *(layout.cu_seqlens, hidden, globals_, classes, queries, keys, of_tokens, table),
-        *(documents, tokens, gathered, steps, *sides),
+        rows = 2 * len(dilations) + 2 + (hidden is not None)
+        queries, keys = new((rows + 2 * (globals_ is not None), total)), new((rows, total))
+        classes = None if dilations == (1,) else _on_device(dilations, borders.device)
+    places, table, steps = new((2, total)), new((3, gathered)), max(len(borders), total)
+    _fill[(cdiv(total, TOKENS),)](
+        *(borders, hidden, globals_, classes, queries, keys, places, table),
+        *(len(borders) - 1, total, gathered, steps.bit_length(), *sides),
         **{"CLASSES": len(dilations), "BLOCK": TOKENS, "num_warps": 4, **devices.OPTIONS},
     )
-    return queries, keys, of_tokens, table
+    return queries, keys, places, table
 
 
 def of_cells(cells, window):
@@ -195,7 +174,7 @@ def of_cells(cells, window):
     """
 
     def make():
-        layout = cells.layout
+        layout, (places, _) = cells.layout, tokens(cells.layout)
         start, stop = layout.cu_seqlens[:-1], layout.cu_seqlens[1:]
         start, stop = start[cells.document_of], stop[cells.document_of]
         # Whole numbers of the places that are at most window / 2 from start + (size - 1) / 2.
@@ -210,8 +189,8 @@ def of_cells(cells, window):
         following = [] if hidden is None else [_next(hidden)]
         token = cells.tokens(0)[0]  # the first one of a cell
         return Pattern(
-            _table(*cells.reach(window), *places(layout), *masked),
-            _table(first, last, *places(layout)[:, token], *following),
+            _table(*cells.reach(window), *places, *masked),
+            _table(first, last, *places[:, token], *following),
             None if hidden is None else hidden.view(torch.uint8),
             bool(masked),
         )
@@ -224,19 +203,19 @@ def of_globals(layout):
     """The `Pattern` of the global tokens of a layout, which see all of their document."""
 
     def make():
-        gathered = Gathered.of(layout)
+        places, gathered = tokens(layout)
         token = layout.global_index.clamp(max=layout.total_tokens - 1)
         hidden = None if layout.key_padding_mask is None else ~layout.key_padding_mask
         following = [] if hidden is None else [_next(hidden)]
         borders = layout.cu_globals[:-1], layout.cu_globals[1:]
         borders = (border.index_select(0, layout.document_of) for border in borders)
-        of_tokens = *borders, *places(layout), *following
+        of_tokens = *borders, *places, *following
         return Pattern(
-            _table(*gathered.table[1:], *places(layout)[:, token]),
+            _table(*gathered[1:], *places[:, token]),
             _table(*of_tokens),
             None if hidden is None else hidden.view(torch.uint8),
             longest=layout.total_tokens,
-            few=gathered.few,
+            few=_few(layout),
         )
 
     return layout.cached("globals", make)
@@ -271,7 +250,7 @@ def counted_before(count_ptr, token, inside):
 
 @triton.jit
 def _gather(ptr, gathered, place, start, stop, mask):
-    """Stores columns of the table of `Gathered`."""
+    """Stores columns of the gathered keys."""
     tl.store(ptr, place, mask=mask)
     tl.store(ptr + gathered, start, mask=mask)
     tl.store(ptr + 2 * gathered, stop, mask=mask)
@@ -286,8 +265,8 @@ def _fill(
     dilation_ptr,  # [CLASSES] int32, or None without a dilation
     query_ptr,  # [.., tokens] int32, this and the next as in `Pattern`, or None
     key_ptr,  # [.., tokens] int32, or None
-    place_ptr,  # [2, tokens] int32
-    gathered_ptr,  # [3, gathered] int32, as in `Gathered`
+    place_ptr,  # [2, tokens] int32, of `tokens`
+    gathered_ptr,  # [3, gathered] int32, of `tokens`
     documents,
     tokens,
     gathered,

@@ -17,10 +17,10 @@ from ldt.attention.triton import rows_products as products
 from ldt.attention.triton.attention import projected_global_attention
 from ldt.attention.triton.devices import OPTIONS, find, limits, precision, tile
 from ldt.attention.triton.dropout import least, on_device
-from ldt.attention.triton.launch import Launch
+from ldt.attention.triton.launch import Launch, room
 from ldt.attention.triton.rows_kernels import attend, bwd_dq, bwd_dx, merge
 from ldt.attention.triton.rows_plan import plan
-from ldt.attention.triton.tiles import cdiv, check, padded, room, rows
+from ldt.attention.triton.tiles import cdiv, check, padded, rows
 
 CHUNKS = {2: 128, 4: 32}  # bytes of a number -> columns at a time; fp32 has no matrix units
 CHUNK, ITEMS = 128, 16  # columns that `merge` writes, and parts that it reads at a time
@@ -139,7 +139,8 @@ class RowsWork:
         (total, width), keep, self.placed = x.shape, layout.key_padding_mask, placed
         # What no layer keeps, made at the first call.
         self.room = self.room_of_gradients = self.sums = None
-        place = pattern.Gathered.of(layout).table[0]
+        places, gathered = pattern.tokens(layout)
+        place = gathered[0]
         keep = None if keep is None else keep.view(torch.uint8)
         self.count, self.heads, self.dim = len(place), heads, dim
         lines = self.count * heads
@@ -151,7 +152,7 @@ class RowsWork:
         plans = layout.cached(("plan", *shape.values()), lambda: plan(layout, **shape))
         self.parts, items, tiles = cdiv(width, BLOCK), len(plans.items), len(plans.tiles)
         self.lines = items * of_rows.rows  # of partial sums
-        tables = keep, pattern.places(layout), place
+        tables = keep, places, place
         sizes = {"WIDTH": width, "CHUNK": min(CHUNKS[x.itemsize], padded(width)), "PER": heads}
         numbers = x.stride(0), total, least_kept
         by_rows, by_blocks = (sizes | one.launch for one in (of_rows, of_blocks))

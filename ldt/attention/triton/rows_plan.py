@@ -47,7 +47,7 @@ def plan(layout, *, per, rows, columns):
     sizes = items, tiles, layout.total_tokens // columns + count
     tables = layout.cu_seqlens.new_empty(sum(sizes), 4, dtype=torch.int32).split(sizes)
     _fill[cdiv(max(sizes), 32), 3](
-        *(layout.cu_seqlens, counts(layout, "is_global"), *tables, count, *sizes, PROGRAMS),
+        *(layout.cu_seqlens, counts(layout, layout.is_global), *tables, count, *sizes, PROGRAMS),
         **{"PER": per, "BLOCK_M": rows, "BLOCK_N": columns, "LENGTH": PIECE, "BLOCK": 32},
         **OPTIONS,
     )

@@ -2,7 +2,6 @@
 
 from functools import cache
 
-import torch
 import triton
 import triton.language as tl
 
@@ -35,12 +34,6 @@ def rows(x):
     """``x`` [tokens, ...] with the numbers of each token contiguous."""
     last = x.stride()[1:]
     return x if last == ((1,) if x.dim() == 2 else (x.shape[2], 1)) else x.contiguous()
-
-
-def room(x, shape, dtype=torch.float32):
-    """A tensor that takes no memory, of which torch makes another by ``empty_like``: in half the
-    time that it needs to make one of a shape and a dtype."""
-    return x.new_empty((), dtype=dtype).expand(shape)
 
 
 def cdiv(a, b):
