@@ -133,10 +133,10 @@ class Attend:
             self.runs = not causal and rows.folds(shape, x, layout, products)
             if not self.runs:
                 return
-        self.pattern = pattern.windows(layout, *windows)
-        if layout.is_global is not None:
+            pattern.windows(layout, *windows)  # fills what the rows read besides
             low = _as(products, x)
             self.work = rows.RowsWork.of(layout, low, *shape[1:], dropout, True, x.dtype)
+        self.pattern = pattern.windows(layout, *windows)
 
     def forward(self, low, weight, bias, of_global, keep):
         """[total, width], and what `backward` needs if that is to be kept.
@@ -170,20 +170,17 @@ class Attend:
         weight, qkv, lse, seed, *kept = kept
         dqkv = torch.empty_like(qkv)
         if self.backward_windows is None:
-            q, k, v = qkv.view(self.shape).unbind(1)
-            gradients = dqkv.view(self.shape)
-            gradients = gradients[:, 0], gradients[:, 1:].transpose(0, 1)
-            tensors = *gradients, dout.view(q.shape), q, k, v, out.view(q.shape)
+            (q, *others), (dq, *_) = (y.view(self.shape).unbind(1) for y in (qkv, dqkv))
+            dkv = dqkv.view(self.shape)[:, 1:].transpose(0, 1)
+            tensors = dq, dkv, dout.view(q.shape), q, *others, out.view(q.shape)
             self.backward_windows = Backward(*tensors, self.pattern, self.dropout, joined=True)
         self.backward_windows(dqkv, dqkv, dout, qkv, qkv, qkv, out, lse, seed)
-        of_weights, of_biases = [None] * 3, [None] * 3
+        of_weights, of_biases, of_rows = [None] * 3, [None] * 3, [None] * 6
         if self.work is not None:
             of_query, of_value = any(needed[6:8]), any(needed[10:])
             wanted = of_query, of_query, *needed[8:10], of_value, of_value
             weights = rows.Weights(*of_global)
-            _, _, of_global = self.work.backward(dout, x, kept, weights, wanted, seed, dx)
-        else:
-            of_global = [None] * 6
+            _, _, of_rows = self.work.backward(dout, x, kept, weights, wanted, seed, dx)
         if any(needed[0:6:2]):
             of_weights = torch.mm(dqkv.t(), x).chunk(3)
         if any(needed[1:6:2]):
@@ -191,7 +188,7 @@ class Attend:
         if dx is not None:
             _plus_product(dx, dqkv, weight)
         (query, key, value), (of_query, of_key, of_value) = of_weights, of_biases
-        return query, of_query, key, of_key, value, of_value, *of_global
+        return query, of_query, key, of_key, value, of_value, *of_rows
 
 
 def drawn(dropout, x):

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from ldt.attention.triton.devices import OPTIONS
 from ldt.attention.triton.dropout import _mix, kept, least
-from ldt.attention.triton.launch import Launch, launched, room
+from ldt.attention.triton.launch import Launch, launched
 
 NUMBERS = 1024  # that a program of four warps holds of each tensor
 PROGRAMS = 512  # of a kernel that sums over all tokens, at most
@@ -133,24 +133,16 @@ def sums_of(total, wide):
         [programs, 6 * width + wide] float32, float64 of float64: parts of the gradients of the
         first norm's weight and bias and of the sum of its y's; those of the second; of the GELU's.
     """
-    return torch.empty_like(_of_sums(total.shape, wide, total.device, total.dtype))
+    (rows, width), dtype = total.shape, SUMS.get(total.dtype, torch.float32)
+    return total.new_empty((max(_programs(rows, width, wide)), 6 * width + wide), dtype=dtype)
 
 
 def added(parts, rows, width, dtype):
     """The sums of which these are the parts: six of [width] and one of [wide], in ``dtype``."""
-    kind = parts.device, parts.dtype, dtype
-    launch, sums, sizes = _of_partials(kind, rows, width, parts.shape[1])
-    sums = torch.empty_like(sums)
-    launch(parts, sums)
-    return sums.split(sizes)
-
-
-@lru_cache(LAUNCHES)
-def _of_sums(shape, wide, device, dtype):
-    """The `room` of the parts of a layer's sums."""
-    rows, width = shape
-    shape = max(_programs(rows, width, wide)), 6 * width + wide
-    return room(torch.empty((), device=device), shape, SUMS.get(dtype, torch.float32))
+    columns = parts.shape[1]
+    sums = parts.new_empty((columns,), dtype=dtype)
+    _of_partials(parts.get_device(), parts.dtype, dtype, rows, width, columns)(parts, sums)
+    return sums.split((*(width,) * 6, columns - 6 * width))
 
 
 @lru_cache(LAUNCHES)
@@ -190,14 +182,11 @@ def _of_gelu_backward(shape, kind, want_out, columns):
 
 
 @lru_cache(LAUNCHES)
-def _of_partials(kind, rows, width, columns):
-    """The `Launch` of a sum of parts, the `room` of the sums, and the size of each."""
+def _of_partials(device, dtype, of_sums, rows, width, columns):
+    """The `Launch` of a sum of parts."""
     counts = _programs(rows, width, columns - 6 * width)
     sizes = {"BORDER": 6 * width, "COLUMNS": columns, "BLOCK": ADDED, "PARTS": 64, "num_warps": 4}
-    launch = Launch(_partials, (-(-columns // ADDED),), counts, sizes | OPTIONS)
-    device, _, dtype = kind
-    sums = room(torch.empty((), device=device), (columns,), dtype)
-    return launch, sums, (*(width,) * 6, columns - 6 * width)
+    return Launch(_partials, (-(-columns // ADDED),), counts, sizes | OPTIONS)
 
 
 @lru_cache(LAUNCHES)

@@ -84,8 +84,7 @@ class _Rows(torch.autograd.Function):
     def forward(ctx, q, x, key, value, bias, seed, layout, dropout):
         q, x, out = q.contiguous(), rows(x), q.new_empty(q.shape)
         weights = Weights(None, None, key.contiguous(), None, value.contiguous(), bias.contiguous())
-        of_rows = *q.shape[1:], dropout, False, key.dtype
-        work = RowsWork.of(layout, x, *of_rows)
+        work = RowsWork.of(layout, x, *q.shape[1:], dropout, False, key.dtype)
         saved = work.forward(x, q, weights, out, seed)
         ctx.save_for_backward(x, seed, *saved, weights.key, *weights[4:])
         ctx.work = work
@@ -177,10 +176,8 @@ class RowsWork:
         not_placed = sizes | chunk | {"PLACED": False}
         self.unfold_dq = Launch(products.unfold, grid, (*fixed, heads * dim), not_placed)
         fixed, grid = (*fixed, x.stride(0), heads * dim), (self.parts, heads, blocks)
-        options = {"BLOCK": BLOCK, **chunk, **sizes}
-        self.fold, self.fold_both = (
-            Launch(products.fold, grid, fixed, options) for _ in ("queries", "and gradients")
-        )
+        fold = partial(Launch, products.fold, grid, fixed, {"BLOCK": BLOCK, **chunk, **sizes})
+        self.fold, self.fold_both = fold(), fold()  # of queries; of gradients besides
         grid = cdiv(width, COLUMNS), heads, 4 if placed else 2
         weights = partial(Launch, products.weights, grid, fixed, {"BLOCK": COLUMNS, **sizes})
         self.ends = cache(lambda *needed: (dx(), weights()))  # by what is there and asked for
