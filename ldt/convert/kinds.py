@@ -149,7 +149,8 @@ def source_config(folder):
             raise ModelError(
                 f"{folder}: causal or dilated windows cannot be converted, only plain ones"
             )
-        config = config_class(**{field: getattr(ours, field) for field in _LONG[config_class]})
+        names = (*_LONG[config_class], "id2label")
+        config = config_class(**{field: getattr(ours, field) for field in names})
     else:
         if kind in SEQ2SEQ:
             # refuses what LED has no place for

@@ -30,6 +30,7 @@ from ldt.inference.agreement import OutputCheck, largest_gap
 from ldt.model import (
     LdtConfig,
     LdtForMaskedLM,
+    LdtForSequenceClassification,
     LdtModel,
     adapters,
     sentence_transformers,
@@ -55,6 +56,7 @@ _HEAD_PARTS = {  # Longformer's name in the MLM head -> BERT's
 }
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # in old files, not weights
 _TIED = (".decoder.weight", ".decoder.bias")  # of the head, to the words and to its own bias
+_CLASSIFIER = [f"classifier.{x}.{y}" for x in ("dense", "out_proj") for y in ("weight", "bias")]
 _DECODED = 64  # tokens whose logits are compared: vocabularies are large
 
 
@@ -75,6 +77,7 @@ class Source(ABC):
         windows: of the layers, as the file has them; empty where attention is full.
         generation: settings of `generate` that are kept with the model.
         embedding: of the config, where the source makes vectors of texts.
+        classifier: {name: tensor} of the head of a cross-encoder, which has one label; else empty.
     """
 
     folder: Path
@@ -89,6 +92,7 @@ class Source(ABC):
     windows: list[int] = field(default_factory=list)
     generation: GenerationConfig | None = None
     embedding: dict[str, Any] = field(default_factory=dict)
+    classifier: dict[str, torch.Tensor] = field(default_factory=dict)
 
     target_config: ClassVar[Any]  # class of the converted model's config
     fields: ClassVar[tuple[str, ...]]  # of the config, those that stay as they are
@@ -165,10 +169,15 @@ class EncoderSource(Source):
         pooler = {n: w for n, w in weights.items() if n.startswith("pooler.")}
         head, head_note = _mlm_head(kind, config, weights)
         own_head = {n: w for n, w in weights.items() if n.startswith(("lm_head.", _BERT_HEAD))}
-        if head:
-            model_class, options = getattr(transformers, KINDS[kind] + "ForMaskedLM"), {}
+        classifier = {} if head else _one_label(config, weights)
+        if classifier:
+            own_head = {n: w for n, w in weights.items() if n.startswith("classifier.")}
+        if head or classifier:
+            what = "ForMaskedLM" if head else "ForSequenceClassification"
+            model_class, options = getattr(transformers, KINDS[kind] + what), {}
             prefix = model_class.base_model_prefix + "."
-            state = {prefix + n: w for n, w in base.items()} | own_head
+            inner = base if head else base | pooler
+            state = {prefix + n: w for n, w in inner.items()} | own_head
         else:
             base |= pooler
             model_class = getattr(transformers, KINDS[kind] + "Model")
@@ -184,10 +193,18 @@ class EncoderSource(Source):
             head=head,
             head_note=head_note,
             first=0 if kind == "bert" else config.pad_token_id + 1,
-            left_out=sorted({_part(n) for n in weights.keys() - base.keys() - own_head.keys()}),
+            left_out=sorted(
+                {_part(n) for n in weights.keys() - base.keys() - own_head.keys()}
+                - ({"pooler"} if classifier else set())
+            ),
             windows=windows,
             embedding=adapters.values(folder).get("embedding") or {},
+            classifier=classifier,
         )
+
+    @property
+    def facts(self):
+        return {"cross-encoder": "its head is kept"} if self.classifier else {}
 
     @property
     def leading(self):
@@ -196,12 +213,16 @@ class EncoderSource(Source):
 
     @property
     def target_class(self):
-        """The masked LM, or the encoder alone."""
+        """The masked LM, the cross-encoder, or the encoder alone."""
+        if self.classifier:
+            return LdtForSequenceClassification
         return LdtForMaskedLM if self.head else LdtModel
 
     def load(self, folder):
-        """The masked LM, or the encoder with a pooler only where the source has one."""
-        options = {} if self.head else {"add_pooling_layer": self.model.pooler is not None}
+        """The model, an encoder alone with a pooler only where the source has one."""
+        options = {}
+        if self.target_class is LdtModel:
+            options = {"add_pooling_layer": self.model.pooler is not None}
         return self.target_class.from_pretrained(folder, dtype=torch.float32, **options).eval()
 
     def lengths(self, max_length):
@@ -214,7 +235,10 @@ class EncoderSource(Source):
         return {"token_type_ids": torch.randint(types, shape, generator=generator)}
 
     def outputs(self, model, inputs, real):
-        """Hidden states [kept, width] of the real tokens, the pooled ones, and some logits."""
+        """Hidden states [kept, width] of the real tokens, the pooled ones, and some logits; of a
+        cross-encoder its logits alone."""
+        if self.classifier:
+            return [model(**inputs).logits]
         base = model.base_model
         states = base(**inputs)
         hidden = states.last_hidden_state[real]
@@ -250,6 +274,16 @@ def _mlm_head(kind, config, weights):
     if bias is not None and not torch.equal(bias, weights[prefix + "bias"]):
         return {}, "left out, it has two different biases"
     return {f"lm_head.{part}": weights[prefix + theirs] for part, theirs in parts.items()}, "kept"
+
+
+def _one_label(config, weights):
+    """The head of a cross-encoder under Longformer's names; {} of another model."""
+    if config.num_labels != 1 or "classifier.bias" not in weights:
+        return {n: w for n, w in weights.items() if config.num_labels == 1 and n in _CLASSIFIER}
+    # BERT's pooler is the first layer, with the same tanh behind it.
+    names = [name.replace("classifier.dense", "pooler.dense") for name in _CLASSIFIER]
+    names = [name.replace(".out_proj", "") for name in names]
+    return {ours: weights[name] for ours, name in zip(_CLASSIFIER, names, strict=True)}
 
 
 def _part(name):
@@ -343,8 +377,10 @@ def long_config(source, tokenizer, max_length, windows, pooling):
         value = getattr(source.config, name, None)
         special[name] = getattr(tokenizer, name, None) if value is None else value
     vectors = {"embedding": source.embedding} if source.embedding else {}
+    label = {"id2label": {0: "relevance"}} if source.classifier else {}
     config = source.target_config(
         **vectors,
+        **label,
         **{field: getattr(source.config, field) for field in source.fields},
         **special,
         **pooling,
@@ -365,8 +401,9 @@ def long_weights(source, config, positions="tile"):
         config: of the converted model.
         positions: a name in `POSITION_TABLES`.
     """
-    prefix = source.prefix if source.head else ""
-    weights = dict(source.head) | {prefix + name: tensor for name, tensor in source.base.items()}
+    head = source.head | source.classifier
+    prefix = source.prefix if head else ""
+    weights = head | {prefix + name: tensor for name, tensor in source.base.items()}
     table = source.base[source.positions]
     start = table.new_zeros(source.leading, table.shape[1])
     start[: source.first] = table[: min(source.first, source.leading)]

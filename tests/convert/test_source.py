@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 
 from ldt.convert import convert
 from ldt.errors import ModelError
+from ldt.inference.engine import Engine
 from ldt.model import LdtConfig, load_tokenizer
 
 
@@ -42,6 +43,21 @@ def test_parts_without_a_place_are_named(make, tmp_path):
     assert report.facts["not converted"] == "classifier"
     assert LdtConfig.from_pretrained(tmp_path / "other").architectures == ["LdtModel"]
     assert not any(n.startswith("pooler") for n in load_file(tmp_path / "other/model.safetensors"))
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "longformer"])
+def test_the_head_of_a_cross_encoder_is_kept(kind, make, tmp_path):
+    report = convert(make(kind, "ForSequenceClassification", num_labels=1), tmp_path / "l", **SMALL)
+    assert report.facts["cross-encoder"] == "its head is kept"
+    assert "not converted" not in report.facts
+    assert report.difference < 1e-5
+    config = LdtConfig.from_pretrained(tmp_path / "l")
+    assert (config.architectures, config.num_labels) == (["LdtForSequenceClassification"], 1)
+    answer = Engine.open(str(tmp_path / "l"))({"query": "a", "documents": ["the party", "b"]})
+    assert answer["scores"][0] != answer["scores"][1]
+    shutil.rmtree(tmp_path / kind)
+    two = convert(make(kind, "ForSequenceClassification"), tmp_path / "two", **SMALL)
+    assert "classifier" in two.facts["not converted"]
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
