@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from served import make_run
 
 from ldt.inference.measure import STATUS
 
@@ -265,3 +266,36 @@ def test_words_alone_find_the_evidence_of_published_sets(script, tmp_path, monke
     (row,) = json.loads(file.read_text())["words"]["seeds"]
     assert row["ContractNLI, TF-IDF"]["hit@1"] == row["QASPER, TF-IDF"]["hit@1"] == 100
     assert row["ContractNLI, by chance"]["hit@1"] == pytest.approx(100 / 3)
+
+
+@pytest.mark.slow
+def test_meetings_and_needles_are_searched(script, run, tmp_path, tiny_longformer, monkeypatch):
+    """BM25 finds what only the words tell; a query is a summary of one meeting alone."""
+    pytest.importorskip("bm25s")
+    module, folder = script("longembed_qmsum"), tmp_path / "model"
+    monkeypatch.setattr(module, "model", lambda work, name: str(folder))
+    make_run(tiny_longformer, folder, "embedding")
+    meetings = [
+        {
+            "id": f"m{n}",
+            "meeting_transcripts": [{"speaker": "A", "content": f"We talk of {words} today."}] * 9,
+            "general_query_list": [
+                {"answer": f"They talk of {words}."},
+                {"answer": "Both say so."},
+            ],
+            "specific_query_list": [],
+        }
+        for n, words in enumerate(("remote controls", "school meals"))
+    ]
+    packed(tmp_path / "data" / "qmsum" / "val.jsonl.gz", meetings)
+    text = tmp_path / "text.txt"
+    text.write_text("the parties of this agreement meet before a court " * 500)
+    options = ["--split", "val", "--only", "cut-256", "chunks-256"]
+    needles = ["--needles", 512, "--text", text, "--work", tmp_path / "work"]
+    result = run("longembed_qmsum", tmp_path, *options, *needles)
+    assert result["qmsum-val"]["bm25"]["documents"] == 2
+    assert result["qmsum-val"]["chunks-256"]["queries"] == 3
+    row = result["passkey"]["512 chunks-256"]
+    assert row["bm25"] == {"ndcg@1": 100}
+    assert sum(each["queries"] for each in row["by_position"]) == 50
+    assert len(row["by_position"]) == 4
