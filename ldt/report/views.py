@@ -1,6 +1,7 @@
 """An example of each task as a person reads it: its text, the question, the right answer."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,15 @@ def _first(view: View) -> None:
 def _choice(view: View) -> None:
     if view.right is not None:
         view.gold = str(view.task.choices(view.example, view.data)[view.right["choice"]])
+
+
+def _ranking(view: View) -> None:
+    """All documents of a query, whose order is the answer; gold are the places of relevant ones."""
+    with suppress(DataError):
+        view.text = view.task.parts(view.example, view.data)[0]
+    if view.right is not None:
+        relevant = [place for place, label in enumerate(view.right) if label > 0]
+        view.gold = words(relevant)
 
 
 def _span(view: View) -> None:
@@ -311,6 +321,7 @@ def _paper(view: View) -> None:
 _KINDS: dict[str, Callable[[View], None]] = {
     "entities": _entities,
     "choice": _choice,
+    "ranking": _ranking,
     "span": _span,
     "mention": _mentions,
     "facts": _facts,

@@ -54,9 +54,15 @@ _ALSO = {
 
 def score(gold: Sequence[float], answer: Mapping[str, Any] | None) -> dict[str, float]:
     """ndcg@10, mrr@10, recall@10 and map of a query, from 0 to 1."""
-    names = map(str, range(len(gold)))  # of documents; equal scores are ordered by them
-    order = ranked(dict(zip(names, answer["scores"], strict=True))) if answer else ()
-    return measures([gold[int(name)] for name in order], gold, (10,))
+    order = (answer.get("ranking") or _order(answer["scores"])) if answer else []
+    if answer and sorted(order) != [*range(len(gold))]:
+        raise KeyError(f"{len(order):,} documents ranked, of {len(gold):,}")
+    return measures([gold[place] for place in order], gold, (10,))
+
+
+def _order(scores: Iterable[float]) -> list[int]:
+    """Places from the highest score on; equal ones as trec_eval orders ids."""
+    return [*map(int, ranked({str(place): score for place, score in enumerate(scores)}))]
 
 
 class Reranking(RawScored, Drawing):
@@ -257,11 +263,11 @@ class Reranking(RawScored, Drawing):
 
     def decode(self, outputs, config, example, features) -> dict:
         """Return the ``scores`` of the documents, from 0 to 1, and the ``ranking``, their places
-        from the best on; the number of ``windows``, and the flags."""
+        from the best on; the number of ``windows`` of the longest, and the flags."""
         logits = self.raw_scores(outputs, {}, features)
-        ranking = np.argsort(-np.array(logits), kind="stable").tolist()
-        answer = {"scores": [*map(logistic, logits)], "ranking": ranking}
-        return answer | {"windows": len(outputs)} | features[0]["flags"]
+        answer = {"scores": [*map(logistic, logits)], "ranking": _order(logits)}
+        windows = max(feature["chunks"] for feature in features)
+        return answer | {"windows": windows} | features[0]["flags"]
 
     def measure(self, answers, golds, config) -> Scores:
         """Return ndcg@10, mrr@10, recall@10 and map; of a model of pairs mse, mae, pearson and

@@ -254,7 +254,7 @@ def test_texts_are_ranked_as_tei_and_as_cohere_have_it(serve, runs, tmp_path):
     status, found, headers = here.ask("/rerank", {"query": "who?", "texts": texts})
     assert status == 200
     assert_same(found, [{"index": place, "score": score} for place, score in pairs])
-    assert sum(map(int, headers["x-windows"].split(","))) == wanted["windows"]
+    assert max(map(int, headers["x-windows"].split(","))) == wanted["windows"]
     body = {"query": "who?", "texts": texts, "return_text": True, "raw_scores": True}
     for each, (place, score) in zip(here.ask("/rerank", body)[1], pairs, strict=True):
         assert (each["index"], each["text"]) == (place, texts[place])
