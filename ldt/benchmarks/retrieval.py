@@ -34,6 +34,7 @@ Rankings = dict[str, dict[str, float]]  # scores by query and document
 
 DEPTH = 1000  # documents of a ranking
 _PRODUCTS = 1 << 26  # that are computed at a time
+_BLOCK = 1 << 16  # vectors that are held at a time
 _TABLE = (b"query-id", b"qid", b"query_id")  # first column of judgements with a header
 _QUERY, _DOCUMENT = ("_id", "id", "qid"), ("_id", "id", "doc_id")
 _JUDGED = ("query-id", "qid", "query_id"), ("corpus-id", "doc_id", "corpus_id")
@@ -271,7 +272,7 @@ def search(
         total: see `ldt.metrics.ranking.similarities`.
     """
     asked = [*queries.values()]
-    most = max(1, _PRODUCTS // sum(map(len, asked)))  # vectors of a block
+    most = min(_BLOCK, max(1, _PRODUCTS // sum(map(len, asked))))
     ids: list[str] = []
     kept = [(np.zeros(0, np.float32), np.zeros(0, int)) for _ in asked]
 
@@ -284,12 +285,14 @@ def search(
             kept[row] = joined[best], places[best]
 
     block: list[np.ndarray] = []
+    count = 0
     for id, vectors in documents:
         ids.append(id)
         block.append(vectors)
-        if sum(map(len, block)) >= most:
+        count += len(vectors)
+        if count >= most:
             add(block)
-            block = []
+            block, count = [], 0
     if block:
         add(block)
     return {
@@ -325,7 +328,9 @@ def bm25(collection: Collection, depth: int = DEPTH) -> Rankings:
     rankings = {}
     asked = bm25s.tokenize([*collection.queries.values()], stopwords="en", **options)
     for query, tokens in zip(collection.queries, asked, strict=True):
-        scores = np.asarray(index.get_scores(tokens), np.float32)
+        scores = np.zeros(len(ids), np.float32)
+        if tokens:
+            scores = np.asarray(index.get_scores(tokens), np.float32)
         best = {ids[place]: float(scores[place]) for place in top(scores, depth)}
         rankings[query] = collection.without_itself(query, best)
     return rankings
@@ -348,10 +353,10 @@ class TrecScorer(Benchmark):
         file = only(files, "judgements")
         if not is_collection(file):
             items = [Item(id, id, {}, right=judged) for id, judged in read_qrels(file).items()]
-            return checked(items, name_of(file), "judgement")
+            return checked(items, name_of(file), "judgements")
         self.collection = Collection.read(file)
         self.no_place = "a query has spans, the characters of its evidence"
-        return [*map(self._item, self.collection.qrels)]
+        return checked([*map(self._item, self.collection.qrels)], file, "judgements")
 
     def _item(self, query: str) -> Item:
         assert self.collection

@@ -158,6 +158,12 @@ def test_a_judged_query_without_a_text_is_named(tmp_path):
         Collection.read(folder)
 
 
+def test_a_collection_without_judgements_is_refused(tmp_path):
+    folder = collection(tmp_path / "set", DOCUMENTS, QUERIES, {})
+    with pytest.raises(DataError, match="set: no judgements in it"):
+        benchmarks.evaluate(folder, folder, format="trec")
+
+
 def test_a_run_on_a_collection_has_bm25_beside_it_lengths_and_places(tmp_path, evaluated):
     pytest.importorskip("bm25s")
     pytest.importorskip("Stemmer")
@@ -165,6 +171,8 @@ def test_a_run_on_a_collection_has_bm25_beside_it_lengths_and_places(tmp_path, e
     rankings = bm25(Collection.read(folder))
     assert next(iter(rankings["q1"])) == "d1"
     assert "q3" not in rankings["q3"]  # a query does not find itself
+    stop = bm25(Collection(dict.fromkeys(DOCUMENTS, "a fox"), {"q": "of the"}, {}))
+    assert stop == {"q": dict.fromkeys(sorted(DOCUMENTS, reverse=True), 0.0)}  # it has no word
     run = tmp_path / "a.run"
     run.write_text(run_lines({query: {"d2": 1.0, "d1": 0.5} for query in JUDGED}))
     out, _ = evaluated("--gold", folder, "--pred", str(run), "--format", "trec")
