@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from ldt.attention.derivatives import second_derivative
 from ldt.attention.layout import per_head
-from ldt.attention.triton import pattern, rows, tiles
+from ldt.attention.triton import pattern, rows
 from ldt.attention.triton.backward import Backward
 from ldt.attention.triton.forward import Forward
 from ldt.attention.triton.norms import (
@@ -127,7 +127,6 @@ class Attend:
         self.shape = len(x), 3, heads, x.shape[1] // heads  # of queries, keys and values
         self.dropout, self.work, self.runs = dropout, None, True
         self.forward_windows, self.backward_windows = None, None
-        tiles.check(x.new_empty(0, *self.shape[2:], dtype=products))
         if layout.is_global is not None:
             shape = layout.global_count, *self.shape[2:]
             self.runs = not causal and rows.folds(shape, x, layout, products)

@@ -152,7 +152,7 @@ class Gate:
             and type(root) is self.kind
             and not any(self.hooks)
             and all(map(is_, map(dict.get, owners, names), values))
-            and all(map(is_, map(type, self.parts), self.kinds))
+            and [*map(type, self.parts)] == self.kinds
             and all(map(is_, map(DTYPE, self.weights), self.dtypes))
             and {self.place}.issuperset(map(torch.Tensor.get_device, self.weights))
         )

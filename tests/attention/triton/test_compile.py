@@ -24,9 +24,9 @@ SPILLED = {
     },
     "A100": {
         *("_forward half 96", "_forward half 128", "_bwd_dq half 96", "_bwd_dq half 128"),
-        *("_bwd_dkv half 32", "bwd_dq half 768", "bwd_dx fp32 768"),
+        *("_bwd_dkv half 32", "bwd_dx fp32 768"),
     },
-    "H100, H200": {"_forward half 128", "bwd_dx fp32 768"},
+    "H100, H200": {"_forward half 96", "bwd_dx fp32 768"},
     **dict.fromkeys(
         ("A10, RTX 30", "L4, RTX 40"),
         {
