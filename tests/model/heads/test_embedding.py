@@ -8,7 +8,7 @@ import torch
 from longformers import PAD, ldt_model, padding_mask
 from torch.nn import functional as F
 
-from ldt.model.heads.embedding import NEGATIVE, POSITIVE, QUERY
+from ldt.model.heads.embedding import NEGATIVE, POSITIVE, QUERY, similarities
 
 # Example, text and label of each row; text 3 has two chunks, 2 is wrong for one query and right for
 # another.
@@ -102,6 +102,15 @@ def test_each_vector_of_a_query_finds_its_best_where_each_token_has_one():
     skipped &= (batch()["labels"] != QUERY)[:, None]
     want = contrastive(alike(vectors.masked_fill(skipped[..., None], 0), each=True), ROWS, 1.0)
     assert model(**batch()).loss.item() == pytest.approx(want, rel=1e-9)
+
+
+def test_a_vector_that_is_not_there_is_no_best_one():
+    one, none = torch.tensor([1.0, 0.0]), torch.zeros(2)
+    queries = torch.stack([torch.stack([one, none])])
+    documents = torch.stack([torch.stack([-one, none])])
+    first = torch.tensor([0])
+    for each in (False, True):
+        assert similarities(queries, documents, first, first, (1, 1), each).tolist() == [[-1.0]]
 
 
 def test_the_beginnings_of_vectors_are_learnt_as_vectors():
