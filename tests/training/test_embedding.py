@@ -1,5 +1,6 @@
 """Vectors that a run learns: found documents, resuming, adapters, prediction and evaluation."""
 
+import gzip
 import json
 import os
 import random
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from training_runs import WORDS, assert_same_run, train
 
+from ldt.convert import convert
 from ldt.errors import Interrupted
 from ldt.inference import evaluate
 from ldt.inference.predict import predict
@@ -107,3 +109,41 @@ def test_a_run_goes_on_with_the_vectors_of_its_model_where_its_recipe_has_none(r
     first, second = (read_config(Path(run)).embedding for run in ("runs/first", "runs/r"))
     assert second == first | {"normalize": False}
     assert (first["pooling"], first["size"], first["prompts"]["query"]) == ("max", 8, "the")
+
+
+def questions(path, source, count):
+    """Questions on meetings of QMSum, with what was said that answers them."""
+    rows = []
+    with gzip.open(source, "rt", encoding="utf-8") as file:
+        for meeting in map(json.loads, file):
+            turns = [f"{x['speaker']}: {x['content']}" for x in meeting["meeting_transcripts"]]
+            for asked in meeting["specific_query_list"]:
+                spans = [turns[int(a) : int(b) + 1] for a, b in asked["relevant_text_span"]]
+                if said := " ".join(sum(spans, []))[:2000]:
+                    rows.append({"query": asked["query"], "pos": [said]})
+    chosen = random.Random(0).sample(rows, count)
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in chosen))
+
+
+@pytest.mark.nightly
+def test_minilm_learns_to_find_what_answers_a_question(minilm, shared_data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    convert(str(minilm), "long", max_length=512, window=256)
+    questions("train.jsonl", shared_data / "qmsum" / "train.jsonl.gz", 192)
+    questions("dev.jsonl", shared_data / "qmsum" / "val.jsonl.gz", 80)
+    Path("r.yaml").write_text("""
+task: {name: embedding}
+model: {path: long}
+data: {train: train.jsonl, eval: dev.jsonl, max_length: 96, overflow: truncate}
+training:
+  num_train_epochs: 1
+  per_device_train_batch_size: 32
+  gradient_accumulation_steps: 1
+  train_batch_tokens: 4096
+  learning_rate: 5.0e-5
+  save_strategy: "no"
+  eval_strategy: epoch
+""")
+    still = ["training.max_steps=1", "training.learning_rate=1.0e-9", "training.output_dir=runs/0"]
+    before = train(recipes.load("r.yaml", still, command="finetune"))["eval_ndcg@10"]
+    assert train(recipes.load("r.yaml", command="finetune"))["eval_ndcg@10"] > before + 1
