@@ -1,6 +1,7 @@
 """Vectors of long documents by ldt and by sentence-transformers: time, memory, and difference.
 
     python benchmarks/embedding_speed.py            # minutes; sentence-transformers installed
+    python benchmarks/embedding_speed.py --only sentence-transformers,1     # others stay
     python benchmarks/embedding_speed.py --tiny     # that it runs; the figures mean nothing
 
 One folder, a ModernBERT of random weights with modules.json, that both read; documents of random
@@ -17,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,7 +26,7 @@ import numpy as np
 
 RESULT = Path(__file__).parent / "results" / "embedding_speed.json"
 HERE = Path(__file__).parents[1]
-WAYS = ("ldt", "sentence-transformers")
+WAYS = ("ldt", "sentence-transformers", "sentence-transformers,1")  # in batches of 32, and of 1
 SHAPE = {
     "hidden_size": 256,
     "num_hidden_layers": 9,
@@ -94,7 +96,8 @@ def embedder(way, folder):
         return lambda texts: np.concatenate([each["vectors"] for each in model(texts)])
     from sentence_transformers import SentenceTransformer
 
-    return SentenceTransformer(folder, device="cpu").encode
+    encode = SentenceTransformer(folder, device="cpu").encode
+    return partial(encode, batch_size=1) if way.endswith(",1") else encode
 
 
 def measure(way, folder, file):
@@ -122,6 +125,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--documents", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", choices=WAYS, nargs="+", default=WAYS)
     parser.add_argument("--json", type=Path, default=RESULT, help="file of the result")
     parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -134,8 +138,9 @@ def main():
     count, longest, shape = options.documents, 4000, SHAPE
     if options.tiny:
         count, longest, shape = 4, 60, TINY
-    ways = WAYS[:1] if options.tiny else WAYS
-    rounds = {way: [] for way in ways}
+    ways = WAYS[:1] if options.tiny else options.only
+    rounds = json.loads(options.json.read_text())["rounds"] if options.json.exists() else {}
+    rounds |= {way: [] for way in ways}
     with TemporaryDirectory() as place:
         folder = Path(place)
         texts = documents(count, longest)
@@ -165,10 +170,9 @@ def main():
         "medians": figures,
         "largest_difference": float(np.abs(vectors[0] - vectors[-1]).max()),
     }
-    if len(ways) > 1:
-        one, other = (figures[way] for way in ways)
-        for name in one:
-            result[f"{name}_of_theirs"] = one[name] / other[name]
+    for way in figures.keys() - {"ldt"}:
+        shares = {name: figures["ldt"][name] / x for name, x in figures[way].items()}
+        result[f"ldt beside {way}"] = shares
     options.json.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps({name: x for name, x in result.items() if name != "rounds"}, indent=1))
 
