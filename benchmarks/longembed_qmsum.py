@@ -170,6 +170,27 @@ def figures(result, seconds, names=SHOWN):
     }
 
 
+def measured(folder, place, name, texts, names=SHOWN):
+    """The texts that a case reads, and its figures; lengths, places and BM25 are of whole texts."""
+    documents, queries, *others = texts
+    tokens, made, options = CASES[name]
+    tokenizer = AutoTokenizer.from_pretrained(path := model(folder, made))
+    scorer = TrecScorer()
+    items = scorer.gold([write(folder / place, *texts)])
+    sides = [
+        {id: cut(text, tokenizer, tokens) for id, text in side.items()}
+        for side in (documents, queries)
+    ]
+    collection = write(folder / f"{place}-{tokens}", *sides, *others)
+    begin = time.monotonic()
+    result = evaluate(path, collection, options=options)
+    seconds = time.monotonic() - begin
+    for item, whole in zip(result.items, items, strict=True):
+        item.words, item.place = whole.words, whole.place
+    result.baselines = scorer.baselines(items, {}, "")
+    return sides, figures(result, seconds, names)
+
+
 def by_mteb(texts, folder, options):
     """nDCG@10 of a case by mteb's own code."""
     import datasets
@@ -224,37 +245,21 @@ def main():
     found = scorer.aggregate(items, bm25(scorer.collection), "BM25").metrics
     keep(part, "bm25", {"documents": len(documents)} | {name: found[name] for name in SHOWN})
     for name in args.only:
-        tokens, made, options = CASES[name]
-        path = model(folder, made)
-        tokenizer = AutoTokenizer.from_pretrained(path)
-        sides = [
-            {id: cut(text, tokenizer, tokens) for id, text in texts.items()}
-            for texts in (documents, queries)
-        ]
-        collection = write(folder / f"{args.split}-{tokens}", *sides, right)
-        begin = time.monotonic()
-        result = evaluate(path, collection, options=options)
-        seconds = time.monotonic() - begin
-        result.baselines = scorer.baselines(items, {}, "")  # of whole texts
-        keep(part, name, figures(result, seconds))
+        sides, value = measured(folder, args.split, name, (documents, queries, right))
+        keep(part, name, value)
         if args.mteb and name == "cut-256":
-            keep(part, f"{name} by mteb", by_mteb((*sides, right), path, options))
+            made, options = CASES[name][1:]
+            keep(part, f"{name} by mteb", by_mteb((*sides, right), model(folder, made), options))
     if args.needles:
         opened = gzip.open if args.text.suffix == ".gz" else open
         with opened(args.text, "rt", encoding="utf-8") as file:
             text = file.read()
-    for length in args.needles:
+    for length, kind in product(args.needles, NEEDLES):
         tokenizer = AutoTokenizer.from_pretrained(model(folder, "short-512"))
-        for kind in NEEDLES:
-            texts = haystacks(text, tokenizer, kind, length)
-            for name in ("cut-512", "chunks-256"):
-                tokens, made, options = CASES[name]
-                sides = {id: cut(each, tokenizer, tokens) for id, each in texts[0].items()}
-                collection = write(folder / f"{kind}-{length}-{tokens}", sides, *texts[1:])
-                begin = time.monotonic()
-                result = evaluate(model(folder, made), collection, options=options)
-                value = figures(result, time.monotonic() - begin, ("ndcg@1",))
-                keep(kind, f"{length} {name}", value)
+        texts = haystacks(text, tokenizer, kind, length)
+        for name in ("cut-512", "chunks-256"):
+            _, value = measured(folder, f"{kind}-{length}", name, texts, ("ndcg@1",))
+            keep(kind, f"{length} {name}", value)
 
 
 if __name__ == "__main__":
