@@ -262,7 +262,7 @@ class Embed(RequestBody):
         return [{"start": a, "end": b, "embedding": vector} for (a, b), vector in places]
 
 
-class Embeddings(RequestBody):
+class EmbeddingRequest(RequestBody):
     """The body of /v1/embeddings, as OpenAI's clients send it."""
 
     input: str | list[str]
@@ -389,7 +389,7 @@ ROUTES = {
     "/v2/rerank": Route(CohereRerank, _RERANK, ("ranking",), "reranking"),
     "/summarize": Route(Native, _NATIVE, ("summary",), "summarization"),
     "/embed": Route(Embed, _EMBED, ("vectors",), "embedding"),
-    "/v1/embeddings": Route(Embeddings, _OPENAI, ("vectors",), "embedding"),
+    "/v1/embeddings": Route(EmbeddingRequest, _OPENAI, ("vectors",), "embedding"),
     "/tokenize": Route(Tokenize, "Tokens with their places in the text."),
 }
 

@@ -39,7 +39,7 @@ from ldt.tasks.base import (
     training_set,
 )
 from ldt.tasks.results import numbers_of, texts_of
-from ldt.tasks.units import Units, encode_units, token_vectors, unit_vectors
+from ldt.tasks.units import UnitSettings, encode_units, token_vectors, unit_vectors
 
 QUERY, RIGHT, WRONG = range(3)  # labels, as the head takes them
 CUT = 10  # documents of a ranking that count
@@ -55,7 +55,7 @@ CONTINUED = ("pooling", "normalize", "vectors", "size", "dimensions", "prompts",
 SCORES = ("score", "pos_scores", "neg_scores")  # of the only document; of a teacher
 
 
-class Group(NamedTuple):
+class QueryGroup(NamedTuple):
     """A query and its documents.
 
     Args:
@@ -220,7 +220,7 @@ class Embedding(Continuing, Drawing):
             },
         }
 
-    def group(self, example: Example, data: DataSection) -> Group:
+    def group(self, example: Example, data: DataSection) -> QueryGroup:
         """The query of an example and its documents.
 
         Raises:
@@ -242,7 +242,7 @@ class Embedding(Continuing, Drawing):
             sides = zip(teacher, map(len, (positives, negatives)), strict=True)
             scores = [x for path, size in sides if size for x in numbers_of(example, path, size)]
             kind = "distilled"
-        return Group(text(example, query), positives, negatives, scores, kind)
+        return QueryGroup(text(example, query), positives, negatives, scores, kind)
 
     def _layout(self, example: Example, data: DataSection) -> tuple[str, ...] | None:
         """The paths of the query, of right and of wrong documents; None where there are none."""
@@ -294,12 +294,12 @@ class Embedding(Continuing, Drawing):
         return features
 
     @property
-    def _units(self) -> Units:
+    def _units(self) -> UnitSettings:
         """The units of a document that have vectors."""
         kind, size = self.asked.get("unit", "document"), self.asked.get("unit_tokens", 256)
-        return Units(kind, size, self.asked.get("late", True), self.vectors == "tokens")
+        return UnitSettings(kind, size, self.asked.get("late", True), self.vectors == "tokens")
 
-    def _label(self, features: list[Feature], group: Group, contents: Sequence[tuple]) -> None:
+    def _label(self, features: list[Feature], group: QueryGroup, contents: Sequence[tuple]) -> None:
         """Give features what the loss reads."""
         for feature in features:
             number = feature["text"]

@@ -23,7 +23,7 @@ TAIL = 4  # a last chunk of fewer tokens than a quarter is joined to the one bef
 CONTEXT = 8  # parts share an eighth of their tokens at least
 
 
-class Units(NamedTuple):
+class UnitSettings(NamedTuple):
     """The units that a text is parted into.
 
     Args:
@@ -97,7 +97,7 @@ def pieces_of(tokens: Sequence[Span], parts: Sequence[Span]) -> Iterator[Piece]:
 
 def encode_units(
     task: Task,
-    units: Units,
+    units: UnitSettings,
     example: Example,
     tokenizer: Any,
     data: DataSection,

@@ -140,7 +140,7 @@ class LdtForEmbedding(Head):
         total = 0
         for size in sizes:
             cut = F.normalize(vectors[..., :size], dim=-1)
-            batch = Batch(cut, labels, texts, scores, example_ids, share, each=self._each)
+            batch = ComparedBatch(cut, labels, texts, scores, example_ids, share, each=self._each)
             total = total + loss(batch, temperature)
         return total
 
@@ -175,7 +175,7 @@ def of_spans(x, packing, spans, reduction):
     return total.masked_fill((lengths == 0)[:, None], 0).unflatten(0, spans.shape[:2])
 
 
-class Batch:
+class ComparedBatch:
     """The queries and documents of a batch, and how like each other they are.
 
     Args:
