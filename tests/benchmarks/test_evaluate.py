@@ -284,7 +284,7 @@ def test_what_is_not_known_is_told(ldt):
     assert "words of the document: 0 to 249: 1 question, accuracy 100.00" in out
     assert "where the answer stands: not known; a wikihop file does not tell" in out
     out = ldt("triviaqa")[1].splitlines()
-    assert "words of the document: not known; a triviaqa file has no texts" in out
+    assert "words of the document: not known; data.evidence=FOLDER would tell" in out
     out = ldt("hotpotqa")[1].splitlines()
     assert "words of the document: not known; the gold file has no context" in out
 
