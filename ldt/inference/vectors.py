@@ -9,6 +9,7 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +34,7 @@ def lines_for(task: AnyTask, dtype: DType, kept: bool) -> Callable[[Answer], Ite
         kept: True for a file, whose `layout_of` makes rows of one line for each answer.
     """
     if task.answers.kind != KIND:
-        return lambda answer: [answer]
+        return partial(repeat, times=1)
     return (lambda answer: [packed(dtype, answer)]) if kept else partial(lines, dtype)
 
 
