@@ -95,6 +95,8 @@ def unread(format: str | None) -> dict[str, str]:
         keys |= {"id": "the name of a text file is its id", "text": "a text file is all text"}
     elif format not in (None, *_OF_RECORDS, LABEL_STUDIO):
         keys["id"] = f"{format} says which ids are read"
+    if format in ("beir", "triples"):
+        keys |= {"encoding": f"{format} is UTF-8", "text": f"{format} has no other texts"}
     if format == "triviaqa":
         keys = {"id": keys["id"], "text": "texts of triviaqa are the files that it names"}
     elif format not in (None, *_OF_RECORDS):

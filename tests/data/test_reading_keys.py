@@ -65,12 +65,15 @@ CONTENT = {
     "contractnli": NLI,
     "qasper": {"p": PAPER},
     "label-studio": [STUDIO],
+    "triples": f"{TEXT}\t{TEXT}\tanother\n",
+    "beir": "query-id\tcorpus-id\tscore\n7\t5\t1\n",
 }
 TASKS = {  # that learn from a format; lines go by classification
     **dict.fromkeys(("conll",), "token_classification"),
     **{name: name for name in ("hotpotqa", "squad", "triviaqa", "wikihop", "qasper")},
     **{"cuad": "squad", "contractnli": "evidence_classification", "summarization": "summarization"},
     **dict.fromkeys(("nq", "tydiqa"), "passage_qa"),
+    **dict.fromkeys(("triples", "beir"), "embedding"),
 }
 KEYS = {
     "encoding": "latin-1",

@@ -18,6 +18,8 @@ from ldt.training.trainer import Trainer
 class Model(torch.nn.Module):
     """Mean of embeddings with dropout, two classes; `fault` gets each step's loss."""
 
+    whole_batch_loss = False
+
     def __init__(self):
         super().__init__()
         torch.manual_seed(3)

@@ -70,7 +70,8 @@ class LdtForSequenceClassification(Head):
             teacher: [b] numbers, another model's score of the document.
             num_items_in_batch, inputs: see `Head`.
         """
-        if same_document(example_ids):  # so that memory does not grow with a query's documents
+        # So that memory does not grow with the documents of a query.
+        if example_ids is not None and same_document(example_ids):
             lengths = inputs["attention_mask"].count_nonzero(1).tolist()
             groups = by_tokens(lengths, usable_length(self.config))
             (logits,) = micro_batched(lambda **rows: self._logits(**rows)[:1], groups, **inputs)
