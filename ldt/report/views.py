@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ldt.benchmarks import passage_qa
-from ldt.errors import DataError
+from ldt.errors import DataError, plural
 from ldt.inference.label_tools import ANSWER as ANSWERED
 from ldt.inference.label_tools import EVIDENCE, KEYS, Span, checked, spans_in
 from ldt.io import records
@@ -155,6 +155,19 @@ def _ranking(view: View) -> None:
     if view.right is not None:
         relevant = [place for place, label in enumerate(view.right) if label > 0]
         view.gold = words(relevant)
+
+
+def _vectors(view: View) -> None:
+    """The documents of a query, a line for each; gold is the first, or the score of a pair."""
+    with suppress(DataError):
+        view.text, query = view.task.parts(view.example, view.data)
+        view.asks = {"query": query} if query else {}
+        if view.right is not None:
+            first = view.task.group(view.example, view.data).positives[0]
+            view.gold = words(view.right.get("score", first))
+    if view.answer is not None:
+        key = "documents" if "documents" in view.answer.fields else "vectors"
+        view.answer_text = f"vectors of {plural(len(view.answer.fields[key]), 'text')}"
 
 
 def _span(view: View) -> None:
@@ -322,6 +335,7 @@ _KINDS: dict[str, Callable[[View], None]] = {
     "entities": _entities,
     "choice": _choice,
     "ranking": _ranking,
+    "vectors": _vectors,
     "span": _span,
     "mention": _mentions,
     "facts": _facts,

@@ -130,8 +130,9 @@ def tokens(layout):
 
 def counts(layout, mask):
     """[total] int32, how many are True up to and with each token of a mask of a layout, its
-    ``is_global`` or ``masked_queries``."""
+    ``is_global``, where None says that there is none, or ``masked_queries``."""
     key = "counts", mask is layout.is_global
+    mask = layout.cu_seqlens.new_zeros(layout.total_tokens) if mask is None else mask
     return layout.cached(key, lambda: mask.cumsum(0, dtype=torch.int32))
 
 

@@ -85,21 +85,21 @@ FAULTS = {
     "a window begins a token late": (
         windows,
         "pattern",
-        "first.maximum(row - back)",
-        "first.maximum(row - back + 1)",
+        "tl.maximum(first, own - back)",
+        "tl.maximum(first, own - back + 1)",
     ),
-    "a window is a token too long": (windows, "pattern", "row + (ahead + 1)", "row + (ahead + 2)"),
+    "a window is a token too long": (windows, "pattern", "own + ahead + 1", "own + ahead + 2"),
     "tokens before a document are seen": (
         windows,
         "pattern",
-        "first.maximum(row - back)",
-        "(row - back).clamp(min=0)",
+        "tl.maximum(first, own - back)",
+        "tl.maximum(0, own - back)",
     ),
     "tokens behind a document are seen": (
         windows,
         "pattern",
-        "last.minimum(row + (ahead + 1))",
-        "(row + ahead + 1).clamp(max=layout.total_tokens)",
+        "tl.minimum(last, own + ahead + 1)",
+        "tl.minimum(tokens, own + ahead + 1)",
     ),
     "a tile over the left edge is not masked": (
         windows,
@@ -242,8 +242,8 @@ FAULTS = {
     "queries that see a key are those that it would see": (
         causal,
         "pattern",
-        "_windows(layout, dilations, ahead, back)",
-        "_windows(layout, dilations, back, ahead)",
+        "tl.maximum(first, own - ahead)",
+        "tl.maximum(first, own - back)",
     ),
     "a query too many sees a cell": (cells, "pattern", "+ window) // 2 + 1", "+ window) // 2 + 2"),
     "the last query that sees a cell is missed": (
@@ -297,8 +297,8 @@ FAULTS = {
     "global tokens have the dropout of others": (
         globals,
         "pattern",
-        "*places(layout)[:, token]),",
-        "*places(layout)[:, 0 * token]),",
+        "*gathered[1:], *places[:, token])",
+        "*gathered[1:], *places[:, 0 * token])",
     ),
 }
 
