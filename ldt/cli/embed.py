@@ -21,6 +21,7 @@ from ldt.cli.options import (
     option,
     takes,
 )
+from ldt.cli.predict import merge_parts
 from ldt.errors import UserError
 from ldt.inference import options
 from ldt.inference.options import VectorUnit
@@ -66,9 +67,7 @@ def embed(
     with options.flags(FLAGS):
         files, keys = keyed(file or (), KEYS)
         if merge is not None:
-            from ldt.inference.merge import merge as merged
-
-            return merged(merge, overwrite=overwrite)
+            return merge_parts(merge, files, overwrite)
         if not files:
             raise UserError("missing argument 'FILE'; see 'ldt embed --help'")
         flags = {

@@ -1,6 +1,7 @@
 """ldt predict: a fine-tuned model answers for every document of a file."""
 
 import gc
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import typer
@@ -93,10 +94,7 @@ def predict(
     with options.flags(FLAGS):
         files, keys = keyed(file or (), KEYS)
         if merge is not None:
-            _check_unused("--merge", {"FILE": next(iter(files or source or ()), None)})
-            from ldt.inference.merge import merge as merged
-
-            return merged(merge, overwrite=overwrite)
+            return merge_parts(merge, files or source or (), overwrite)
         documents = files or source
         if not documents:
             raise errors.UserError(
@@ -144,6 +142,14 @@ def predict(
 
 KEYS = options.meanings() | {"address": ADDRESS}
 FLAGS = takes(predict, KEYS)
+
+
+def merge_parts(output: str, files: Sequence[str], overwrite: bool) -> int:
+    """Make one output of the parts that ``--shard`` made; there are no files to answer for."""
+    _check_unused("--merge", {"FILE": next(iter(files), None)})
+    from ldt.inference.merge import merge
+
+    return merge(output, overwrite=overwrite)
 
 
 def _check_unused(where: str, given: dict[str, Any]) -> None:
