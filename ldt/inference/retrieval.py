@@ -22,7 +22,7 @@ from ldt.io.files import write_result
 from ldt.io.progress import reported
 from ldt.metrics.result import Result
 from ldt.tasks.base import path_of
-from ldt.tasks.embedding import unit
+from ldt.tasks.units import unit_length
 
 
 def evaluate(
@@ -86,7 +86,7 @@ def _vectors(engine: Engine, texts: Iterable[str], role: str) -> Iterator[np.nda
     """Yield the vectors [n, dim] of each text, of the length 1; a text without one has a zero."""
     name = path_of(engine.recipe.task, role, engine.recipe.data)
     for answer in engine.answer({name: text} for text in texts):
-        vectors = unit(answer["vectors"])
+        vectors = unit_length(answer["vectors"])
         yield vectors if len(vectors) else np.zeros((1, vectors.shape[1]), np.float32)
 
 
@@ -124,11 +124,11 @@ class MtebModel:
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
         """Return the cosines of all pairs."""
-        return unit(embeddings1) @ unit(embeddings2).T
+        return unit_length(embeddings1) @ unit_length(embeddings2).T
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
         """Return the cosines of rows with the same number."""
-        return (unit(embeddings1) * unit(embeddings2)).sum(-1)
+        return (unit_length(embeddings1) * unit_length(embeddings2)).sum(-1)
 
     def index(self, corpus: Iterable[Mapping[str, Any]], **_: Any) -> None:
         """Take the documents to search, records of ``id``, ``title`` and ``text``."""

@@ -38,6 +38,20 @@ def measures(
     return values | {"map": float((np.arange(1, len(hits) + 1) / (hits + 1)).sum() / total)}
 
 
+def ndcg_by_chance(judged: Sequence[float], cut: int, count: int | None = None) -> float:
+    """The nDCG at a cut that a random order of documents is expected to have.
+
+    Args:
+        judged: relevance of documents, in any order.
+        count: number of documents; those beside ``judged`` are not relevant. None: no others.
+    """
+    gains = _gains(judged)
+    best = _discounted(-np.sort(-gains)[:cut])
+    count = len(gains) if count is None else count
+    mean = float(gains.sum()) / count * _discounted(np.ones(min(cut, count)))
+    return mean / best if best else 0.0
+
+
 def similarities(
     queries: Sequence[np.ndarray], documents: Sequence[np.ndarray], *, total: bool = False
 ) -> np.ndarray:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, Self
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ldt.data.sentences import Unit
@@ -20,6 +19,7 @@ from ldt.io.records import Example
 from ldt.io.strict_json import JsonDecoder, JsonError
 from ldt.serve.limits import Refused, invalid
 from ldt.serve.model import RequestOptions, Served, characters
+from ldt.tasks.units import unit_length
 
 MOST = 100  # passages, and further answers
 DEEPEST = 20  # levels of a body
@@ -255,7 +255,7 @@ class Embed(RequestBody):
     def _shaped(self, answer: Answer) -> list[Any]:
         vectors = answer["vectors"]
         if self.normalize:
-            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            vectors = unit_length(vectors)
         if self.unit is None and len(vectors) == 1:
             return vectors[0]
         places = zip(answer["spans"], vectors, strict=True)

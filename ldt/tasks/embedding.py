@@ -22,7 +22,7 @@ from ldt.errors import DataError, listed
 from ldt.io.records import Example, field, flat, has, text
 from ldt.metrics.baseline import Baselines, best
 from ldt.metrics.classification import number_metrics
-from ldt.metrics.ranking import measures, ranked, similarities
+from ldt.metrics.ranking import measures, ndcg_by_chance, ranked, similarities
 from ldt.metrics.result import mean
 from ldt.tasks.base import (
     Continuing,
@@ -39,7 +39,7 @@ from ldt.tasks.base import (
     training_set,
 )
 from ldt.tasks.results import numbers_of, texts_of
-from ldt.tasks.units import UnitSettings, encode_units, token_vectors, unit_vectors
+from ldt.tasks.units import UnitSettings, encode_units, token_vectors, unit_length, unit_vectors
 
 QUERY, RIGHT, WRONG = range(3)  # labels, as the head takes them
 CUT = 10  # documents of a ranking that count
@@ -246,8 +246,8 @@ class Embedding(Continuing, Drawing):
 
     def _layout(self, example: Example, data: DataSection) -> tuple[str, ...] | None:
         """The paths of the query, of right and of wrong documents; None where there are none."""
-        own = tuple(path_of(self, name, data) for name in LAYOUTS[0])
-        for layout in (own, *LAYOUTS[1:]):
+        renamed = tuple(path_of(self, name, data) for name in LAYOUTS[0])
+        for layout in (renamed, *LAYOUTS[1:]):
             if has(example, layout[0]) and has(example, layout[1]):
                 return layout
         return None
@@ -328,7 +328,8 @@ class Embedding(Continuing, Drawing):
             by_text.setdefault(feature["text"], []).append(output["vectors"][:size])
         query, *documents = map(np.concatenate, by_text.values())
         answer = {"query": query, "documents": documents} if documents else {"vectors": query}
-        return answer | flags_of(features)
+        windows = max(map(len, by_text.values()))
+        return answer | {"windows": windows} | flags_of(features)
 
     def _of_text(self, outputs, config, features) -> dict[str, Any]:
         if self.vectors == "tokens":
@@ -338,7 +339,7 @@ class Embedding(Continuing, Drawing):
             places = [[*place] for place in features[0]["places"]]
             vectors = unit_vectors(outputs, features, self.normalize)
         if size := self.asked.get("dimensions"):
-            vectors = unit(vectors[:, :size]) if self.normalize else vectors[:, :size]
+            vectors = unit_length(vectors[:, :size]) if self.normalize else vectors[:, :size]
         kind = "token" if self.vectors == "tokens" else self._units.kind
         named = {} if kind == "document" else {"unit": kind}
         facts = {"tokens": features[0]["tokens"], "windows": max(x["chunks"] for x in features)}
@@ -350,15 +351,17 @@ class Embedding(Continuing, Drawing):
         """Return nDCG, MRR and recall of the ranking of all documents for each query; of graded
         pairs the rank correlation of similarity and score."""
         total = self.vectors == "tokens"
-        queries = [unit(answer["query"]) for answer in answers]
+        queries = [unit_length(answer["query"]) for answer in answers]
         if all("score" in gold for gold in golds):
-            pairs = zip(queries, (unit(answer["documents"][0]) for answer in answers), strict=True)
+            pairs = zip(
+                queries, (unit_length(answer["documents"][0]) for answer in answers), strict=True
+            )
             alike = [similarities([one], [other], total=total).item() for one, other in pairs]
             wanted = np.array([gold["score"] for gold in golds], float)
             return {"spearman": number_metrics(wanted, np.array(alike))["spearman"]}, []
         documents: dict[str, np.ndarray] = {}
         for answer, gold in zip(answers, golds, strict=True):
-            vectors = map(unit, answer["documents"])
+            vectors = map(unit_length, answer["documents"])
             documents |= zip(map(str, gold["documents"]), vectors, strict=True)
         asked = {str(number): vectors for number, vectors in enumerate(queries)}
         falling = sorted(documents.items(), key=itemgetter(0), reverse=True)
@@ -376,19 +379,12 @@ class Embedding(Continuing, Drawing):
         if all("score" in gold for gold in golds):
             return best({"always the same similarity": {"spearman": 0.0}})
         count = len({number for gold in golds for number in gold["documents"]})
-        discounts = 1 / np.log2(np.arange(2, 2 + min(CUT, count)))
         rows = []
         for gold in golds:
-            right = len(set(gold["documents"][: gold["right"]]))
-            ndcg = right / count * discounts.sum() / discounts[:right].sum()
-            rows.append({METRICS[0]: ndcg, METRICS[2]: len(discounts) / count})
+            right = [1.0] * len(set(gold["documents"][: gold["right"]]))
+            ndcg = ndcg_by_chance(right, CUT, count)
+            rows.append({METRICS[0]: ndcg, METRICS[2]: min(CUT, count) / count})
         return best({"documents in a random order": mean(rows)})
-
-
-def unit(vectors: Any) -> np.ndarray:
-    """Vectors [n, dim] with the length 1; zero stays."""
-    vectors = np.asarray(vectors, np.float32)
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 def flags_of(features: Sequence[Feature]) -> dict[str, Any]:

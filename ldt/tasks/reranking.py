@@ -21,7 +21,7 @@ from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.classification import number_metrics
 from ldt.metrics.numbers import logistic
-from ldt.metrics.ranking import measures, ranked
+from ldt.metrics.ranking import measures, ndcg_by_chance, ranked
 from ldt.metrics.result import mean
 from ldt.tasks import results
 from ldt.tasks.base import (
@@ -283,11 +283,7 @@ class Reranking(RawScored, Drawing):
             constant = float(np.mean([*chain(*trained)]))
             answer = {f"always {constant:.4g}": {"scores": [constant]}}
             return best_constant(self, answer, golds, config)
-        rows = []
-        for gold in map(np.array, golds):
-            discounts = 1 / np.log2(np.arange(2, len(gold) + 2))[:10]
-            ideal = (np.sort(gold)[::-1][:10] * discounts).sum()
-            rows.append({"ndcg@10": float(gold.mean() * discounts.sum() / ideal) if ideal else 0.0})
+        rows = [{"ndcg@10": ndcg_by_chance(gold, 10)} for gold in golds]
         return baseline.best({"documents in a random order": mean(rows)})
 
     def _path(self, example: Example, data: DataSection, name: str) -> str | None:

@@ -229,7 +229,12 @@ def unit_vectors(
             weights[unit] += max(weight, 1)
             counts[unit] += 1
     vectors = total / weights[:, None]
-    if normalised and (counts > 1).any():
-        norms = np.linalg.norm(vectors[counts > 1], axis=1, keepdims=True)
-        vectors[counts > 1] /= np.maximum(norms, 1e-12)
+    if normalised:
+        vectors[counts > 1] = unit_length(vectors[counts > 1], np.float64)
     return vectors.astype(np.float32)
+
+
+def unit_length(vectors: Any, dtype: Any = np.float32) -> np.ndarray:
+    """Vectors [n, dim] with the length 1; zero stays."""
+    vectors = np.asarray(vectors, dtype)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)

@@ -130,6 +130,7 @@ def test_a_long_document_is_read_in_chunks_that_are_one_text(encode):
     outputs = [{"vectors": np.ones((1, 4), np.float32)} for _ in features]
     flags = task.decode(outputs, None, example(**fields), features)
     assert flags["truncated"]
+    assert flags["windows"] == 1  # of each text
     assert flags["unread_tokens"] == features[1]["flags"]["unread_tokens"] > 0
 
 
