@@ -53,7 +53,8 @@ def read_qrels(source: str) -> Qrels:
     ).startswith(_TABLE):
         rows = _judged(source)
     else:
-        rows = ((where, w[0], w[2], w[3]) for where, w in _lines(source, "query 0 document score"))
+        lines = _lines(source, "query 0 document score")
+        rows = ((where, w[0], w[2], w[3]) for where, _, w in lines)
     return _by_query(rows, int)
 
 
@@ -64,7 +65,7 @@ def read_run(source: str) -> Rankings:
         DataError: a line is of another layout, or ranks a document again.
     """
     lines = _lines(source, "query Q0 document rank score tag")
-    return _by_query(((where, w[0], w[2], w[4]) for where, w in lines), float)
+    return _by_query(((where, w[0], w[2], w[4]) for where, _, w in lines), float)
 
 
 def run_lines(rankings: Rankings, tag: str = "ldt") -> str:
@@ -95,8 +96,8 @@ def _word(id: str) -> str:
 
 def _lines(
     source: str, columns: str, between: str | None = None
-) -> Iterator[tuple[str, list[str]]]:
-    """The place and the words of each line that is not blank, or its texts ``between`` marks."""
+) -> Iterator[tuple[str, int, list[str]]]:
+    """Place, number and words of each line that is not blank, or its texts ``between`` marks."""
     for line in records.lines(source, max_line_bytes=1 << 28):
         where = f"{name_of(source)}:{line.number:,}"
         try:
@@ -106,7 +107,7 @@ def _lines(
         if words and len(words) != len(columns.split()):
             raise DataError(f"{where}: {len(words)} columns, expected {columns}")
         if words:
-            yield where, words
+            yield where, line.number, words
 
 
 def _judged(source: str) -> Iterator[tuple[str, str, str, Any]]:
@@ -219,10 +220,8 @@ def read_triples(source: str, data: "DataSection") -> Iterator[Example]:
     Raises:
         DataError: a line has other columns.
     """
-    for where, texts in _lines(source, "query positive negative", "\t"):
-        query, right, wrong = texts
-        fields = {"query": query, "pos": [right], "neg": [wrong]}
-        yield Example(fields, int(where.rsplit(":", 1)[1].replace(",", "")), where)
+    for where, number, (query, right, wrong) in _lines(source, "query positive negative", "\t"):
+        yield Example({"query": query, "pos": [right], "neg": [wrong]}, number, where)
 
 
 def is_collection(name: str) -> bool:

@@ -269,9 +269,9 @@ class PredictOptions(_Options):
 
     def _check_vectors(self, task: Any) -> None:
         """Refuse vectors that a task or its model does not have."""
-        given = self.of_vectors()
+        asked = self.of_vectors()
         if task.answers.kind != "vectors":
-            if name := next(iter(given), None):
+            if name := next(iter(asked), None):
                 raise UserError(f"{named(name)}: answers of {task.name} are no vectors")
             return
         if self.dimensions and self.dimensions not in task.dimensions:
@@ -280,7 +280,7 @@ class PredictOptions(_Options):
                 f"{named('dimensions', self.dimensions)}: the vectors were trained with {sizes}; "
                 "task.dimensions of a recipe trains more"
             )
-        if given.get("unit", "document") == "document":
+        if asked.get("unit", "document") == "document":
             return
         unit, alone = named("unit", self.unit), named("late", "false")
         if task.vectors == "tokens":

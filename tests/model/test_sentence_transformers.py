@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from served import make_run
-from transformers import AutoTokenizer, ModernBertConfig, ModernBertModel
+from transformers import AutoTokenizer, ModernBertModel
 
 import ldt
 from ldt.cli import app
@@ -53,25 +53,10 @@ def modules(folder, pooling, *others, new=False, **texts):
 
 
 @pytest.fixture
-def encoder(tmp_path, tokenizer_folder):
-    """A random ModernBERT of transformers alone, without a head."""
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
-    ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "eos")}
-    config = ModernBertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        intermediate_size=24,
-        local_attention=8,
-        max_position_embeddings=128,
-        initializer_range=0.3,
-        cls_token_id=tokenizer.cls_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        sep_token_id=tokenizer.sep_token_id,
-        **ids,
-    )
-    ModernBertModel(config).save_pretrained(tmp_path / "model")
+def encoder(tmp_path, tiny_modernbert):
+    """The random ModernBERT of transformers alone, without its head."""
+    ModernBertModel.from_pretrained(tiny_modernbert).save_pretrained(tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(tiny_modernbert)
     tokenizer.model_max_length = 128
     tokenizer.save_pretrained(tmp_path / "model")
     return tmp_path / "model"

@@ -131,9 +131,13 @@ def tokens(layout):
 def counts(layout, mask):
     """[total] int32, how many are True up to and with each token of a mask of a layout, its
     ``is_global``, where None says that there is none, or ``masked_queries``."""
-    key = "counts", mask is layout.is_global
-    mask = layout.cu_seqlens.new_zeros(layout.total_tokens) if mask is None else mask
-    return layout.cached(key, lambda: mask.cumsum(0, dtype=torch.int32))
+
+    def make():
+        if mask is None:
+            return layout.cu_seqlens.new_zeros(layout.total_tokens, dtype=torch.int32)
+        return mask.cumsum(0, dtype=torch.int32)
+
+    return layout.cached(("counts", mask is layout.is_global), make)
 
 
 def _few(layout):
@@ -245,7 +249,7 @@ def _at_most(ptr, size, x, steps):
 
 @triton.jit
 def counted_before(count_ptr, token, inside):
-    """What is counted before tokens."""
+    """Number of True places of a mask before each token, by its `counts`."""
     return tl.load(count_ptr + token - 1, mask=inside & (token > 0), other=0)
 
 
@@ -301,14 +305,14 @@ def _fill(
         key_ptr += token
         for of_class in tl.static_range(CLASSES):
             d = 1 if dilation_ptr is None else tl.load(dilation_ptr + of_class)
-            own, residue = token // d, token % d
+            step, residue = token // d, token % d
             first, last = (start - residue + d - 1) // d, (stop - residue + d - 1) // d
             ends = (CLASSES + of_class) * row
             begins = of_class * row
-            tl.store(query_ptr + begins, tl.maximum(first, own - back), mask=inside)
-            tl.store(query_ptr + ends, tl.minimum(last, own + ahead + 1), mask=inside)
-            tl.store(key_ptr + begins, tl.maximum(first, own - ahead), mask=inside)
-            tl.store(key_ptr + ends, tl.minimum(last, own + back + 1), mask=inside)
+            tl.store(query_ptr + begins, tl.maximum(first, step - back), mask=inside)
+            tl.store(query_ptr + ends, tl.minimum(last, step + ahead + 1), mask=inside)
+            tl.store(key_ptr + begins, tl.maximum(first, step - ahead), mask=inside)
+            tl.store(key_ptr + ends, tl.minimum(last, step + back + 1), mask=inside)
         query_ptr += 2 * CLASSES * row
         key_ptr += 2 * CLASSES * row
         tl.store(query_ptr, document, mask=inside)

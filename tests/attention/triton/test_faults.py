@@ -85,21 +85,21 @@ FAULTS = {
     "a window begins a token late": (
         windows,
         "pattern",
-        "tl.maximum(first, own - back)",
-        "tl.maximum(first, own - back + 1)",
+        "tl.maximum(first, step - back)",
+        "tl.maximum(first, step - back + 1)",
     ),
-    "a window is a token too long": (windows, "pattern", "own + ahead + 1", "own + ahead + 2"),
+    "a window is a token too long": (windows, "pattern", "step + ahead + 1", "step + ahead + 2"),
     "tokens before a document are seen": (
         windows,
         "pattern",
-        "tl.maximum(first, own - back)",
-        "tl.maximum(0, own - back)",
+        "tl.maximum(first, step - back)",
+        "tl.maximum(0, step - back)",
     ),
     "tokens behind a document are seen": (
         windows,
         "pattern",
-        "tl.minimum(last, own + ahead + 1)",
-        "tl.minimum(tokens, own + ahead + 1)",
+        "tl.minimum(last, step + ahead + 1)",
+        "tl.minimum(tokens, step + ahead + 1)",
     ),
     "a tile over the left edge is not masked": (
         windows,
@@ -242,8 +242,8 @@ FAULTS = {
     "queries that see a key are those that it would see": (
         causal,
         "pattern",
-        "tl.maximum(first, own - ahead)",
-        "tl.maximum(first, own - back)",
+        "tl.maximum(first, step - ahead)",
+        "tl.maximum(first, step - back)",
     ),
     "a query too many sees a cell": (cells, "pattern", "+ window) // 2 + 1", "+ window) // 2 + 2"),
     "the last query that sees a cell is missed": (
