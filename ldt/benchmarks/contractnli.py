@@ -269,18 +269,21 @@ class Groups:
     def subsets(self, by_key: Mapping[Hashable, Callable]) -> dict[str, dict[str, float | int]]:
         """The figures of `SHOWN` in the other published groups, then of each hypothesis."""
         once = np.ones((1, len(self.pairs)))
-        alone: dict[str, list[Figures]] = {}  # of the spans of each pair
+        # Of the spans of each pair, in the order of the figures of hypotheses, as means are too.
+        alone: dict[Hashable, list[Figures]] = {key: [] for key in by_key}
         for number, pair in enumerate(self.pairs):
             if pair.right is not None:
                 figures = self.of([number])(once)
                 spans = {name: each for name, each in figures.items() if name.startswith("span.")}
-                alone.setdefault(pair.key, []).append(spans)
+                alone[pair.key].append(spans)
         documents = self.by(lambda pair: pair.document).values()
         by_document = mean_defined([figures(once) for figures in documents])
         by_pair = mean_defined([one for each in alone.values() for one in each])
         groups = {
             "micro_label_micro_doc": self.of(range(len(self.pairs)))(once),
-            "macro_label_macro_doc": mean_defined([mean_defined(each) for each in alone.values()]),
+            "macro_label_macro_doc": mean_defined(
+                [*map(mean_defined, filter(None, alone.values()))]
+            ),
             "micro_label_macro_doc": by_document | by_pair,
             **{str(key): figures(once) for key, figures in by_key.items()},
         }
