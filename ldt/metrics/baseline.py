@@ -1,4 +1,4 @@
-"""Scores of answers that are given without reading: the figures to beat."""
+"""Baselines: scores of trivial answers that ignore the text."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
@@ -9,7 +9,7 @@ from ldt.metrics.numbers import metric_text
 
 
 class Baseline(NamedTuple):
-    """The figure of a trivial answer, which ``answer`` says in words: "always 'no cap'"."""
+    """Score of one trivial answer; ``answer`` describes it, such as "always 'no cap'"."""
 
     answer: str
     value: float
@@ -19,10 +19,10 @@ Baselines = dict[str, Baseline]  # by metric
 
 
 def best(figures: Mapping[str, Mapping[str, float]]) -> Baselines:
-    """Return of each metric the trivial answer that does best by it; of equal ones the first.
+    """Return, for each metric, the trivial answer with the best value; of equal ones the first.
 
     Args:
-        figures: metrics of each answer, which its key says in words.
+        figures: metrics by description of the trivial answer.
     """
     highest: Baselines = {}
     for answer, metrics in figures.items():
@@ -34,14 +34,14 @@ def best(figures: Mapping[str, Mapping[str, float]]) -> Baselines:
 
 
 def is_better(name: str, value: float, other: float) -> bool:
-    """Tell whether the value of a metric is better than another one."""
+    """True if ``value`` of a metric is better than ``other``."""
     return value < other if name in LOWER_IS_BETTER else value > other
 
 
 def no_better(metrics: Mapping[str, float], baselines: Baselines) -> list[str]:
-    """Return a warning where no metric is better than without reading, else nothing.
+    """Return a warning if no metric beats its baseline, else an empty list.
 
-    A metric that is not defined is left out.
+    Undefined metrics (NaN) are ignored.
     """
     baselines = {name: each for name, each in baselines.items() if name in metrics}
     beaten = (is_better(name, metrics[name], trivial.value) for name, trivial in baselines.items())
@@ -52,16 +52,16 @@ def no_better(metrics: Mapping[str, float], baselines: Baselines) -> list[str]:
 
 
 def commonest(answers: Iterable[Iterable[Hashable]], default: Any = "") -> Any:
-    """Return the answer that is right most often; of equal ones the first.
+    """Return the answer that is correct for most questions; of equal ones the first.
 
     Args:
-        answers: all that are right, of each question.
-        default: where there are none.
+        answers: the accepted answers of each question.
+        default: value returned if no question has an answer.
     """
     counts = Counter(answer for right in answers for answer in dict.fromkeys(right))
     return max(counts, key=counts.__getitem__, default=default)
 
 
 def quoted(answer: str) -> str:
-    """A trivial answer in words."""
+    """Description of a trivial answer: "always '...'"."""
     return f"always {answer if len(answer) <= 40 else answer[:39] + '…'!r}"

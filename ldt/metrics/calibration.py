@@ -1,4 +1,4 @@
-"""Calibration errors: how far probabilities are from the share of right answers."""
+"""Calibration errors: distance between predicted probabilities and observed accuracy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ BINS = 15
 
 
 class Bin(NamedTuple):
-    """Answers of similar probability: how many, their mean probability, the share that is right."""
+    """Bin of answers with similar probabilities.
+
+    Args:
+        answers: number of answers in the bin.
+        probability: mean predicted probability.
+        right: share of correct answers.
+    """
 
     answers: int
     probability: float
@@ -19,14 +25,15 @@ class Bin(NamedTuple):
 
 
 def reliability(probabilities: np.ndarray, right: np.ndarray, bins: int = BINS) -> list[Bin]:
-    """The points of a reliability diagram, in bins of equally many answers.
+    """Points of a reliability diagram, with equally many answers in each bin.
 
-    Equal probabilities are in the same bin, so bins may be larger or fewer (Nixon et al. 2019,
-    https://arxiv.org/abs/1904.01685, "adaptive").
+    Equal probabilities share a bin, so there can be fewer and larger bins than asked for (Nixon et
+    al. 2019, https://arxiv.org/abs/1904.01685, "adaptive").
 
     Args:
         probabilities: [answers], from 0 to 1.
-        right: [answers] bool.
+        right: [answers] bool, True where the answer is correct.
+        bins: number of bins.
     """
     order = np.argsort(probabilities, kind="stable")
     ordered, correct = probabilities[order], right[order].astype(float)
@@ -45,26 +52,29 @@ def reliability(probabilities: np.ndarray, right: np.ndarray, bins: int = BINS) 
 def expected_calibration_error(
     probabilities: np.ndarray, right: np.ndarray, bins: int = BINS
 ) -> float:
-    """The mean distance of probability and share that is right, over the bins of `reliability`
-    (Naeini et al. 2015; Guo et al. 2017, equation 3, with bins of equal mass)."""
+    """Mean distance between probability and accuracy over the bins of `reliability` (Naeini et al.
+    2015; Guo et al. 2017, equation 3, with bins of equal mass).
+    """
     rows = reliability(probabilities, right, bins)
     total = sum(row.answers for row in rows)
     return sum(row.answers * abs(row.probability - row.right) for row in rows) / max(total, 1)
 
 
 def brier(probabilities: np.ndarray, right: np.ndarray) -> float:
-    """The mean squared distance of probabilities and truth (Brier 1950): [answers], or of classes
-    [documents, classes] the sum over the classes of a document, as he defines it."""
+    """Brier score (1950): mean squared distance between probabilities and truth.
+
+    For [documents, classes] the squares are summed over the classes of a document.
+    """
     squares = (probabilities - right.astype(float)) ** 2
     return float(squares.sum(-1).mean() if squares.ndim > 1 else squares.mean())
 
 
 def negative_log_likelihood(probabilities: np.ndarray, right: np.ndarray) -> float:
-    """The mean of -log of the probability of what is true, in nats.
+    """Mean negative log-likelihood of the correct outcome, in nats.
 
     Args:
-        probabilities: [answers] that it is right, or [documents, classes].
-        right: [answers] bool, or [documents] int, the right class.
+        probabilities: [answers], the probability of being correct, or [documents, classes].
+        right: [answers] bool, or [documents] int, the correct class.
     """
     if probabilities.ndim > 1:
         of_truth = probabilities[np.arange(len(right)), right]
@@ -74,13 +84,15 @@ def negative_log_likelihood(probabilities: np.ndarray, right: np.ndarray) -> flo
 
 
 def figures(scores: np.ndarray, right: np.ndarray, several: bool) -> dict[str, float]:
-    """ece, brier and nll of probabilities [documents, labels].
+    """``ece``, ``brier`` and ``nll`` of probabilities [documents, labels].
 
-    With several labels each label of each document counts as one answer. Else ece is that of the
-    answers (Guo et al. 2017), brier and nll are of all classes.
+    In multi-label classification each label of each document counts as one answer. Otherwise
+    ``ece`` is that of the predicted class (Guo et al. 2017), ``brier`` and ``nll`` use all classes.
 
     Args:
-        right: [documents, labels] bool; without several a document has one.
+        scores: [documents, labels], probabilities.
+        right: [documents, labels] bool, the gold labels.
+        several: True for multi-label classification.
     """
     ece = expected_calibration_error(*answers_of(scores, right, several))
     if several:
@@ -93,7 +105,7 @@ def figures(scores: np.ndarray, right: np.ndarray, several: bool) -> dict[str, f
 def answers_of(
     scores: np.ndarray, right: np.ndarray, several: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The probabilities that are to be as often right as they say, and whether each is."""
+    """Probabilities to be calibrated and, for each, True if its answer is correct."""
     if several:
         return scores.ravel(), right.ravel()
     return scores.max(1), right[np.arange(len(right)), scores.argmax(1)]

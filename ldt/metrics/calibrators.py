@@ -1,4 +1,4 @@
-"""Calibration: logits to probabilities that are as often right as they say."""
+"""Calibrators: logits to probabilities that match the observed accuracy."""
 
 from __future__ import annotations
 
@@ -15,28 +15,33 @@ _CLOSE = 1e-10  # of the derivative, where the fit ends
 
 
 def logistic(logits: np.ndarray) -> np.ndarray:
-    """Probabilities of logits, of each by itself."""
+    """Logistic function of logits, element by element."""
     return 0.5 * (1 + np.tanh(logits / 2))
 
 
 def logit(p: np.ndarray | float) -> np.ndarray:
-    """Logits of probabilities, finite ones of 0 and 1 too."""
+    """Inverse of `logistic`; finite for 0 and 1 too."""
     clipped = np.clip(p, 1e-12, 1 - 1e-12)
     return np.log(clipped) - np.log1p(-clipped)
 
 
 @dataclass(frozen=True)
 class Temperature:
-    """Logits of classes divided by a number, of which one is right (Guo et al. 2017, section 4.2,
-    https://arxiv.org/abs/1706.04599). The answer stays the same, its probability does not."""
+    """Temperature scaling of single-label logits (Guo et al. 2017, section 4.2,
+    https://arxiv.org/abs/1706.04599). The predicted class does not change, its probability does.
+    """
 
     name: ClassVar[str] = "temperature"
     temperature: float
 
     @classmethod
     def fit(cls, logits: np.ndarray, right: np.ndarray) -> Temperature:
-        """The temperature with the least cross-entropy, of logits [documents, classes] and the
-        right class [documents] int."""
+        """Fit the temperature that minimises cross-entropy.
+
+        Args:
+            logits: [documents, classes].
+            right: [documents] int, the gold class.
+        """
         of_right = logits[np.arange(len(logits)), right]
 
         def slope(inverse: float) -> float:
@@ -58,13 +63,13 @@ class Temperature:
 
 @dataclass(frozen=True)
 class _ByLabel:
-    """A calibration with a logistic regression for each label, which is there or not.
+    """Logistic regression for each label of a multi-label model.
 
-    A label that fewer than `LEAST` documents have, or that fewer lack, keeps its probabilities.
-    Weights below 0, which would turn the order of documents round, are left out.
+    A label with fewer than `LEAST` positive or negative documents keeps its probabilities. Negative
+    weights, which would reverse the order of documents, are set to zero.
 
     Args:
-        weights: of each label, the intercept last.
+        weights: weights of each label, the intercept last.
     """
 
     keeps: ClassVar[tuple[float, ...]]  # weights, the intercept last, that change nothing
@@ -72,15 +77,18 @@ class _ByLabel:
 
     @staticmethod
     def features(logits: np.ndarray) -> np.ndarray:
-        """Regressors [features, ...] of logits [...]."""
+        """Regressors [features, ...] for logits [...]."""
         raise NotImplementedError
 
     @classmethod
     def fit(cls, logits: np.ndarray, right: np.ndarray):
-        """The weights of each label with the least cross-entropy, by [documents, labels].
+        """Fit the weights of each label that minimise cross-entropy.
 
-        Targets are not quite 0 and 1, so that they are finite where a label can be told without a
-        mistake (Platt 1999, section 2.2; Lin, Lin and Weng 2007).
+        Targets are smoothed away from 0 and 1, so that weights stay finite for separable labels
+        (Platt 1999, section 2.2; Lin, Lin and Weng 2007).
+
+        Args:
+            logits, right: [documents, labels].
         """
         weights = []
         for column, there in zip(logits.T, right.T, strict=True):
@@ -102,7 +110,7 @@ class _ByLabel:
 
 
 class Platt(_ByLabel):
-    """Logits of each label times a number, plus another one (Platt 1999)."""
+    """Platt scaling (1999): a scale and an offset for the logit of each label."""
 
     name: ClassVar[str] = "platt"
     keeps: ClassVar[tuple[float, ...]] = (1.0, 0.0)
@@ -112,8 +120,11 @@ class Platt(_ByLabel):
         return logits[None]
 
     def before(self, probabilities: np.ndarray) -> np.ndarray:
-        """Probability of each label before calibration, [labels]; of one whose calibrated
-        probability is always the same: 0 where that is at least as high, else 1."""
+        """Inverse of the calibration: the uncalibrated probability of each label, [labels].
+
+        If a label's calibration is constant, 0 where the constant reaches the given probability,
+        else 1.
+        """
         factor, summand = np.array(self.weights).reshape(len(self.weights), 2).T
         over = logit(probabilities) - summand
         logits = np.divide(over, factor, out=np.where(over > 0, np.inf, -np.inf), where=factor > 0)
@@ -121,8 +132,9 @@ class Platt(_ByLabel):
 
 
 class Beta(_ByLabel):
-    """A regression on log p and -log(1 - p) of each label (Kull, Silva Filho and Flach 2017,
-    section 4, http://proceedings.mlr.press/v54/kull17a.html); it can pull both ends by themselves.
+    """Beta calibration: regression on log p and -log(1 - p) of each label (Kull, Silva Filho and
+    Flach 2017, section 4, http://proceedings.mlr.press/v54/kull17a.html). Unlike Platt scaling it
+    corrects high and low probabilities independently.
     """
 
     name: ClassVar[str] = "beta"
@@ -137,8 +149,12 @@ CALIBRATORS = {each.name: each for each in (Temperature, Platt, Beta)}
 
 
 def _regression(features: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Weights of a logistic regression of targets [documents] on [features, documents], the
-    intercept last; none but the intercept is negative."""
+    """Weights of a logistic regression, the intercept last; no other weight is negative.
+
+    Args:
+        features: [features, documents].
+        targets: [documents], from 0 to 1.
+    """
     rows = np.vstack([features, np.ones(len(targets))])
     used = np.ones(len(rows), bool)
     while True:
@@ -152,7 +168,7 @@ def _regression(features: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 
 def _newton(rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Weights of the least cross-entropy; steps are halved until they help."""
+    """Weights that minimise cross-entropy, by Newton's method with step halving."""
     weights = np.zeros(len(rows))
     loss = _cross_entropy(weights @ rows, targets)
     for _ in range(100):

@@ -1,8 +1,8 @@
 """Metrics of classes and of numbers, in float64 numpy, as scikit-learn and scipy define them.
 
 Shares are from 0 to 100, as all metrics of ldt; correlations and errors have their own units.
-``gold`` and ``predicted`` of classes are [documents, classes] bool, whether a document has a class;
-``weights`` are [draws, documents], how often each document counts.
+Throughout, ``gold`` and ``predicted`` of classes are [documents, classes] bool, and ``weights`` are
+[draws, documents]: how often each document occurs in each bootstrap draw.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import numpy as np
 
 
 def several(names: Any) -> list[Any]:
-    """The list of names that a name or a list of them is; a regression's numbers have none."""
+    """Names as a list, from one name or a list of names; empty for a regression's number."""
     return names if isinstance(names, list) else [names]
 
 
@@ -28,10 +28,10 @@ def indicators(labels: Sequence[str | list[str]], names: Sequence[str]) -> np.nd
 def class_rows(
     gold: np.ndarray, predicted: np.ndarray, names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return precision, recall, f1 and support of each class, a row each with its ``class``.
+    """Return a row for each class: ``class``, precision, recall, f1 and support.
 
-    What is not defined is None: precision of a class without an answer, recall of one without a
-    gold document, f1 of one without either.
+    Undefined values are None: precision of a class that is never predicted, recall of one without a
+    gold document, f1 of one with neither.
     """
     true, found, there = (gold & predicted).sum(0), predicted.sum(0), gold.sum(0)
     ratios = {"precision": (true, found), "recall": (true, there), "f1": (2 * true, found + there)}
@@ -45,15 +45,11 @@ def class_rows(
 
 
 def class_metrics(gold: np.ndarray, predicted: np.ndarray, *, several: bool) -> dict[str, float]:
-    """Return the share of documents that are right, macro_f1 and micro_f1, from 0 to 100.
-
-    The share is called accuracy; with several labels, where a document is right if all its classes
-    are, exact_match.
+    """Return accuracy (multi-label: exact_match), macro_f1 and micro_f1, from 0 to 100.
 
     Args:
-        several: whether a document can have several classes. Then macro_f1 is the mean over all
-            classes, as scikit-learn has it for multi-label indicators, else over those that any
-            document has in ``gold`` or ``predicted``, as it has it for single labels.
+        several: True for multi-label classification. macro_f1 is then the mean over all classes,
+            else over the classes that occur in ``gold`` or ``predicted``, as in scikit-learn.
     """
     one = np.ones((1, len(gold)))
     figures = class_figures(gold, predicted, one, several=several, answered=one[0] > 0)
@@ -68,11 +64,11 @@ def class_figures(
     several: bool,
     answered: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Return `class_metrics` [draws] of documents drawn so often each.
+    """Return `class_metrics` of each bootstrap draw, [draws].
 
     Args:
-        answered: [documents] bool, whether there is an answer; where there is none, the document is
-            wrong, also if it has no class.
+        answered: [documents] bool, False where the prediction is missing; such a document is wrong
+            even if its gold labels are empty.
     """
     right = (gold == predicted).all(1) & answered
     return {
@@ -84,12 +80,12 @@ def class_figures(
 def f1_of_draws(
     gold: np.ndarray, predicted: np.ndarray, weights: np.ndarray, *, several: bool
 ) -> dict[str, np.ndarray]:
-    """Return macro_f1 and micro_f1 [draws], from 0 to 100, of documents drawn so often each.
+    """Return macro_f1 and micro_f1 of each bootstrap draw, [draws], from 0 to 100.
 
     Args:
-        several: as `class_metrics` has it; without it the mean is over classes of the draws. A
-            class that one of them lacks has there its f1 of `drawn`, so that the mean keeps its
-            terms.
+        several: True for multi-label classification, as in `class_metrics`. For single labels a
+            class that is absent from one draw takes its f1 from `drawn`, so that every mean has the
+            same number of terms.
     """
     weights = np.concatenate([drawn(weights), weights]).astype(np.float64)
     true, both = weights @ (gold & predicted), weights @ (gold.astype(int) + predicted)
@@ -104,21 +100,21 @@ def f1_of_draws(
 
 
 def drawn(weights: np.ndarray) -> np.ndarray:
-    """Weights [1, documents] of 1 for a document that any draw [draws, documents] has, else 0."""
+    """Weights [1, documents]: 1 for documents that occur in at least one draw, else 0."""
     return np.array(weights.max(0, keepdims=True) > 0)
 
 
 def confusion(gold: np.ndarray, predicted: np.ndarray, *, several: bool) -> np.ndarray:
-    """Return how many documents of each class have which answer.
+    """Return confusion counts.
 
     Args:
-        gold, predicted: [documents, classes] bool; without several one class a document, predicted
-            may have none.
+        gold, predicted: [documents, classes] bool. For single labels ``predicted`` can be empty in
+            a row, which counts as no answer.
 
     Returns:
-        [classes, classes + 1] of documents with one class: of gold class and answer, the last
-        column those without one. With several labels [classes, 2, 2]: of each class whether the
-        document has it, and whether the answer does, as scikit-learn's multilabel_confusion_matrix.
+        For single labels [classes, classes + 1]: gold class by predicted class, the last column
+        without an answer. For multi-label [classes, 2, 2]: gold by predicted for each class, as
+            scikit-learn's multilabel_confusion_matrix.
     """
     if not several:
         with_none = np.column_stack([predicted, ~predicted.any(1)])
@@ -128,9 +124,9 @@ def confusion(gold: np.ndarray, predicted: np.ndarray, *, several: bool) -> np.n
 
 
 def number_metrics(gold: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
-    """Return mse, mae, pearson and spearman (ties share their mean rank) of two [documents].
+    """Return mse, mae, pearson and spearman (mean ranks for ties) of two arrays [documents].
 
-    A correlation is 0 where one side is constant.
+    A correlation with a constant array is 0.
     """
     figures = number_figures(gold, predicted, np.ones((1, len(gold))))
     return {name: float(value[0]) for name, value in figures.items()}
@@ -139,7 +135,7 @@ def number_metrics(gold: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
 def number_figures(
     gold: np.ndarray, predicted: np.ndarray, weights: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return `number_metrics` [draws] of documents drawn so often each."""
+    """Return `number_metrics` of each bootstrap draw, [draws]."""
     gold, predicted = gold.astype(np.float64), predicted.astype(np.float64)
     weights = weights.astype(np.float64)
     total = weights.sum(1)
@@ -156,7 +152,7 @@ def _percent(part, whole):
 
 
 def _correlation(a: np.ndarray, b: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Correlation of two sides, [documents] or in each draw [draws, documents]."""
+    """Pearson correlation in each draw, [draws]."""
     a, b = np.broadcast_to(a, weights.shape), np.broadcast_to(b, weights.shape)
     varies = _varies(a, weights) & _varies(b, weights)
     total = weights.sum(1, keepdims=True)
@@ -173,7 +169,7 @@ def _varies(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def _ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The mean rank of each document in each draw, [draws, documents]."""
+    """Mean rank of each document in each draw, [draws, documents]."""
     _, place = np.unique(values, return_inverse=True)
     order = np.argsort(place, kind="stable")
     last = np.flatnonzero(np.append(place[order][1:] != place[order][:-1], True))

@@ -1,7 +1,7 @@
-"""Precision against recall of a label, and ROC, over all thresholds.
+"""Precision-recall and ROC curves of one label over all thresholds.
 
-``scores`` are [documents], ``right`` is [documents] bool, whether they have the label, and
-``weights`` are [draws, documents], how often each document counts.
+Throughout, ``scores`` are [documents], ``right`` are [documents] bool (True if the document has the
+label), and ``weights`` are [draws, documents]: how often a document occurs in each bootstrap draw.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ RECALLS = tuple(step / 20 for step in range(21))  # where a curve is told
 
 
 def precision_recall(scores: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Precision and recall [thresholds] of giving a label from each score on, the highest first."""
+    """Precision and recall [thresholds], with each score as the threshold, in falling order."""
     true, positive = (counts[0] for counts in _counts(scores, right, np.ones((1, len(scores)))))
     return true / positive, true / max(true[-1], 1)
 
 
 def average_precision(scores: np.ndarray, right: np.ndarray) -> float:
-    """The mean precision over the steps of recall, from 0 to 100, as scikit-learn has it.
-
-    NaN of a label that no document has.
+    """Average precision, from 0 to 100, as scikit-learn defines it; NaN if no document has the
+    label.
     """
     return float(ranking_of_draws(scores, right, np.ones((1, len(scores))))["average_precision"][0])
 
@@ -28,9 +27,9 @@ def average_precision(scores: np.ndarray, right: np.ndarray) -> float:
 def ranking_of_draws(
     scores: np.ndarray, right: np.ndarray, weights: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return average_precision and roc_auc [draws], from 0 to 100, as scikit-learn has them.
+    """Return average_precision and roc_auc of each draw, [draws], from 0 to 100, as scikit-learn.
 
-    NaN of draws in which no document has the label, roc_auc also where all have it.
+    Both are NaN in draws without a positive document, roc_auc also in draws without a negative one.
     """
     if not len(scores):
         nothing = np.full(len(weights), np.nan)
@@ -50,7 +49,7 @@ def ranking_of_draws(
 def _counts(
     scores: np.ndarray, right: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Documents [draws, thresholds] from each score on that have the label, and all of them."""
+    """True positives and predicted positives at each threshold, [draws, thresholds]."""
     order = np.argsort(-scores, kind="stable")
     ordered, drawn = scores[order], weights[:, order]
     last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))  # of equal scores
@@ -58,8 +57,11 @@ def _counts(
 
 
 def curve(scores: np.ndarray, right: np.ndarray) -> list[float]:
-    """The highest precision, 0 to 100, at each of `RECALLS` or a higher recall; of a label that
-    some document has (Manning, Raghavan and Schütze 2008, section 8.4)."""
+    """Interpolated precision-recall curve: the highest precision, from 0 to 100, at a recall of at
+    least each of `RECALLS` (Manning, Raghavan and Schütze 2008, section 8.4).
+
+    At least one document must have the label.
+    """
     precision, recall = precision_recall(scores, right)
     highest = np.maximum.accumulate(precision[::-1])[::-1]
     places = np.searchsorted(recall, np.array(RECALLS) - 1e-12)

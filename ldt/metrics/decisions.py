@@ -1,7 +1,7 @@
 """Thresholds, abstention and calibration of a model, fitted to held-out documents.
 
-A `Policy` is fitted to the logits of documents after their chunks were merged. What is told about
-it is measured on documents that it was fitted without (`Decided`).
+A `Policy` is fitted to the logits of whole documents, after merging their chunks. Reported scores
+are out-of-fold: each document is scored by a policy fitted without it (`Decided`).
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ METHODS = {False: ("none", "temperature"), True: ("none", "platt", "beta")}
 
 @dataclass(frozen=True)
 class Objective:
-    """Objective of a threshold.
+    """Objective that a threshold maximises.
 
     Args:
-        beta: of F-beta, where recall weighs beta times as much as precision; None of a bound.
-        bounded: ``precision`` or ``recall``, which is to reach ``least``, the other one being as
-            high as it then can; empty of F-beta.
-        least: the bound, from 0 to 1.
+        beta: beta of F-beta (recall weighs beta times as much as precision); None if a bound is
+            set.
+        bounded: ``precision`` or ``recall``, which has to reach ``least`` while the other is
+            maximised; empty for F-beta.
+        least: lower bound, from 0 to 1.
     """
 
     beta: float | None = 1.0
@@ -51,10 +52,10 @@ class Objective:
 
     @classmethod
     def parse(cls, text: str) -> Objective:
-        """The target of ``f1``, ``f2``, ``f0.5``, ``precision>=0.9`` or ``recall>=0.9``.
+        """Parse ``f1``, ``f2``, ``f0.5``, ``precision>=0.9`` or ``recall>=0.9``.
 
         Raises:
-            ValueError: it is none of these.
+            ValueError: the text is none of these.
         """
         match = TARGET.fullmatch(text.strip())
         if match is None or match[1] and not float(match[1]):
@@ -63,8 +64,13 @@ class Objective:
         return cls(None, bounded, float(least)) if bounded else cls(float(beta))
 
     def value(self, true: np.ndarray, given: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Value of the objective, the higher the better, at these counts of labels: given rightly,
-        given, and right."""
+        """Value of the objective; higher is better.
+
+        Args:
+            true: number of true positives.
+            given: number of predicted positives.
+            right: number of gold positives.
+        """
         precision, recall = true / np.maximum(given, 1), true / np.maximum(right, 1)
         if self.beta is not None:
             square = self.beta**2
@@ -75,16 +81,16 @@ class Objective:
 
 
 class Outcome(NamedTuple):
-    """A target of one label on held-out documents.
+    """Result of a precision or recall target for one label on held-out documents.
 
     Args:
-        verdict: ``reached`` or ``missed`` where an exact bound says so, ``too few`` where there are
-            too few documents for that, ``no documents`` of a label that none has, whose threshold
-            is `DEFAULT`; "" of an F-beta, which has no bound to reach.
-        right: documents that count for the bounded figure.
-        total: documents that it is a share of.
-        at_least, at_most: bounds of the share, each with a certainty of 1 - `DELTA` (Clopper and
-            Pearson 1934).
+        verdict: ``reached`` or ``missed`` if the exact bound proves it, ``too few`` if there are
+            too few documents to tell, ``no documents`` if none has the label (its threshold is then
+            `DEFAULT`); empty for F-beta, which has no target.
+        right: true positives.
+        total: documents in the denominator of the precision or recall.
+        at_least, at_most: Clopper-Pearson bounds (1934) of the share, each holding with probability
+            1 - `DELTA`.
     """
 
     verdict: str
@@ -95,7 +101,7 @@ class Outcome(NamedTuple):
 
     @property
     def bound(self) -> str:
-        """The share that was measured, and the bound that decides, in words; "" without one."""
+        """Text of the measured share and the deciding bound; empty if there is no target."""
         if self.verdict not in ("reached", "missed", "too few"):
             return ""
         if not self.total:
@@ -105,8 +111,13 @@ class Outcome(NamedTuple):
 
 
 def outcome(given: np.ndarray, right: np.ndarray, target: Objective) -> Outcome:
-    """The verdict on a target by whether documents, [documents] bool, that its threshold was chosen
-    without get the label, and whether they have it."""
+    """Compare out-of-fold predictions of one label with its target.
+
+    Args:
+        given: [documents] bool, the label is predicted by a threshold fitted without the document.
+        right: [documents] bool, the document has the label.
+        target: objective of the threshold.
+    """
     if not right.any():
         return Outcome("no documents")
     if not target.bounded:
@@ -124,15 +135,15 @@ def outcome(given: np.ndarray, right: np.ndarray, target: Objective) -> Outcome:
 def best_threshold(
     scores: np.ndarray, right: np.ndarray, target: Objective
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The threshold of each label that is best on these documents, and its value by the target.
+    """Return the best threshold of each label and the value of the objective there.
 
-    It lies in the middle between two scores, below the lowest one half-way to 0. Of several that
-    are equally good it is the highest; of a label without positives it is NaN.
+    A threshold lies midway between two neighbouring scores, below the lowest score midway to 0. Of
+    equally good thresholds the highest is taken. Labels without positives get NaN.
 
     Args:
         scores: [documents, labels], probabilities.
-        right: [documents, labels] bool.
-        target: what is to be best.
+        right: [documents, labels] bool, the gold labels.
+        target: objective to maximise.
     """
     positives, columns = right.sum(0), np.arange(scores.shape[1])
     if not len(scores):
@@ -152,14 +163,16 @@ def best_threshold(
 def label_thresholds(
     scores: np.ndarray, right: np.ndarray, target: Objective, strength: float = STRENGTH
 ) -> np.ndarray:
-    """Thresholds [labels] that hold for new documents, too: few positives choose little.
+    """Return a threshold for each label, [labels], shrunk towards a common one for rare labels.
 
-    A label's best threshold is drawn to the best common one, as logits, as far as it has few
-    positives: with n of them it weighs n / (n + strength). A label without any keeps `DEFAULT`.
+    The logit of a label's best threshold is averaged with that of the best common threshold, with
+    weight n / (n + strength) for n positives. A label without positives gets `DEFAULT`.
 
     Args:
-        scores, right, target: as `best_threshold` has them.
-        strength: positives that weigh as much as the common threshold; 0 leaves each its own.
+        scores: [documents, labels], probabilities.
+        right: [documents, labels] bool, the gold labels.
+        target: objective to maximise.
+        strength: number of positives at which both weigh the same; 0 disables the shrinkage.
     """
     best, _ = best_threshold(scores, right, target)
     common = best_threshold(scores.reshape(-1, 1), right.reshape(-1, 1), target)[0][0]
@@ -175,14 +188,15 @@ def label_thresholds(
 
 
 class Abstention(NamedTuple):
-    """From which confidence on answers are given, and what that gave on the documents it is from.
+    """Confidence threshold of an abstaining model, with its scores on the documents of the fit.
 
     Args:
-        threshold: confidence; minus infinity answers all, infinity none.
-        coverage: share of documents with an answer.
-        risk: share of wrong answers among those; NaN where there are none.
-        bound: with the asked certainty the risk is at most this on documents like these; NaN where
-            a coverage was asked for.
+        threshold: least confidence of an answer; minus infinity answers everything, infinity
+            nothing.
+        coverage: share of documents that are answered.
+        risk: share of wrong answers among the answered; NaN if none is answered.
+        bound: upper bound of the risk with the requested certainty; NaN if a coverage was
+            requested.
     """
 
     threshold: float
@@ -200,15 +214,16 @@ class Abstention(NamedTuple):
 
 
 def abstain_for_coverage(confidence: np.ndarray, right: np.ndarray, coverage: float) -> Abstention:
-    """The threshold above which a new document lies with at least this probability.
+    """Choose the threshold that a new document exceeds with at least the given probability.
 
-    An order statistic: of n confidences, as of the new one, each place is equally likely (Vovk et
-    al. 2005; Angelopoulos and Bates 2021, section 1, https://arxiv.org/abs/2107.07511).
+    Uses order statistics: the confidence of an exchangeable new document is equally likely to fall
+    in each gap (Vovk et al. 2005; Angelopoulos and Bates 2021, section 1,
+    https://arxiv.org/abs/2107.07511).
 
     Args:
-        confidence: [documents], of held-out ones.
-        right: [documents] bool, whether the answer is right.
-        coverage: share of answers, from 0 to 1.
+        confidence: [documents], confidence on held-out documents.
+        right: [documents] bool, True where the answer is correct.
+        coverage: share of documents to answer, from 0 to 1.
     """
     lowest = math.floor((len(confidence) + 1) * (1 - coverage) + 1e-9)
     ordered = [-math.inf, *np.sort(confidence).tolist(), math.inf]
@@ -219,17 +234,18 @@ def abstain_for_coverage(confidence: np.ndarray, right: np.ndarray, coverage: fl
 def abstain_for_risk(
     confidence: np.ndarray, right: np.ndarray, risk: float, delta: float = 0.1
 ) -> Abstention:
-    """The lowest threshold above which at most this share of answers is wrong, surely enough;
-    infinity where no share of answers is sure enough.
+    """Choose the lowest threshold whose share of wrong answers is at most ``risk`` with certainty 1
+    - ``delta``; infinity if there is none.
 
-    `STEPS` shares of answers are tried, each with the exact binomial bound (Clopper and Pearson
-    1934) at delta / STEPS, so that all hold together (Geifman and El-Yaniv 2017, theorem 3.2,
+    `STEPS` thresholds are tried, each with the exact binomial bound (Clopper and Pearson 1934) at
+    delta / STEPS, so that all hold at once (Geifman and El-Yaniv 2017, theorem 3.2,
     https://arxiv.org/abs/1705.08500, with a fixed grid in place of a search).
 
     Args:
-        confidence, right: as `abstain_for_coverage` has them.
+        confidence: [documents], confidence on held-out documents.
+        right: [documents] bool, True where the answer is correct.
         risk: highest share of wrong answers, from 0 to 1.
-        delta: probability that the share is higher after all.
+        delta: probability that the bound fails.
     """
     ordered = np.sort(confidence)[::-1]
     for step in range(STEPS, 0, -1):
@@ -247,8 +263,8 @@ def abstain_for_risk(
 
 @lru_cache(maxsize=10_000)  # of many classes most have the same few counts
 def upper_bound(wrong: int, count: int, delta: float) -> float:
-    """The share that is not exceeded with a certainty of 1 - delta, where ``wrong`` of ``count``
-    were so (Clopper and Pearson 1934): the p at which so few or fewer have the probability delta.
+    """Clopper-Pearson upper bound (1934) of a share, after ``wrong`` of ``count`` observations: the
+    probability p at which ``wrong`` or fewer occur with probability ``delta``.
     """
     if wrong >= count:
         return 1.0
@@ -266,9 +282,10 @@ def upper_bound(wrong: int, count: int, delta: float) -> float:
 
 
 def risk_coverage(confidence: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Coverage and risk [documents] of the answers that are most certain; their mean is the AURC.
+    """Return coverage and risk [documents] of answering only the most confident documents; the mean
+    of the risks is the AURC.
 
-    Among equal confidences the risk rises evenly (Geifman et al. 2019,
+    Documents of equal confidence share their errors evenly (Geifman et al. 2019,
     https://arxiv.org/abs/1805.08206).
     """
     order = np.argsort(-confidence, kind="stable")
@@ -280,16 +297,17 @@ def risk_coverage(confidence: np.ndarray, right: np.ndarray) -> tuple[np.ndarray
 
 
 def conformal_quantile(nonconformity: np.ndarray, coverage: float) -> float:
-    """Bound that a new document's right answer does not exceed with at least this probability;
-    infinity where there are too few documents for it.
+    """Quantile of split conformal prediction: a bound that the nonconformity of a new document's
+    gold label exceeds with probability at most 1 - ``coverage``; infinity if there are too few
+    documents.
 
-    Split conformal prediction (Angelopoulos and Bates 2021, section 1,
-    https://arxiv.org/abs/2107.07511). With 1 - p as the nonconformity of a class, those of up to
-    the quantile are a set that holds the right one.
+    With nonconformity 1 - p, the labels within the quantile form a set that contains the gold label
+    with probability ``coverage`` (Angelopoulos and Bates 2021, section 1,
+    https://arxiv.org/abs/2107.07511).
 
     Args:
-        nonconformity: [documents], of the right answers of held-out ones.
-        coverage: from 0 to 1.
+        nonconformity: [documents], of the gold labels of held-out documents.
+        coverage: probability that the set contains the gold label, from 0 to 1.
     """
     place = math.ceil((len(nonconformity) + 1) * coverage - 1e-9)
     if place > len(nonconformity):
@@ -302,16 +320,16 @@ def conformal_quantile(nonconformity: np.ndarray, coverage: float) -> float:
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules of what is to be fitted.
+    """Settings of the fit of a `Policy`.
 
     Args:
-        several: whether a document can have several labels.
-        thresholds: [labels], as a `Policy` has them; None has them chosen.
-        target: by which they are.
+        several: True for multi-label classification.
+        thresholds: [labels], fixed thresholds; None fits them.
+        target: objective of fitted thresholds.
         calibration: one of `METHODS`, or ``auto``.
-        abstain: ``coverage`` or ``risk``, and how much; None always answers.
-        positive: the number of the label that is given from a threshold on, of answers with one
-            label; None of others, which have no threshold then.
+        abstain: ``coverage`` or ``risk`` with its value; None always answers.
+        positive: number of the label with a threshold in single-label classification; None if there
+            is no such label.
     """
 
     several: bool
@@ -322,7 +340,11 @@ class Rules:
     positive: int | None = None
 
     def tuned(self, labels: int) -> list[int]:
-        """Numbers of the labels, of so many, whose thresholds are chosen."""
+        """Numbers of the labels whose thresholds are fitted.
+
+        Args:
+            labels: number of labels.
+        """
         if self.thresholds is not None or not (self.several or self.positive is not None):
             return []
         return list(range(labels)) if self.several else [self.positive or 0]
@@ -330,17 +352,16 @@ class Rules:
 
 @dataclass(frozen=True)
 class Policy:
-    """Calibration, thresholds and abstention in force.
+    """Calibration, thresholds and abstention that turn logits into answers.
 
     Args:
-        several: whether a document can have several labels.
-        calibrator: makes probabilities of logits; None takes softmax or the logistic function.
-        thresholds: [labels], the probabilities from which on a label is given. Of answers with one
-            label they are NaN but for one label, which comes before the others from there on; None
-            gives the likeliest.
-        least: confidence from which on an answer is given.
-        quantiles: of 1 - p of the right labels, for each of `COVERAGES`; empty where there are no
-            label sets.
+        several: True for multi-label classification.
+        calibrator: calibrator of the logits; None applies softmax or the logistic function.
+        thresholds: [labels], least probability of a predicted label. In single-label classification
+            NaN except for one label, which is preferred from its threshold on; None predicts the
+            most probable label.
+        least: least confidence of an answer.
+        quantiles: conformal quantiles of 1 - p for each of `COVERAGES`; empty without label sets.
     """
 
     several: bool
@@ -350,13 +371,13 @@ class Policy:
     quantiles: Sequence[float] = ()
 
     def scores(self, logits: np.ndarray) -> np.ndarray:
-        """Probabilities [documents, labels] of merged logits."""
+        """Calibrated probabilities [documents, labels] of merged logits."""
         if self.calibrator is not None:
             return self.calibrator.apply(logits)
         return logistic(logits) if self.several else softmax(logits)
 
     def given(self, scores: np.ndarray) -> np.ndarray:
-        """The labels [documents, labels] bool of an answer."""
+        """Predicted labels, [documents, labels] bool."""
         if self.several:
             return scores >= self.thresholds
         if self.thresholds is not None:
@@ -366,20 +387,20 @@ class Policy:
         return scores.argmax(1)[:, None] == np.arange(scores.shape[1])
 
     def confidence(self, scores: np.ndarray, given: np.ndarray) -> np.ndarray:
-        """The probability [documents] that an answer is right as a whole.
+        """Probability that the whole answer is correct, [documents].
 
-        Of several labels the product over all of them, given or not, as if they were independent.
+        In multi-label classification the product over all labels, as if they were independent.
         """
         if not self.several:
             return (scores * given).sum(1)
         return np.exp(np.log(np.maximum(np.where(given, scores, 1 - scores), 1e-300)).sum(1))
 
     def silence(self, scores: np.ndarray, empty: bool) -> dict[str, Any]:
-        """Why there is no answer, as its keys ``abstained`` and ``why``; {} where there is one.
+        """Return the answer's keys ``abstained`` and ``why`` if the model abstains, else {}.
 
         Args:
             scores: [labels], the probabilities of one document.
-            empty: True if the document has no text, of which nothing is known.
+            empty: True if the document has no text.
         """
         if self.least == -math.inf:
             return {}
@@ -395,12 +416,12 @@ class Policy:
     def decided(
         self, logits: np.ndarray, names: Sequence[str], empty: bool = False
     ) -> tuple[Any, np.ndarray, dict[str, Any]]:
-        """The label or labels of a document, its probabilities, and why there is no answer.
+        """Return the predicted label or labels of a document, its probabilities, and `silence`.
 
         Args:
-            logits: [labels], merged.
-            names: of the labels.
-            empty: as of `silence`.
+            logits: [labels], merged over chunks.
+            names: names of the labels.
+            empty: True if the document has no text.
         """
         scores = self.scores(logits[None])
         label: Any = label_of(self.given(scores)[0], names, self.several)
@@ -410,11 +431,15 @@ class Policy:
         return None if silence else label, scores[0], silence
 
     def label_set(self, scores: np.ndarray, coverage: float) -> np.ndarray:
-        """The labels [labels] bool that, for a new document with these scores [labels], are all the
-        right ones or more with at least this probability (`conformal_quantile`).
+        """Return the conformal label set [labels] bool, which contains all gold labels of a new
+        document with at least this probability (`conformal_quantile`).
+
+        Args:
+            scores: [labels], the probabilities of one document.
+            coverage: probability that all gold labels are in the set.
 
         Raises:
-            ValueError: there are no quantiles, or it is above the highest of `COVERAGES`.
+            ValueError: the model has no quantiles, or coverage exceeds the highest of `COVERAGES`.
         """
         least = next((n for n, each in enumerate(COVERAGES) if each >= coverage - 1e-9), None)
         if not self.quantiles or least is None:
@@ -422,7 +447,11 @@ class Policy:
         return 1 - scores <= self.quantiles[least]
 
     def facts(self, names: Sequence[str]) -> dict[str, Any]:
-        """Facts as JSON, for `from_facts`; of labels with these names."""
+        """The policy as JSON, for `from_facts`.
+
+        Args:
+            names: names of the labels.
+        """
         facts: dict[str, Any] = {}
         if self.calibrator is not None:
             facts["calibration"] = {"method": self.calibrator.name} | asdict(self.calibrator)
@@ -443,16 +472,16 @@ class Policy:
         several: bool,
         thresholds: np.ndarray | None = None,
     ) -> Policy:
-        """The policy that a model has in its config.
+        """Read the policy from a model's config.
 
         Args:
-            facts: as `facts` made them, whatever else is in them; {} decides by the model alone.
-            names: of the labels.
-            several: whether a document can have several.
-            thresholds: [labels], where the facts have none.
+            facts: output of `Policy.facts`, other keys are ignored; {} gives the default policy.
+            names: names of the labels.
+            several: True for multi-label classification.
+            thresholds: [labels], used if the facts contain none.
 
         Raises:
-            LookupError, TypeError, ValueError: they are not those of such a model.
+            LookupError, TypeError, ValueError: the facts do not fit the labels.
         """
         policy = cls(several, thresholds=thresholds)
         if "calibration" in facts:
@@ -473,16 +502,16 @@ class Policy:
 
 
 class Decided(NamedTuple):
-    """A policy, and what it gives on documents that it was fitted without.
+    """Fitted policy with its out-of-fold predictions.
 
     Args:
-        policy: fitted to all documents.
-        rules: those that were asked for, with the way to calibrate in place of ``auto``.
-        scores: [documents, labels], probabilities by the policy of the other folds.
-        labels: [documents, labels] bool, those given by that policy.
-        confidence: [documents].
-        abstention: what giving no answer does; None where there is always one.
-        tried: ``ece`` and ``nll`` of each way to calibrate, out of fold, where ``auto`` chose one.
+        policy: policy fitted to all documents.
+        rules: settings of the fit, with the chosen calibration in place of ``auto``.
+        scores: [documents, labels], out-of-fold probabilities.
+        labels: [documents, labels] bool, out-of-fold predictions.
+        confidence: [documents], out-of-fold confidence.
+        abstention: chosen abstention; None if every document is answered.
+        tried: out-of-fold ``ece`` and ``nll`` of each calibration that ``auto`` compared.
     """
 
     policy: Policy
@@ -497,18 +526,18 @@ class Decided(NamedTuple):
 def decide(logits: np.ndarray, right: np.ndarray, rules: Rules) -> Decided:
     """Fit a policy to held-out documents.
 
-    Calibration and thresholds are fitted to all documents. When to be silent, and label sets, go by
-    probabilities that are out of fold, since those of the fit are too sure. Of a single document
-    nothing is out of fold; it is its own measure.
+    Calibration and thresholds are fitted to all documents. Abstention and label sets are fitted to
+    out-of-fold probabilities, since in-sample ones are overconfident. A single document is its own
+    evaluation.
 
     Args:
-        logits: [documents, labels], after merging.
-        right: [documents, labels] bool; one label of each row, or none where every answer is
-            wrong, unless there can be several.
-        rules: what to fit.
+        logits: [documents, labels], merged over chunks.
+        right: [documents, labels] bool, the gold labels; single-label rows have one label, or none
+            if every answer is wrong.
+        rules: settings of the fit.
 
     Raises:
-        ValueError: a logit that is not finite.
+        ValueError: a logit is not finite.
     """
     if not np.isfinite(logits).all():
         raise ValueError("a logit is not finite")
@@ -554,8 +583,14 @@ def _fit(logits: np.ndarray, right: np.ndarray, rules: Rules) -> Policy:
 
 
 def folds(count: int, parts: int = 5, seed: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield for each part of ``count`` documents, cut at random, the numbers of the others, to fit
-    on, and its own, sorted; of fewer than two documents nothing."""
+    """Yield (training, held-out) document numbers of a random cross-validation; nothing for fewer
+    than two documents.
+
+    Args:
+        count: number of documents.
+        parts: number of folds.
+        seed: seed of the random order.
+    """
     parts = min(parts, count)
     part = np.empty(count, int)
     part[np.random.default_rng(seed).permutation(count)] = np.arange(count) % max(parts, 1)
@@ -576,7 +611,7 @@ def _out_of_fold(
 
 
 def _tried(logits: np.ndarray, right: np.ndarray, rules: Rules) -> dict[str, dict[str, float]]:
-    """The figures of all ways to calibrate, out of fold; thresholds have no say in it."""
+    """Out-of-fold figures of each calibration method; thresholds do not matter here."""
     rules = replace(rules, thresholds=np.full(logits.shape[1], DEFAULT))
     if not rules.several:
         logits, right = logits[right.any(1)], right[right.any(1)]
@@ -588,8 +623,9 @@ def _tried(logits: np.ndarray, right: np.ndarray, rules: Rules) -> dict[str, dic
 
 
 def _best(tried: Mapping[str, Mapping[str, float]]) -> str:
-    """The way to calibrate with the least cross-entropy, of those that make neither it nor the
-    calibration error worse; ``none`` where none does."""
+    """Method with the lowest cross-entropy among those that worsen neither it nor the calibration
+    error; ``none`` if there is none.
+    """
     plain = tried.get("none", {})
     helps = {
         method: each["nll"]
@@ -600,13 +636,13 @@ def _best(tried: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def label_of(given: np.ndarray, names: Sequence[str], several: bool) -> str | list[str]:
-    """The name of the label that is given, or those of all of them."""
+    """Name of the predicted label, or in multi-label classification the list of names."""
     names_given = [name for name, there in zip(names, given, strict=True) if there]
     return names_given if several else names_given[0]
 
 
 def _finite(value: float) -> float | None:
-    """A number as JSON has it: infinity is null."""
+    """The value, or None for infinity and NaN, which JSON lacks."""
     return value if math.isfinite(value) else None
 
 
@@ -615,12 +651,12 @@ def _number(value: Any) -> float:
 
 
 def in_words(facts: Mapping[str, Any]) -> str:
-    """The decision in force of a model and what it was chosen on, in a sentence without its end;
-    "" where a model decides by nothing of its own.
+    """Describe a model's decision policy and the documents it was fitted on, without a full stop;
+    empty if the model has no policy.
 
     Args:
-        facts: ``decisions`` of its config: those of the policy, with its `summary` under
-            ``measured``, to which the training adds ``source`` and ``sha256``.
+        facts: ``decisions`` of the model's config: the policy, its `summary` under ``measured``,
+            and ``source`` and ``sha256`` of the documents.
     """
     measured, parts = facts.get("measured", {}), []
     if "thresholds" in facts and "threshold_target" in measured:

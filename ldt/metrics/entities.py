@@ -16,7 +16,7 @@ LETTERS = tuple("BIMELSUW")
 
 
 class Entity(NamedTuple):
-    """From ``start`` to before ``end``, counted in words or characters."""
+    """Entity from ``start`` up to but not including ``end``, in words or characters."""
 
     start: int
     end: int
@@ -24,18 +24,16 @@ class Entity(NamedTuple):
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of a sentence, counted in words.
+    """Read the entities of one sentence from its tags.
 
-    One begins at B, and at I where the word before is outside or of another type; so tags that
-    mark only the border between two neighbours (IOB1) are read as well as those that mark each
-    beginning (IOB2). E and L, the last word, and S, U and W, the only one, end it too (IOBES,
-    BILOU, BMES).
+    IOB1, IOB2, IOBES, BILOU and BMES tags are accepted. An entity starts at B, S, U or W, and at I,
+    E or L after O or another type; E, L, S, U and W end it.
 
     Args:
-        tags: O or a letter of `LETTERS` with a type, as B-type, one a word.
+        tags: one per word: O, or a letter of `LETTERS` with a type, such as B-PER.
 
     Raises:
-        ValueError: another tag.
+        ValueError: a tag has another form.
     """
     listed: list[Entity] = []
     before = ""
@@ -54,7 +52,12 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def tags_of(entities: Iterable[Entity], length: int) -> list[str]:
-    """IOB2 tags of so many words; what lies beyond them is left out."""
+    """IOB2 tags of a sentence; entities beyond its end are dropped.
+
+    Args:
+        entities: entities counted in words.
+        length: number of words.
+    """
     written = ["O"] * length
     for start, end, label in entities:
         for place in range(start, min(end, length)):
@@ -63,7 +66,7 @@ def tags_of(entities: Iterable[Entity], length: int) -> list[str]:
 
 
 def by_sentence(sentences: Iterable[Sequence[str]]) -> list[Entity]:
-    """The entities of all sentences, counted in words of the document; none crosses a border."""
+    """Entities of a document, from the tags of its sentences; none crosses a sentence border."""
     listed, begin = [], 0
     for tags in sentences:
         listed += [Entity(a + begin, b + begin, label) for a, b, label in entities(tags)]
@@ -72,10 +75,10 @@ def by_sentence(sentences: Iterable[Sequence[str]]) -> list[Entity]:
 
 
 def ratios(gold: Any, found: Any, right: Any) -> tuple[Any, Any, Any]:
-    """Precision, recall and F1, from 0 to 1, of numbers of entities; 0 where there are none.
+    """Precision, recall and F1, from 0 to 1; 0 where undefined.
 
     Args:
-        gold, found, right: numbers, or arrays of them; of one document, of all, or in the mean.
+        gold, found, right: numbers of gold, predicted and correct entities, or arrays of them.
     """
     both = gold + found
     return (
@@ -86,16 +89,15 @@ def ratios(gold: Any, found: Any, right: Any) -> tuple[Any, Any, Any]:
 
 
 def score(example: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, float]:
-    """Count the entities of a document: those there are, were found, and are right.
-
-    Right are those of the same place and type.
+    """Count gold, predicted and correct entities of a document; correct ones match in place and
+    type.
 
     Args:
-        example, answer: ``entities``, a set of tuples with the type last.
+        example, answer: dicts with ``entities``, a set of tuples whose last element is the type.
 
     Returns:
-        The numbers by "type:gold", "type:found" and "type:right", those of all types by ":gold" and
-        so on; `ratios` makes precision, recall and F1 of sums or means of them.
+        Counts under "type:gold", "type:found" and "type:right"; with an empty type, ":gold" and so
+            on, over all types. `ratios` turns sums or means of them into precision, recall and F1.
     """
     gold, predicted = example["entities"], answer["entities"]
     counts: dict[str, float] = {}
@@ -107,7 +109,7 @@ def score(example: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, fl
 
 
 def result_of(title: str, items: list[Item]) -> Result:
-    """The figures of documents whose scores are counts (`score`), of all types and of each."""
+    """Result of documents scored by `score`: figures over all types and for each type."""
     # Every document counts every type, those without it 0 times.
     labels = sorted({name.rpartition(":")[0] for item in items for name in item.scores})  # "" first
     for item in items:

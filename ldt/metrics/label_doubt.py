@@ -1,7 +1,7 @@
-"""Labels that a confident model denies: confident learning.
+"""Confident learning: gold labels that a confident model contradicts.
 
-Source: Northcutt, Jiang and Chuang 2021 (arXiv:1911.00068): the off-diagonal of the confident
-joint, in the order of the normalised margin.
+Source: Northcutt, Jiang and Chuang 2021 (arXiv:1911.00068): off-diagonal entries of the confident
+joint, ranked by normalised margin.
 """
 
 import numpy as np
@@ -10,16 +10,17 @@ _ROUNDING = 1e-9  # of a mean of probabilities that are all the same
 
 
 def doubts(probabilities: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    """Return how doubtful the label of each document is, from 0 to 1; NaN where it is not.
+    """Return for each document how likely its gold label is wrong, from 0 to 1; NaN if not
+    suspected.
 
-    A class is confident of a document where its probability reaches the mean of those that the
-    documents labelled with it have. A label is doubtful where the likeliest of the confident
-    classes is another, and the likeliest of all is too. Its doubt is (1 + margin) / 2, the margin
-    being how much likelier than the label's the likeliest other class is.
+    A class is confident for a document if its probability reaches the class's mean probability over
+    the documents labelled with it. A label is suspected if the most probable class is another one
+    and is confident. Its value is (1 + margin) / 2, where the margin is the difference between the
+    probabilities of the best other class and of the label.
 
     Args:
         probabilities: [documents, classes], by a model that was not trained on these documents.
-        gold: [documents] int, the class that each is labelled with.
+        gold: [documents] int, the gold class.
     """
     rows = np.arange(len(gold))
     of_gold = probabilities[rows, gold]
@@ -35,8 +36,7 @@ def doubts(probabilities: np.ndarray, gold: np.ndarray) -> np.ndarray:
 
 
 def doubts_of_each(probabilities: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    """Return `doubts` of several labels a document, [documents, classes]: each class for itself,
-    there or not.
+    """Return `doubts` of multi-label documents, [documents, classes], each class as a yes/no label.
 
     Args:
         probabilities: [documents, classes].

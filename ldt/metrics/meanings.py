@@ -1,4 +1,4 @@
-"""The meaning of each metric in a line, and the direction in which it is better."""
+"""One-line explanation of each metric, with the direction that is better."""
 
 # Names of metrics and of columns, and of what begins or ends so ("answered_…", "…_f1").
 _HIGHER = {
@@ -48,7 +48,7 @@ HEADLINES = ("ndcg@10", "macro_f1", "joint_f1", "Answer F1", "class.accuracy", "
 
 
 def meaning(name: str) -> str:
-    """Return the line of a metric, with its direction; "" of one that is not known."""
+    """Return the explanation of a metric; empty for an unknown name."""
     if name.startswith("answered_"):
         return f"of the documents that have an answer alone: {meaning(name[9:])}"
     for table, direction in (

@@ -1,8 +1,7 @@
-"""Answers in ldt's own layout to scores: classes, numbers, entities and choices.
+"""Scores of answers in ldt's own layout: classes, numbers, entities and choices.
 
-The figures are those of an evaluation while training, by the same functions, with what else there
-is to know of a file of answers: how well scores rank and say how often they are right, which
-classes are taken for which, and the worst errors. A document without an answer is wrong.
+Training's evaluation computes the same metrics by the same functions. For a file of answers there
+are also ranking, calibration, confusions and the worst errors. A missing answer is wrong.
 """
 
 from collections import Counter
@@ -24,16 +23,17 @@ Rows = list[dict[str, Any]]
 
 
 class Judged(NamedTuple):
-    """A document or question with its right answer and the one that it got.
+    """Document or question with its gold answer and its predicted answer.
 
     Args:
-        id, where: of the gold file, for messages.
-        unit: what it shares with others that are not independent of it.
-        words: of its document; None where it is not known.
-        gold: the right answer.
-        answer: ``label`` (a class, a list of them, a number, or None for silence), ``choice`` (a
-            place or None) or ``entities`` (a list of `Entity`), and ``scores``, by class or of each
-            choice or entity, None where there are none. None where there is no answer.
+        id: id in the gold file, for messages.
+        where: file and line in the gold file, for messages.
+        unit: bootstrap unit, shared by questions that depend on each other.
+        words: number of words of the document; None if unknown.
+        gold: gold answer.
+        answer: prediction with ``label`` (a class, a list of classes, a number, or None for an
+            abstention), ``choice`` (an index or None) or ``entities`` (a list of `Entity`), and
+            ``scores`` by class, choice or entity (None without scores); None if it is missing.
     """
 
     id: str
@@ -45,15 +45,16 @@ class Judged(NamedTuple):
 
 
 def classes(judged: Sequence[Judged], names: Sequence[str], *, several: bool) -> Result:
-    """Score classes: `class_metrics`, macro means of `ranking_of_draws`, and calibration.
+    """Score class predictions: `class_metrics`, macro means of `ranking_of_draws`, and calibration.
 
-    Ranking counts documents without an answer as the last ones, and is a mean over classes where
-    it is defined. Calibration is of those that have an answer, where scores are probabilities.
-    Answers without scores are left out of both.
+    Ranking places missing answers last and averages over the classes where it is defined.
+    Calibration covers the answered documents if scores are probabilities. Answers without scores
+    are left out of both.
 
     Args:
-        names: all classes, those of scores first.
-        several: whether a document can have several.
+        judged: documents with gold and predicted labels.
+        names: all classes, in the order of the scores.
+        several: True for multi-label classification.
     """
     labels = [None if each.answer is None else each.answer["label"] for each in judged]
     right = classification.indicators([each.gold for each in judged], names)
@@ -101,7 +102,7 @@ def classes(judged: Sequence[Judged], names: Sequence[str], *, several: bool) ->
 
 
 def numbers(judged: Sequence[Judged]) -> Result:
-    """Score numbers: `number_metrics` of the documents that have one, and their share."""
+    """Score predicted numbers: `number_metrics` of the answered documents, and their share."""
     gold = np.array([each.gold for each in judged], float)
     labels = [each.answer and each.answer["label"] for each in judged]
     predicted = np.array([np.nan if label is None else label for label in labels], float)
@@ -130,7 +131,7 @@ def numbers(judged: Sequence[Judged]) -> Result:
 
 
 def choices(judged: Sequence[Judged]) -> Result:
-    """Score the place of the right one of several choices: accuracy, and calibration."""
+    """Score multiple choice: accuracy and calibration."""
     scores, scored = _choice_table(judged), _scored(judged)
     known = np.array([each.answer is not None for each in judged])
     chosen = [None if each.answer is None else each.answer["choice"] for each in judged]
@@ -154,10 +155,7 @@ def choices(judged: Sequence[Judged]) -> Result:
 
 
 def entities(judged: Sequence[Judged]) -> Result:
-    """Score entities as conlleval does: those of the same place and type are right.
-
-    Where they have scores, their calibration is told.
-    """
+    """Score entities as conlleval does, by place and type, with calibration if they have scores."""
     answers = [list(each.answer["entities"]) if each.answer else [] for each in judged]
     items = []
     for each, mine in zip(judged, answers, strict=True):
@@ -195,7 +193,7 @@ def _result(title: str, judged: Sequence[Judged], metrics: dict[str, float], **m
 
 
 def _told(result: Result, judged: Sequence[Judged]) -> Result:
-    """The result, with what is said of all of them."""
+    """The result, completed with warnings and tables common to all kinds."""
     result.missing = [each.id for each in judged if each.answer is None]
     result.noun = "document"
     result.no_length = "the gold file has no text"
@@ -204,12 +202,12 @@ def _told(result: Result, judged: Sequence[Judged]) -> Result:
 
 
 def _scored(judged: Sequence[Judged]) -> np.ndarray:
-    """Mask [documents], bool: True where an answer with scores is there."""
+    """Mask [documents] bool: True where an answer with scores exists."""
     return np.array([bool(each.answer and each.answer["scores"]) for each in judged])
 
 
 def _score_table(judged: Sequence[Judged], names: Sequence[str]) -> np.ndarray | None:
-    """Scores [documents, classes], below all others where there is none; None without any."""
+    """Scores [documents, classes], lowest where missing; None if no answer has scores."""
     answers = [each.answer for each in judged]
     if not any(answer and answer["scores"] for answer in answers):
         return None
@@ -219,7 +217,7 @@ def _score_table(judged: Sequence[Judged], names: Sequence[str]) -> np.ndarray |
 
 
 def _choice_table(judged: Sequence[Judged]) -> np.ndarray | None:
-    """Scores [questions, most choices], 0 where there is no such choice; None without any."""
+    """Scores [questions, choices], 0 beyond a question's choices; None if no answer has scores."""
     listed = [(each.answer and each.answer["scores"]) or [] for each in judged]
     most = max((max(len(x), y.gold + 1) for x, y in zip(listed, judged, strict=True)), default=0)
     if not any(listed):
@@ -228,13 +226,13 @@ def _choice_table(judged: Sequence[Judged]) -> np.ndarray | None:
 
 
 class _Calibrated:
-    """Calibration of the answers with scores, where all of these are probabilities.
+    """Calibration of the answers with scores, if all scores are probabilities.
 
-    ``each`` has brier and nll of each document, 0 of those without scores; their mean is that of
-    all. ``loss`` is the nll, 0 where there is none.
+    ``each`` holds brier and nll of each document, scaled so that the mean over all documents is
+    that over the scored ones; ``loss`` is the nll, 0 where there is none.
 
     Args:
-        scores: [documents, classes], None without any; -inf of a class that has none.
+        scores: [documents, classes], -inf where a class has no score; None without any.
     """
 
     def __init__(
@@ -258,13 +256,13 @@ class _Calibrated:
             self.answers = calibration.answers_of(values, right[scored], several)
 
     def means(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """The mean of each over the documents that have scores; NaN of a draw without any."""
+        """Mean of each figure over the scored documents; NaN in a draw without any."""
         with np.errstate(invalid="ignore", divide="ignore"):
             total = weights[:, self.scored].sum(1)
             return {name: weights @ values / total for name, values in self.each.items()}
 
     def tell(self, result: Result) -> None:
-        """Add the error and the points of the diagram to a result."""
+        """Add the calibration error and the reliability diagram to the result."""
         if self.each:
             _reliability(result, *self.answers)
 
@@ -280,8 +278,9 @@ def _rankings(scores: np.ndarray, right: np.ndarray, weights: np.ndarray) -> lis
 
 
 def _macro(scores: np.ndarray, right: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
-    """The mean over the classes of which each figure is defined; where a draw lacks such a class,
-    with its figure of all documents `drawn`, so that the mean keeps its terms."""
+    """Mean of each figure over the classes where it is defined. A class missing from a draw takes
+    its figure from all documents `drawn`, so that every mean has the same number of terms.
+    """
     rankings = _rankings(scores, right, np.concatenate([classification.drawn(weights), weights]))
     figures = {}
     for name in ("average_precision", "roc_auc"):
@@ -293,8 +292,9 @@ def _macro(scores: np.ndarray, right: np.ndarray, weights: np.ndarray) -> dict[s
 
 
 def _answered(found: Mapping[str, np.ndarray], weights, answered, known) -> dict[str, np.ndarray]:
-    """The figures, where answers are silent with the share that is not, and how much of it is
-    right, beside the share of all."""
+    """The figures and, if the model abstains, the share of answered documents and the figures of
+    those.
+    """
     if answered[known].all():
         return dict(found)
     name = next(iter(found))  # accuracy, or exact_match
@@ -305,7 +305,7 @@ def _answered(found: Mapping[str, np.ndarray], weights, answered, known) -> dict
 
 
 def _confusion(counts: np.ndarray, names: Sequence[str]) -> Rows:
-    """Confusion counts of class and answer; errors first, the most frequent ones."""
+    """Rows of gold class, predicted class and count; errors first, the most frequent ones on top."""
     answers = [*names, _NOTHING]
     places = zip(*np.nonzero(counts), strict=True)
     pairs = Counter({(names[g], answers[p]): int(counts[g, p]) for g, p in places})
@@ -320,7 +320,7 @@ def _ordered(pairs: Counter[tuple[str, str]], noun: str) -> Rows:
 
 
 def _confusion_of_each(counts: np.ndarray, names: Sequence[str]) -> Rows:
-    """Confusion table of each class; those with most errors first."""
+    """Two-by-two confusion counts of each class, the classes with most errors first."""
     rows = [
         {"class": name, "right": int(t[1, 1]), "missed": int(t[1, 0])}
         | {"not_there": int(t[0, 1]), "rightly_without": int(t[0, 0])}
@@ -332,7 +332,7 @@ def _confusion_of_each(counts: np.ndarray, names: Sequence[str]) -> Rows:
 def _worst(
     judged: Sequence[Judged], key: str, loss: np.ndarray, wrong: np.ndarray
 ) -> list[tuple[int, dict[str, Any]]]:
-    """Number and row of the errors of which a model was surest, else in the order of the file."""
+    """Wrong documents as (number, row), by falling loss if there is one, else in file order."""
     rows = []
     for n in _largest(loss, wrong):
         value = judged[n].answer and judged[n].answer[key]  # type: ignore[index]
@@ -341,7 +341,7 @@ def _worst(
 
 
 def _largest(values: np.ndarray, chosen: np.ndarray) -> list[int]:
-    """Numbers of the chosen documents, those with the largest values first."""
+    """Numbers of the chosen documents by falling value."""
     places = np.flatnonzero(chosen)
     return places[np.argsort(-values[places], kind="stable")][:WORST].tolist()
 
@@ -351,7 +351,9 @@ def _row(each: Judged, gold: Any, answer: Any, **more: float) -> dict[str, Any]:
 
 
 def _pairs(gold: set[Entity], found: set[Entity]) -> Counter[tuple[str, str]]:
-    """Types of entities at the same place, "none" where there is none on the other side."""
+    """Count (gold type, predicted type) of entities at the same place, "none" if one side is
+    missing.
+    """
     sides = [{(each.start, each.end): each.label for each in side} for side in (gold, found)]
     places = sides[0].keys() | sides[1].keys()
     return Counter(

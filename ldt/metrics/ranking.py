@@ -1,7 +1,7 @@
-"""Rankings of documents, measured as trec_eval does: nDCG, MRR, recall and MAP.
+"""Retrieval metrics as trec_eval computes them: nDCG, MRR, recall and MAP.
 
-A document is relevant if its relevance is 1 or more. Figures are from 0 to 1, of one query each;
-a query without relevant documents has 0 in all.
+A document is relevant if its relevance is 1 or more. Each figure is of one query, from 0 to 1, and
+0 for a query without relevant documents.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,18 +12,18 @@ CUTS = (1, 5, 10, 100, 1000)
 
 
 def ranked(scores: Mapping[str, float]) -> list[str]:
-    """Ids of documents, the best first: by score in float32, equal ones by id, the last first."""
+    """Sort document ids by falling score (compared in float32), ties by falling id."""
     return sorted(scores, key=lambda id: (np.float32(scores[id]), id), reverse=True)
 
 
 def measures(
     relevance: Sequence[float], judged: Sequence[float], cuts: Sequence[int] = CUTS
 ) -> dict[str, float]:
-    """Return ``ndcg@k``, ``mrr@k`` and ``recall@k`` at each cut k, and ``map``.
+    """Return ``ndcg@k``, ``mrr@k`` and ``recall@k`` at each cut-off k, and ``map``.
 
     Args:
-        relevance: of the documents of a ranking, the best first; 0 where nobody has judged it.
-        judged: relevance of all documents that have been judged, in any order.
+        relevance: relevance of the ranked documents, best first; 0 for unjudged ones.
+        judged: relevance of all judged documents, in any order.
     """
     gains, ideal = _gains(relevance), -np.sort(-_gains(judged))
     hits, total = np.flatnonzero(gains >= 1), max(np.count_nonzero(ideal >= 1), 1)
@@ -39,11 +39,13 @@ def measures(
 
 
 def ndcg_by_chance(judged: Sequence[float], cut: int, count: int | None = None) -> float:
-    """The nDCG at a cut that a random order of documents is expected to have.
+    """Expected nDCG@k of a random order.
 
     Args:
-        judged: relevance of documents, in any order.
-        count: number of documents; those beside ``judged`` are not relevant. None: no others.
+        judged: relevance of the documents, in any order.
+        cut: cut-off k.
+        count: number of documents, those beyond ``judged`` being irrelevant; None if there are
+            none.
     """
     gains = _gains(judged)
     best = _discounted(-np.sort(-gains)[:cut])
@@ -55,12 +57,12 @@ def ndcg_by_chance(judged: Sequence[float], cut: int, count: int | None = None) 
 def similarities(
     queries: Sequence[np.ndarray], documents: Sequence[np.ndarray], *, total: bool = False
 ) -> np.ndarray:
-    """[queries, documents]: for each vector of a query the largest product with a vector of the
-    document; their mean, or their sum.
+    """Return [queries, documents]: MaxSim, the largest dot product of each query vector with a
+    document's vectors, averaged or summed over the query's vectors.
 
     Args:
-        queries, documents: vectors [n, dim] of each, one at least.
-        total: whether it is the sum, as of vectors of tokens.
+        queries, documents: vectors [n, dim] of each, at least one.
+        total: True sums, as for token vectors; False averages.
     """
     counts = [[*map(len, parts)] for parts in (queries, documents)]
     starts = [np.cumsum([0, *numbers[:-1]]) for numbers in counts]

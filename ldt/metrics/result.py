@@ -1,4 +1,6 @@
-"""Scores of examples to metrics: means, bootstrap intervals, groups by length and place, JSON."""
+"""From scores of examples to metrics with bootstrap intervals, groups by length and place, and
+JSON.
+"""
 
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -32,13 +34,17 @@ _LETTER = re.compile(f"[{CJK}]")  # each counts as a word
 
 @dataclass(slots=True)
 class Item:
-    """One scored question.
+    """Scored question.
 
-    ``id`` is that of its document or question in the gold file, as text. ``scores`` are from 0 to
-    1. ``unit`` is what it shares with questions that are not independent of it, such as those on
-    the same document. ``words`` is the length of its document; ``place`` where in it the answer
-    stands, from 0 to 1, or in words why nowhere. None is not known. ``right`` is the right answer,
-    as the scorer takes it.
+    Args:
+        id: id of its document or question in the gold file.
+        unit: bootstrap unit, shared by questions that depend on each other, such as those on one
+            document.
+        scores: scores from 0 to 1, by metric.
+        words: number of words of its document; None if unknown.
+        place: position of the answer in the document, from 0 to 1, or a text saying why there is
+            none; None if unknown.
+        right: gold answer in the scorer's own form.
     """
 
     id: str
@@ -51,19 +57,29 @@ class Item:
 
 @dataclass
 class Result:
-    """Metrics of a file of predictions, and all that is shown beside them.
+    """Metrics of a file of predictions, with everything that is shown beside them.
 
-    ``metrics`` are the published figures, with their names, from 0 to 100; ``subsets`` the same of
-    some of the questions; ``curves`` figures at one number after the other, for JSON alone;
-    ``tables`` rows of further figures by what they show, the most telling ones first.
-    ``scale`` says in which unit the metrics are where that is not from 0 to 100.
-    ``units`` says what is resampled, in the plural. ``shown`` are the metrics that groups are
-    printed with, all if empty. ``no_length`` and ``no_place`` say why there are no groups.
-    ``parts`` are questions with an interval of their own, by what their metrics' names begin with:
-    "HasAns_". ``derive`` makes metrics of means of scores where they are not the means themselves,
-    ``figures`` all those with intervals where they are of no means, such as the best of many
-    thresholds; ``notes`` are words beside a metric; ``noun`` is what an item is called.
-    ``baselines`` are metrics of answers that are given without reading.
+    Args:
+        title: heading, names the benchmark or task.
+        items: scored questions.
+        metrics: published metrics under their published names, from 0 to 100.
+        units: plural name of the bootstrap units.
+        missing, extra: ids without a prediction, and predictions without a gold example.
+        subsets: the same metrics on subsets of the questions.
+        parts: questions with their own bootstrap interval, by the prefix of their metrics' names,
+            such as "HasAns_".
+        curves: series of numbers, for JSON only.
+        tables: rows of further figures by title of the table, most informative rows first.
+        scale: unit of the metrics where they are not from 0 to 100.
+        warnings: lines shown under the metrics.
+        shown: metrics printed for groups; all if empty.
+        no_length, no_place: reasons why there are no groups by length or place.
+        derive: computes metrics from mean scores where they are not the means themselves.
+        figures: computes metrics with intervals where they do not follow from means, such as a
+            maximum over thresholds.
+        notes: remarks printed beside a metric.
+        noun: name of an item, in the singular.
+        baselines: metrics of trivial answers.
     """
 
     title: str
@@ -89,7 +105,7 @@ class Result:
 
     @cached_property
     def intervals(self) -> dict[str, tuple[float, float]]:
-        """Bootstrap intervals of the metrics, those of the ``parts`` with their prefix."""
+        """Bootstrap intervals of the metrics, including those of ``parts`` with their prefix."""
         bounds = intervals(self.items, self.derive, self.figures)
         for prefix, items in self.parts.items():
             bounds |= {prefix + name: pair for name, pair in intervals(items).items()}
@@ -98,8 +114,9 @@ class Result:
 
 @dataclass(slots=True)
 class Group:
-    """Questions on documents, or with places, between two ``limits``; ``metrics`` 0 to 100, those
-    that are defined of them."""
+    """Questions whose document length or answer position lies within ``limits``, with their defined
+    ``metrics`` from 0 to 100.
+    """
 
     label: str
     limits: tuple[float | None, float | None]
@@ -108,16 +125,17 @@ class Group:
 
 
 def count_words(text: str) -> int:
-    """Words between spaces; in Chinese and Japanese, letters."""
+    """Number of whitespace-separated words; Chinese and Japanese characters count one each."""
     letters = len(_LETTER.findall(text))
     return letters + len((_LETTER.sub(" ", text) if letters else text).split())
 
 
 def mean(scores: Sequence[Mapping[str, float]], derive: Derive = dict) -> dict[str, float]:
-    """The mean of each score, or what ``derive`` makes of the means, from 0 to 100.
+    """Mean of each score, passed through ``derive``, from 0 to 100.
 
     Args:
-        scores: of each example, from 0 to 1, with the same names.
+        scores: scores from 0 to 1 of each example, with the same names in all.
+        derive: computes metrics from mean scores.
     """
     return derive(
         {name: 100.0 * sum(each[name] for each in scores) / len(scores) for name in scores[0]}
@@ -127,13 +145,13 @@ def mean(scores: Sequence[Mapping[str, float]], derive: Derive = dict) -> dict[s
 def intervals(
     items: Sequence[Item], derive: Derive = dict, figures: Figures | None = None
 ) -> dict[str, tuple[float, float]]:
-    """Return a bootstrap interval of each score's mean, of what ``derive`` makes of the means, or
-    of each of the ``figures``, from 0 to 100; none of a single unit.
+    """Return bootstrap intervals, from 0 to 100, of the mean scores, of what ``derive`` computes
+    from them, or of ``figures``; empty for a single unit.
 
-    `RESAMPLES` times as many units as there are are drawn with replacement, each with all of its
-    questions; the interval holds the middle `LEVEL` of the means, and the figure itself. Where a
-    figure is not defined of a resample (NaN) that one is left out. A share that is 0 or 100 in all
-    of them has the exact bound of none or all of so many units (Clopper and Pearson 1934).
+    Units are drawn with replacement, `RESAMPLES` times, each with all of its questions. The
+    interval holds the middle `LEVEL` of the resamples and the figure itself. Resamples where a
+    figure is undefined (NaN) are skipped. A share that is 0 or 100 in all resamples gets the exact
+    binomial bound (Clopper and Pearson 1934).
     """
     places = {unit: place for place, unit in enumerate(dict.fromkeys(i.unit for i in items))}
     if len(places) < 2:
@@ -157,7 +175,7 @@ def intervals(
 
 
 def _exact(name: str, low: float, high: float, units: int) -> tuple[float, float]:
-    """An interval, that of 0 or all of so many units instead of one without width."""
+    """The interval, or the exact binomial bound if it has no width at 0 or 100."""
     if low != high or low not in (0, 100) or not is_share(name):
         return low, high
     bound = 100 * ((1 - LEVEL) / 2) ** (1 / units)
@@ -165,14 +183,14 @@ def _exact(name: str, low: float, high: float, units: int) -> tuple[float, float
 
 
 def draws(units: int, at_once: int) -> Iterator[np.ndarray]:
-    """Yield `RESAMPLES` rows of numbers of units, so many rows at once."""
+    """Yield `RESAMPLES` rows of random unit numbers, in batches of ``at_once`` rows."""
     random = np.random.default_rng(SEED)
     for start in range(0, RESAMPLES, at_once):
         yield random.integers(units, size=(min(at_once, RESAMPLES - start), units))
 
 
 def _means(items: Sequence[Item], units: Sequence[int]) -> dict[str, np.ndarray]:
-    """The mean of each score over each resample, from 0 to 100."""
+    """Mean of each score in each resample, from 0 to 100."""
     names = list(items[0].scores)
     sums = np.zeros((max(units) + 1, len(names) + 1))  # the last column counts
     for item, unit in zip(items, units, strict=True):
@@ -185,7 +203,7 @@ def _means(items: Sequence[Item], units: Sequence[int]) -> dict[str, np.ndarray]
 
 
 def _figures(units: Sequence[int], figures: Figures) -> dict[str, np.ndarray]:
-    """The figures of each resample."""
+    """Value of each figure in each resample."""
     number, of = max(units) + 1, np.array(units)
     parts = []
     for drawn in draws(number, max(1, BLOCK // len(units))):
@@ -196,7 +214,7 @@ def _figures(units: Sequence[int], figures: Figures) -> dict[str, np.ndarray]:
 
 
 def defined(figures: Figures, counts: np.ndarray) -> dict[str, float]:
-    """Those figures that are defined (not NaN) of items that count so often, [1, items]."""
+    """Figures that are defined (not NaN) for the given counts [1, items]."""
     values = {name: float(value[0]) for name, value in figures(counts).items()}
     return {name: value for name, value in values.items() if not np.isnan(value)}
 
@@ -204,7 +222,7 @@ def defined(figures: Figures, counts: np.ndarray) -> dict[str, float]:
 def by_length(
     items: Sequence[Item], derive: Derive = dict, figures: Figures | None = None
 ) -> list[Group]:
-    """Groups by words of the document, those that have questions; none if no length is known."""
+    """Groups by number of words of the document; empty if no length is known."""
 
     def key(item):
         if item.words is None:
@@ -218,7 +236,9 @@ def by_length(
 
 
 def by_place(items: Sequence[Item]) -> list[Group]:
-    """Groups by the quarter of the document where the answer stands, and of those without one."""
+    """Groups by the quarter of the document that holds the answer, and by reason where there is
+    none.
+    """
     number = len(PARTS)
 
     def key(item):
@@ -235,7 +255,7 @@ def by_place(items: Sequence[Item]) -> list[Group]:
 def _groups(
     items: Sequence[Item], key: Callable, derive: Derive = dict, figures: Figures | None = None
 ) -> list[Group]:
-    """Groups of the items by their keys (rank, label, limits); None is of no group."""
+    """Group items by key (rank, label, limits); items with key None are left out."""
     groups: dict[Any, list[int]] = {}
     for number, item in enumerate(items):
         if (place := key(item)) is not None:
@@ -252,7 +272,7 @@ def _groups(
 
 
 def compare(gold: Sequence[_Id], predictions: Any) -> tuple[list[_Id], list[_Id]]:
-    """Ids of ``gold`` without a prediction, and ids of predictions that are not in ``gold``."""
+    """Return gold ids without a prediction, and prediction ids that are not in the gold file."""
     known = set(gold)
     return (
         [key for key in gold if key not in predictions],
@@ -261,10 +281,11 @@ def compare(gold: Sequence[_Id], predictions: Any) -> tuple[list[_Id], list[_Id]
 
 
 def unmatched(result: Result, predictions: str) -> list[str]:
-    """Warnings of ids that are in one of the two files only.
+    """Warnings about ids that occur in only one of the two files.
 
     Args:
-        predictions: name of their file.
+        result: scored result.
+        predictions: name of the file of predictions.
     """
     lines = []
     for ids, what in (
@@ -277,12 +298,12 @@ def unmatched(result: Result, predictions: str) -> list[str]:
 
 
 def some(ids: Sequence[Hashable]) -> str:
-    """The first ids, for a warning."""
+    """The first few ids, for a message."""
     return ", ".join(map(repr, ids[:NAMED])) + (", ..." if len(ids) > NAMED else "")
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """Everything, at full precision; metrics, intervals and groups from 0 to 100."""
+    """The whole result at full precision; metrics, intervals and groups from 0 to 100."""
     return {
         "format": result.title,
         "scale": result.scale,

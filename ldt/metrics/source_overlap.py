@@ -1,10 +1,10 @@
-"""Overlap of a summary with its source (numbers, names, runs of words), and its repetitions.
+"""Overlap of a summary with its source: numbers, names, copied runs, and repetitions.
 
-No model is needed, and none of the figures says that a summary is true: they show invented numbers
-and names, and mere copies.
+No model is needed. The figures show invented numbers and names and mere copying; they do not prove
+that a summary is true.
 
-Source: See et al. 2017 (arXiv:1704.04368), section 6, for the share of new n-grams; Welleck et al.
-2020 (arXiv:1908.04319) for repeated 4-grams.
+Source: See et al. 2017 (arXiv:1704.04368), section 6, for novel n-grams; Welleck et al. 2020
+(arXiv:1908.04319) for repeated 4-grams.
 """
 
 import re
@@ -24,23 +24,24 @@ _THOUSANDS = re.compile(r",(?=\d{3}(?:\D|$))")
 
 
 def words(text: str) -> list[str]:
-    """Runs of letters and digits in lower case; in Chinese and Japanese, letters."""
+    """Lower-cased runs of letters and digits; Chinese and Japanese characters count one each."""
     return _WORD.findall(text.lower())
 
 
 def numbers(text: str) -> list[str]:
-    """Numbers in digits, without the commas of thousands: 1,000.5 is 1000.5."""
+    """Numbers in digits, without thousands separators: 1,000.5 becomes 1000.5."""
     return [_THOUSANDS.sub("", number) for number in _NUMBER.findall(text)]
 
 
 def ngrams(words: Sequence[str], n: int) -> Iterator[tuple[str, ...]]:
-    """Runs of n words."""
+    """All n-grams of the words."""
     return zip(*(words[start:] for start in range(n)), strict=False)
 
 
 def names(text: str) -> list[str]:
-    """Words with a capital letter, in lower case, but those that begin a sentence or a line, and
-    single letters."""
+    """Lower-cased capitalised words, except single letters and the first word of a sentence or
+    line.
+    """
     capitalised = []
     for line in text.splitlines():
         for start, end in sentences(line):
@@ -50,7 +51,7 @@ def names(text: str) -> list[str]:
 
 
 class SourceText:
-    """A document that summaries are compared with."""
+    """Source document that summaries are compared with."""
 
     def __init__(self, text: str):
         self.words = words(text)
@@ -59,7 +60,7 @@ class SourceText:
         self.joined = f" {' '.join(self.words)} "
 
     def counts(self, summary: str) -> dict[str, float]:
-        """Count what the figures of a summary are made of; `figures` makes them of the means."""
+        """Count what `figures` needs of one summary."""
         summary_words = words(summary)
         counts: dict[str, float] = {"copied": self.longest_run(summary_words)}
         for what, listed, known in (
@@ -87,11 +88,11 @@ class SourceText:
 
 
 def figures(means: dict[str, Any]) -> dict[str, Any]:
-    """The figures of all summaries together, in percent, `longest_copied_run` in words; not
-    defined (NaN) where nothing can be found, as of summaries without a number.
+    """Figures over all summaries in percent (`longest_copied_run` in words); NaN where undefined,
+    such as numbers in summaries without a number.
 
     Args:
-        means: of the counts of `SourceText.counts`, times 100; or arrays of them.
+        means: means of `SourceText.counts`, times 100, or arrays of them.
     """
     figures = {
         f"{what}_in_source": _share(means[f"{what}:found"], means[what])
@@ -110,6 +111,6 @@ def _share(part: Any, whole: Any) -> Any:
 
 
 def _repetitions(grams: Iterable[tuple[str, ...]]) -> int:
-    """Number of n-grams that stand before as well."""
+    """Number of n-grams that occurred before."""
     listed = list(grams)
     return len(listed) - len(set(listed))

@@ -1,4 +1,4 @@
-"""Rules that the published metrics share: articles, white space, overlap of words."""
+"""Answer normalisation and word overlap shared by the published QA metrics."""
 
 import re
 import string
@@ -12,7 +12,7 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 class Overlap(NamedTuple):
-    """Words that two answers share, as ratios from 0 to 1."""
+    """Word overlap of two answers, from 0 to 1."""
 
     f1: float
     precision: float
@@ -23,21 +23,21 @@ NOTHING = Overlap(0.0, 0.0, 0.0)
 
 
 def tidy(text: str) -> str:
-    """``text`` in lower case, already without punctuation, without articles and spare space."""
+    """Lower-case ``text`` and remove articles and extra white space; punctuation is already gone."""
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 
 def normalise(text: str) -> str:
-    """``text`` in lower case, without ASCII punctuation ("well-known" is one word) and articles:
-    the rule of SQuAD."""
+    """SQuAD's normalisation: lower-case, remove ASCII punctuation ("well-known" becomes one word)
+    and articles.
+    """
     return tidy(text.lower().translate(_PUNCTUATION))
 
 
 def overlap(answer: Sequence[Hashable], gold: Sequence[Hashable]) -> Overlap:
-    """Return F1, precision and recall of an answer's words, or of other things that can be counted,
-    each as often as it stands there.
+    """Return F1, precision and recall of an answer's words, counted with multiplicity.
 
-    Nothing in common, or no words at all, is 0 in all three.
+    All three are 0 if nothing is shared or a side is empty.
     """
     same = sum((Counter(answer) & Counter(gold)).values())
     if not same:
@@ -46,14 +46,15 @@ def overlap(answer: Sequence[Hashable], gold: Sequence[Hashable]) -> Overlap:
 
 
 def of(precision: float, recall: float) -> Overlap:
-    """``precision`` and ``recall`` with their F1; 0 where both are."""
+    """The precision and recall with their F1; 0 if both are 0."""
     if precision + recall == 0:
         return NOTHING
     return Overlap(2 * precision * recall / (precision + recall), precision, recall)
 
 
 def best(answer: str, golds: Sequence[str]) -> tuple[int, float]:
-    """(exact match, F1) of a normalised answer, each the best over normalised ``golds``.
+    """Return (exact match, F1) of a normalised answer, each the best over the normalised gold
+    answers.
 
     Raises:
         ValueError: ``golds`` is empty.
@@ -69,11 +70,12 @@ def score_text(
     right: Mapping[str, Any],
     answer: Mapping[str, Any] | None,
 ) -> dict[str, float]:
-    """Return exact_match and f1 of an answer by the rule ``match``.
+    """Return exact_match and f1 of an answer.
 
     Args:
-        right: ``answers``, the texts of all that are right.
-        answer: ``answer``, a text; None, or None for the text, is no prediction, which counts 0.
+        match: returns (exact match, f1) of an answer and the gold answers.
+        right: ``answers``, the accepted texts.
+        answer: ``answer``, a text; None in either place is a missing prediction, which scores 0.
     """
     text = None if answer is None else answer.get("answer")
     exact, f1 = (0, 0.0) if text is None else match(text, right["answers"])
