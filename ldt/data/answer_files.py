@@ -1,4 +1,4 @@
-"""Files of answers as ldt predict writes them, lines or tables, read and written."""
+"""Read and write files of answers (JSON lines or tables) as ldt predict writes them."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,13 +15,13 @@ _TEXTS = ("id", "answer", "summary", "text", "context", "question", "document")
 
 
 def answers(source: str) -> Iterator[Example]:
-    """Yield the answers of a file of `ldt predict`, lines or a table, as its lines have them.
+    """Yield the answers of a file of `ldt predict`, JSON lines or a table, as JSON objects.
 
-    Of a table, columns ``scores.CLASS`` become ``scores``, and cells what their text says as JSON
-    but for texts; an empty cell of CSV is null.
+    In a table, columns ``scores.CLASS`` become ``scores``, cells are parsed as JSON except for
+    texts, and an empty cell of CSV is null.
 
     Raises:
-        UserError, DataError: as `ldt.io.records.read` does.
+        UserError, DataError: as `ldt.io.records.read`.
     """
     table, cells = records.suffix(source) in TABLES, records.suffix(source) in tables.DELIMITERS
     if source == "-":
@@ -34,7 +34,7 @@ def answers(source: str) -> Iterator[Example]:
 
 
 def _answer(row: dict[str, Any], cells: bool) -> dict[str, Any]:
-    """The keys of an answer by the columns of its row."""
+    """Answer from a table row; ``cells`` says that cells are text."""
     fields: dict[str, Any] = {}
     scores: dict[str, Any] = {}
     for name, value in row.items():
@@ -50,7 +50,7 @@ def _answer(row: dict[str, Any], cells: bool) -> dict[str, Any]:
 
 
 def _value(cell: Any, every: bool) -> Any:
-    """The JSON value of a cell of text; without ``every`` of a list or an object alone."""
+    """JSON value of a text cell; without ``every`` only lists and objects are parsed."""
     if cell == "":
         return None
     if not isinstance(cell, str) or not (every or cell.startswith(("[", "{"))):
@@ -63,8 +63,7 @@ def _value(cell: Any, every: bool) -> Any:
 
 
 def write(value: Any, target: Path) -> None:
-    """Write a new file of what a writer makes of answers: text, lines (an iterator of values), or
-    one JSON value."""
+    """Write a new file from a text, an iterator of JSON values (lines), or one JSON value."""
     with open(target, "xb") as file:
         if isinstance(value, str):
             file.write(value.encode())

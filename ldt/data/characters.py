@@ -1,4 +1,4 @@
-"""Text as characters or bytes: vocabulary, numbers, and the inputs of a character model."""
+"""Character and byte vocabularies, and the training inputs of a character model."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ CHUNK = 1 << 24  # bytes decoded at a time
 
 @dataclass(frozen=True)
 class Alphabet:
-    """The characters that a model knows, in the order of their ids.
+    """Vocabulary of a character model, in the order of the ids.
 
     Args:
-        letters: the characters by code point; None: the 256 bytes.
+        letters: the characters by code point; None stands for the 256 bytes.
     """
 
     letters: str | None
 
     @classmethod
     def of_text(cls, raw: bytes, name: str, vocabulary: str) -> Alphabet:
-        """The alphabet of a text.
+        """Build the vocabulary of a text.
 
         Args:
-            raw: the text.
-            name: of its file, for messages.
+            raw: the text, in UTF-8.
+            name: name of its file, for messages.
             vocabulary: ``characters`` or ``bytes``.
         """
         if vocabulary == "bytes":
@@ -49,10 +49,14 @@ class Alphabet:
 
     @classmethod
     def of_tokenizer(cls, tokenizer, name: str | Path) -> Alphabet:
-        """The alphabet of a tokenizer that `tokenizer` made; ModelError if it is another.
+        """Read the vocabulary from a tokenizer made by `tokenizer`.
 
         Args:
-            name: of its folder, for messages.
+            tokenizer: tokenizer of a model folder.
+            name: name of the folder, for messages.
+
+        Raises:
+            ModelError: it is another kind of tokenizer.
         """
         entries = tokenizer.get_vocab()
         backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -64,14 +68,14 @@ class Alphabet:
 
     @property
     def unit(self) -> str:
-        """The name of one entry: ``byte`` or ``character``."""
+        """``byte`` or ``character``."""
         return "byte" if self.letters is None else "character"
 
     def __len__(self) -> int:
         return 256 if self.letters is None else len(self.letters)
 
     def encode(self, raw: bytes, name: str) -> np.ndarray:
-        """The ids of a text: [n] of the smallest type that holds them."""
+        """Ids of a text, [n], in the smallest integer type that holds them."""
         if self.letters is None:
             return np.frombuffer(raw, np.uint8)
         points = np.array([ord(letter) for letter in self.letters])
@@ -91,14 +95,14 @@ class Alphabet:
         return np.concatenate(parts) if parts else np.empty(0, np.uint8)
 
     def bytes_of(self, ids: np.ndarray) -> int:
-        """Bytes of a text in UTF-8."""
+        """Length in UTF-8 bytes of the text with these ids."""
         if self.letters is None:
             return len(ids)
         sizes = np.array([len(letter.encode(errors="surrogatepass")) for letter in self.letters])
         return int(np.bincount(ids, minlength=len(sizes)) @ sizes)
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        """A tokenizer of transformers with this alphabet, without special tokens."""
+        """A transformers tokenizer with this vocabulary, without special tokens."""
         if self.letters is None:
             # ByteLevel writes each byte as a letter, in this order.
             letters = [chr(byte) for byte in range(256)]
@@ -121,7 +125,7 @@ class Alphabet:
 
 
 def read_text(names: str | Sequence[str]) -> bytes:
-    """Files laid end to end, decompressed."""
+    """Concatenated content of files, decompressed."""
     parts = []
     for name in [names] if isinstance(names, str) else names:
         with opened(name) as file:
@@ -133,14 +137,15 @@ def read_text(names: str | Sequence[str]) -> bytes:
 
 
 def part_texts(data: CharacterSection, alphabet: Alphabet | str):
-    """The text of a recipe by part: train, and eval and test where it has them.
+    """Read the text of a recipe, by part: train, and eval and test if it has them.
 
     Args:
-        data: the section.
-        alphabet: of a model, or ``characters`` or ``bytes``: then the training text makes it.
+        data: data section of the recipe.
+        alphabet: vocabulary of a model, or ``characters`` or ``bytes`` to build one from the
+            training text.
 
     Returns:
-        The alphabet, and {part: [n] ids}.
+        The vocabulary, and {part: [n] ids}.
     """
     if data.train is None:
         raise RecipeError("data.train: missing, expected a file or a list of files")
@@ -167,7 +172,7 @@ def part_texts(data: CharacterSection, alphabet: Alphabet | str):
 
 
 def _code_points(raw: bytes, name: str):
-    """Yield the code points of a text in UTF-8, in arrays."""
+    """Yield the code points of a UTF-8 text, in arrays."""
     start = 0
     while start < len(raw):
         end = min(start + CHUNK, len(raw))
@@ -189,15 +194,14 @@ def _code_points(raw: bytes, name: str):
 
 
 class Stretches(Sequence[Feature]):
-    """A text in pieces of one length to train on, each begun elsewhere in every epoch.
+    """Training text cut into sequences of one length, with other cut points in every epoch.
 
-    Where an epoch's pieces begin depends on seed and epoch alone, so a run that is resumed sees the
-    same.
+    Cut points depend only on the seed and the epoch, so a resumed run sees the same sequences.
 
     Args:
-        ids: [n] of the text, 2 or more.
-        length: of a piece; the whole text where it is shorter.
-        seed: of the run.
+        ids: [n] of the text, at least 2.
+        length: length of a sequence; capped at that of the text.
+        seed: seed of the run.
     """
 
     def __init__(self, ids: np.ndarray, length: int, seed: int):
@@ -206,7 +210,7 @@ class Stretches(Sequence[Feature]):
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Is called by the Trainer's loader as an epoch begins."""
+        """Set the epoch; called by the Trainer's data loader."""
         spare = min(len(self.ids) - self._count * self.length, self.length - 1)
         generator = np.random.default_rng((self.seed, epoch))
         self._first = int(generator.integers(spare + 1))
@@ -215,7 +219,7 @@ class Stretches(Sequence[Feature]):
         return self._count
 
     def __getitem__(self, index: int) -> Feature:  # type: ignore[override]  # no slices
-        """input_ids and labels [length]; all but the first are predicted."""
+        """Return input_ids and labels [length]; every character but the first is predicted."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         start = self._first + index * self.length
@@ -224,15 +228,16 @@ class Stretches(Sequence[Feature]):
 
 @dataclass(eq=False)
 class Overlapping(Sequence[Feature]):
-    """A text in overlapping sequences, so that every character is predicted from many before it.
+    """Evaluation text as overlapping sequences, so that characters are predicted from a long
+    context.
 
-    Of the first sequence all but the first character are scored, of the others the last ``step``;
-    each character once, and the first of the text never.
+    The first sequence scores all characters but the first, each further one its last ``step``; so
+    every character except the text's first is scored exactly once.
 
     Args:
-        ids: [n] of the text, 2 or more.
-        length: of a sequence.
-        step: characters of it that are scored, fewer than ``length``.
+        ids: [n] of the text, at least 2.
+        length: length of a sequence.
+        step: scored characters of a sequence, fewer than ``length``.
 
     Source: Beltagy et al. 2020 (arXiv:2004.05150), section 4.2: sequences of 32,256, a step of 512.
     """
@@ -245,7 +250,7 @@ class Overlapping(Sequence[Feature]):
         return 1 + -(-max(len(self.ids) - self.length, 0) // self.step)
 
     def __getitem__(self, index: int) -> Feature:  # type: ignore[override]  # no slices
-        """input_ids and labels [length], -100 where nothing is scored."""
+        """Return input_ids and labels [length]; labels are -100 where nothing is scored."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         scored = self.length + (index - 1) * self.step if index else 1

@@ -1,4 +1,4 @@
-"""Plain text and tables as documents to pretrain on: which files, and what is in them."""
+"""Plain text files and tables as documents for pretraining."""
 
 from __future__ import annotations
 
@@ -25,30 +25,29 @@ _KEPT = 5  # messages of what was left out
 
 
 class CorpusSource(NamedTuple):
-    """A file or a set of the hub; ``format`` is ``text`` or that of a table, None
-    is detected by content."""
+    """A file or a dataset of the hub; ``format`` is ``text`` or a table format, None to detect it."""
 
     name: str
     format: str | None
 
     @property
     def size(self) -> int:
-        """Bytes of the file as it lies there; 0 of a set of the hub."""
+        """Size of the file in bytes, as stored; 0 for a dataset of the hub."""
         return 0 if self.name.startswith("hf:") else os.stat(self.name).st_size
 
     def key(self) -> str:
-        """Tells whether the source is the one that it was: by path, size and time of change."""
+        """Key that changes with the source: path, size and modification time."""
         if self.name.startswith("hf:"):
             return key_of({"name": self.name})
         return key_of({"path": os.path.abspath(self.name), **stamp(Path(self.name))})
 
 
 def sources(names: str | list[str], format: str | None = None) -> list[CorpusSource]:
-    """The files that ``data.train`` or ``data.eval`` stands for, each once, in order of name.
+    """Files that ``data.train`` or ``data.eval`` names, without duplicates, sorted by name.
 
     Args:
-        names: files, folders, patterns, or sets of the hub.
-        format: of all of them, as `CorpusSection.format`.
+        names: files, folders, patterns, or datasets of the hub.
+        format: format of all of them, as `CorpusSection.format`.
     """
     listed = []
     for name in [names] if isinstance(names, str) else names:
@@ -84,15 +83,17 @@ def _format(name: str) -> str:
 
 @dataclass
 class Reader:
-    """The documents of a source; after the iteration, what was left out.
+    """Iterate over the non-blank documents of a source, and count what is left out.
 
-    Iterating yields texts that are not blank. ``rejected`` counts documents (or lines, or the rest
-    of a damaged file) that could not be read, ``empty`` blank documents. ``where`` is the place of
-    the text that was yielded last: its file, or "file:line".
+    Attributes:
+        rejected: number of unreadable documents (or lines, or the rest of a damaged file).
+        empty: number of blank documents.
+        where: place of the document yielded last: its file, or "file:line".
+        messages: messages about the first unreadable documents.
 
     Args:
-        source: what to read.
-        data: how; its `on_error` says whether the first fault is raised.
+        source: source to read.
+        data: reading options; ``on_error`` decides if the first fault is raised.
     """
 
     source: CorpusSource
@@ -143,7 +144,7 @@ class Reader:
                 self._reject(error)
 
     def _plain(self) -> Iterator[str]:
-        """Documents of plain text; one with a bad or too long part is left out as a whole."""
+        """Documents of plain text; one with an unreadable or too long part is left out as a whole."""
         name, most = self.source.name, self.data.max_document_bytes
         if self.data.documents == "file":
             self.where = name
@@ -167,7 +168,7 @@ class Reader:
         yield from self._decoded(block)
 
     def _decoded(self, lines: list[streams.Line]) -> Iterator[str]:
-        """The text of a block of lines, or nothing."""
+        """Text of a block of lines; nothing if it cannot be decoded."""
         raw = b"".join(line.raw for line in lines)
         try:
             text = raw.decode().rstrip("\r\n")
@@ -182,14 +183,15 @@ class Reader:
 
 
 def drawn(fingerprints: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Mark the documents that a split takes out, by content and seed alone.
+    """Choose the documents that a split holds out, from their content and the seed alone.
 
     Args:
         fingerprints: [documents] uint64.
-        fraction: expected share.
+        fraction: expected share of held-out documents.
+        seed: seed of the choice.
 
     Returns:
-        [documents] bool. Documents of the same content are on one side, whatever else there is.
+        [documents] bool. Documents with equal content are always on the same side.
     """
     seeded = fingerprints.astype(np.uint64) ^ np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
     return mixed(seeded) < np.uint64(int(fraction * 2**64))
@@ -198,7 +200,7 @@ def drawn(fingerprints: np.ndarray, fraction: float, seed: int) -> np.ndarray:
 def split(
     fingerprints: np.ndarray, fraction: float, seed: int, where: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the documents to train on and to evaluate on; both are there."""
+    """Return the numbers of the training and of the evaluation documents; neither is empty."""
     taken = drawn(fingerprints, fraction, seed)
     different = np.unique(fingerprints)
     if len(different) < 2:

@@ -1,8 +1,8 @@
-"""Features: made of named segments, kept on the disk, and put into batches.
+"""Features: model inputs built from named segments, stored on disk, and collated into batches.
 
-Every input is laid out by the one `join` below, so that a recipe names global ones by their role.
-Features are encoded once and kept in a file, 5 bytes a token (13 with offsets): a training set
-larger than memory works, any feature is read at once in any order, by data-loading processes too.
+All inputs are built by `join`, so that recipes name global tokens by their role. Features are
+encoded once and stored in a file with 5 bytes per token (13 with offsets), so a training set may
+exceed memory and is read in random order by data-loading processes too.
 """
 
 import inspect
@@ -40,7 +40,7 @@ EXTRAS = frozenset(
 
 @dataclass(slots=True)
 class Segment:
-    """A part of the input: what it is ("cls", "question", "document" …) and its token ids."""
+    """Part of an input: its role ("cls", "question", "document", ...) and its token ids."""
 
     role: str
     ids: Sequence[int]
@@ -50,18 +50,18 @@ class Segment:
 def join(
     segments: Iterable[Segment], global_attention: Iterable[str], *, token_types: bool = False
 ) -> Feature:
-    """Lay segments end to end.
+    """Concatenate segments to a feature.
 
     Args:
-        segments: in the order of the input, special tokens included, each with its role.
-        global_attention: roles whose tokens attend to all and are attended to by all.
-        token_types: whether the feature has token_type_ids.
+        segments: segments in the order of the input, special tokens included.
+        global_attention: roles whose tokens get global attention.
+        token_types: True adds token_type_ids.
 
     Returns:
-        input_ids, global_attention_mask and, if asked for, token_type_ids: lists of one length.
+        input_ids, global_attention_mask and, if requested, token_type_ids: lists of one length.
 
     Raises:
-        ValueError: a role of ``global_attention`` that no segment has, and so no token either.
+        ValueError: no segment has one of the roles in ``global_attention``.
     """
     segments = list(segments)
     unknown = set(global_attention) - {segment.role for segment in segments}
@@ -79,7 +79,7 @@ def join(
 
 
 def ends(tokenizer) -> tuple[Segment, Segment]:
-    """The first token and the separator of an input, as segments "cls" and "sep"."""
+    """First token and separator of an input, as segments "cls" and "sep"."""
     return (
         Segment("cls", [special_id(tokenizer, "cls")]),
         Segment("sep", [special_id(tokenizer, "sep")]),
@@ -94,24 +94,24 @@ def fit(
     text: str | None = None,
     parted: np.ndarray | None = None,
 ) -> tuple[list[tuple[int, int]], dict[str, Any]]:
-    """Return the chunks of a document that go into the model, each into one input.
+    """Return the chunks of a document that the model reads.
 
-    Chunks follow each other every ``room - data.stride`` tokens; the last one ends where the
-    document ends, so that it is as long as the others and shares more with the one before. Where
-    the document has passages, chunks part as few as they can (`apart`).
+    Chunks start every ``room - data.stride`` tokens. The last one ends at the document's end and
+    has full length, so it overlaps more with the one before. In a document with passages, chunks
+    split as few passages as possible (`apart`).
 
     Args:
-        length: tokens of the document, without special ones.
-        room: tokens of it that one input holds.
-        example: for messages.
-        data: its overflow, stride and max_windows.
-        text: of the document; None where that it is empty need not be said.
-        parted: [length + 1], how many passages a cut in front of each token would part.
+        length: tokens of the document, without special tokens.
+        room: document tokens that fit in one input.
+        example: the example, for messages.
+        data: data section with overflow, stride and the limit of chunks.
+        text: text of the document; None if blank documents need no flag.
+        parted: [length + 1], number of passages that a cut before each token would split.
 
     Returns:
-        Pairs (start, end) in order, at least one, also for an empty document; and flags for the
-        answer: ``truncated`` when a part of the document goes unread, with ``unread_tokens``, its
-        size; ``empty`` when there is not a word in it.
+        Pairs (start, end) in order, at least one even for an empty document; and flags for the
+            answer: ``truncated`` with ``unread_tokens`` if a part goes unread, ``empty`` if there
+            is no word.
     """
     if room < 1 or data.stride >= room:
         raise RecipeError(
@@ -136,21 +136,21 @@ def fit(
 
 
 def cut_off(unread: int) -> dict[str, Any]:
-    """Flags of a document by its tokens that go unread, none where all are read."""
+    """Answer flags for a number of unread tokens; empty if all are read."""
     return {"truncated": True, "unread_tokens": unread} if unread else {}
 
 
 def apart(parted: np.ndarray, room: int, stride: int) -> list[tuple[int, int]]:
-    """Chunks that part as few passages as they can.
+    """Cut a document into chunks that split as few passages as possible.
 
-    Each ends where the fewest are parted, of such places at the last that is within ``room``; the
-    next one begins up to ``stride`` tokens earlier, at the first place where no more are parted,
-    unless a passage that fits would then not.
+    Each chunk ends, within ``room``, at the last place where the fewest passages are split. The
+    next one starts up to ``stride`` tokens earlier, at the first place that splits no more, unless
+    a passage that fits in a chunk would then not fit.
 
     Args:
-        parted: [tokens + 1], passages that a cut in front of each token would part.
+        parted: [tokens + 1], number of passages that a cut before each token would split.
         room: tokens of a chunk, more than ``stride``.
-        stride: tokens that two chunks share at most.
+        stride: largest overlap of two chunks, in tokens.
 
     Returns:
         Pairs (start, end) in order.
@@ -170,16 +170,16 @@ def apart(parted: np.ndarray, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def _end(parted: np.ndarray, start: int, after: int, room: int) -> int:
-    """The last of the places behind ``after`` where the fewest passages are parted."""
+    """Last place behind ``after`` where the fewest passages are split."""
     within = parted[after + 1 : start + room + 1]
     return after + len(within) - int(np.argmin(within[::-1]))
 
 
 class Features(RecordStore[Feature]):
-    """Features that are written once, in order, and read in any order; their arrays are read-only.
+    """Features on disk, written once in order and read at random; their arrays are read-only.
 
-    ``lengths`` and ``documents``: the tokens of each feature, and the number of its document; the
-    features of a document stand together.
+    ``lengths`` are the tokens of each feature, ``documents`` the number of its document; features
+    of one document are consecutive.
     """
 
     noun = "encoded documents"
@@ -212,14 +212,14 @@ class Features(RecordStore[Feature]):
         return fields
 
     def by_document(self) -> "Documents":
-        """The numbers of the features of each document."""
+        """Numbers of the features of each document."""
         return Documents(self.documents)
 
 
 def documents_there(at: Path) -> int:
-    """Number of documents in a file of features, even where not all `Features` were written.
+    """Number of documents in a file of features whose writing was interrupted.
 
-    The last one of them may lack some, and is removed.
+    The last document may be incomplete and is removed.
     """
     try:
         features = Features.opened(at)
@@ -233,10 +233,10 @@ def documents_there(at: Path) -> int:
 
 
 class Documents(Sequence[range]):
-    """The numbers of the features of each document, one behind the other.
+    """Numbers of the features of each document, as consecutive ranges.
 
     Args:
-        documents: [features] int, the number of each one's document; equal ones stand together.
+        documents: [features] int, the document of each feature; equal ones are consecutive.
     """
 
     def __init__(self, documents: np.ndarray):
@@ -252,9 +252,9 @@ class Documents(Sequence[range]):
 
 
 class Items(Sequence[list[Feature]]):
-    """Documents as a training or an evaluation takes them: all features of one are one item.
+    """Documents as items of training or evaluation: all features of a document form one item.
 
-    ``lengths``: the tokens of each item.
+    ``lengths`` are the tokens of each item.
     """
 
     def __init__(self, features: Features):
@@ -270,7 +270,7 @@ class Items(Sequence[list[Feature]]):
 
 
 def reordered(example: Example, generator: np.random.Generator, lists: Sequence[str]) -> Example:
-    """An example with its lists, each in a new order."""
+    """The example with each of the named lists in a new random order."""
     changed = {}
     for path in lists:
         values = field(example, path)
@@ -279,17 +279,17 @@ def reordered(example: Example, generator: np.random.Generator, lists: Sequence[
 
 
 class Reshuffled(Sequence[list[Feature]]):
-    """Training documents that are encoded on access, each epoch with its parts in a new order.
+    """Training documents encoded on access, with their parts in a new order in each epoch.
 
-    What comes out depends on the seed, the epoch and the number of the document alone, so a run
-    that is resumed sees the same.
+    The order depends only on the seed, the epoch and the document's number, so a resumed run sees
+    the same.
 
     Args:
-        documents: by number.
-        numbers: of those that are trained on.
-        shuffle: example and random generator to the example in a new order (`TaskInputs.shuffled`).
-        encode: example to features.
-        seed: of the run.
+        documents: documents by number.
+        numbers: numbers of the training documents.
+        shuffle: function of an example and a random generator (`TaskInputs.shuffled`).
+        encode: function from an example to its features.
+        seed: seed of the run.
     """
 
     def __init__(
@@ -305,7 +305,7 @@ class Reshuffled(Sequence[list[Feature]]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by the Trainer's loader as an epoch begins."""
+        """Set the epoch; called by the Trainer's data loader."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -319,13 +319,13 @@ class Reshuffled(Sequence[list[Feature]]):
 
 
 class Drawn(Items):
-    """Training documents as items, of whose features each epoch takes some, drawn anew.
+    """Training documents as items with a new sample of their features in each epoch.
 
-    What comes out depends on the seed, the epoch and the number of the document alone.
+    The sample depends only on the seed, the epoch and the document's number.
 
     Args:
-        draw: features and random generator to those that are taken (`ldt.tasks.base.Drawing.draw`).
-        seed: of the run.
+        draw: function of the features and a random generator (`ldt.tasks.base.Drawing.draw`).
+        seed: seed of the run.
     """
 
     def __init__(
@@ -338,7 +338,7 @@ class Drawn(Items):
         self.draw, self.seed, self.epoch = draw, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by the Trainer's loader as an epoch begins."""
+        """Set the epoch; called by the Trainer's data loader."""
         self.epoch = epoch
 
     def __getitem__(self, index: int) -> list[Feature]:  # type: ignore[override]  # no slices
@@ -347,16 +347,15 @@ class Drawn(Items):
 
 
 class Collator:
-    """Pads features on the right to the longest of a batch, and keeps what the head takes.
+    """Pad features on the right to the longest of a batch and keep the inputs of the head.
 
-    ``labels`` become one number a row (int64, or float32 of a regression), a float32 row of flags;
-    they, positions and labels of tokens, where a feature has a list of whole numbers, become rows
-    filled up with -100, which heads ignore.
+    Numeric ``labels`` become int64 (float32 for regression) [rows], flags a float32 row. Token
+    labels and positions (lists of integers) are padded with -100, which heads ignore.
 
     Args:
-        pad_token_id: fills up input_ids.
-        head: model class; the parameters of its ``forward`` are the inputs that a batch may have.
-        extras: further keys of features that are for answers and messages only.
+        pad_token_id: padding of input_ids.
+        head: model class; the parameters of its ``forward`` are the permitted inputs.
+        extras: further keys of features, for answers and messages only.
     """
 
     def __init__(
@@ -370,13 +369,15 @@ class Collator:
     def __call__(
         self, features: Sequence[Feature] | Sequence[list[Feature]]
     ) -> dict[str, "torch.Tensor"]:
-        """Return input_ids and attention_mask, [rows, longest] int64, and every other input of the
-        head that the features have. Of lists of features, whose members belong together, also
-        ``example_ids`` [rows] int64, which list each row is of, if the head takes it.
+        """Return input_ids and attention_mask, [rows, longest] int64, and the other inputs of the
+        head.
+
+        For lists of features, whose members belong together, also ``example_ids`` [rows] int64, the
+        number of each row's list, if the head takes it.
 
         Raises:
-            ValueError: a feature without its global mask, some with and some without a key, or a
-                key that the head does not take.
+            ValueError: a feature has no global mask, only some features have a key, or the head
+                does not take a key.
         """
         import torch
 
@@ -402,12 +403,14 @@ class Collator:
 
 
 def by_input(outputs: dict[str, np.ndarray], rows: Iterable[int]) -> list[dict[str, np.ndarray]]:
-    """The outputs of a head for a batch, [rows, ...] by name, as one dict for each of the rows."""
+    """Split a batch's outputs, [rows, ...] by name, into one dict per row."""
     return [{name: values[row] for name, values in outputs.items()} for row in rows]
 
 
 def _rows(values: list, filler: int) -> np.ndarray:
-    """One row a value: float32 of floats and flags, else int64, lists of numbers filled up."""
+    """Array with one row per value: float32 for floats and flags, else int64, padded with
+    ``filler``.
+    """
     values = [np.asarray(value) for value in values]
     if any(value.dtype.kind in "fb" and value.size for value in values):
         return np.stack(values).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Kinds of faults in data that `ldt check` names."""
+"""Kinds of faults in data that `ldt check` reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LEVELS = ("fault", "warning", "note")  # from what ruins a training to what is g
 
 
 class Kind(NamedTuple):
-    """A kind of finding: how bad it is, what it is in words, and what would do."""
+    """Kind of finding: its level, a description, and a remedy."""
 
     level: str
     what: str
@@ -152,16 +152,16 @@ WHOLE = ("same_files", "stops", "ambiguous_labels", "small_evaluation")
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong with a set of documents.
+    """Fault in a set of documents.
 
     Args:
         kind: name in `KINDS`.
         level: one of `LEVELS`.
         set: train or eval.
-        count: documents that have it.
-        of: documents of the set, or those that were looked at.
-        where: the first places, "file:line".
-        detail: more on the first place; may be empty.
+        count: number of documents with the fault.
+        of: number of examined documents.
+        where: first places, as "file:line".
+        detail: more about the first place; may be empty.
     """
 
     kind: str
@@ -178,7 +178,7 @@ class Finding:
 
     @property
     def about_all(self) -> bool:
-        """True if it is about the set, not about some of its documents."""
+        """True if the fault concerns the set rather than single documents."""
         return self.kind in WHOLE
 
     @property
@@ -189,5 +189,5 @@ class Finding:
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """By level, then by set and share."""
+    """Sort by level, then by set and share of documents."""
     return sorted(findings, key=lambda f: (LEVELS.index(f.level), f.set != "train", -f.count))

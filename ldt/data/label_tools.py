@@ -1,11 +1,11 @@
-"""Exports of Label Studio and doccano, in which people label, as fields that tasks learn from.
+"""Read annotations exported from Label Studio and doccano as training examples.
 
-Label Studio: tasks with their annotations, as its export named JSON has them. Places are
-characters: its editor counts code points (``charsToCodePoints`` in its selection-tools.js), CR LF
-as two. Its first versions counted units of UTF-16, which the text beside each span tells.
+Label Studio: the JSON export of tasks with annotations. Offsets are Unicode characters
+(``charsToCodePoints`` in its selection-tools.js), CR LF counting two. Its first versions counted
+UTF-16 units, which is detected by comparing the text stored with each span.
 
-doccano: a line a document, with the labels that were given to it. Places are units of UTF-16, as
-its editor counts them unless a project counts grapheme clusters.
+doccano: one line per document with its labels. Offsets are UTF-16 units, unless the project counts
+grapheme clusters.
 """
 
 import logging
@@ -30,12 +30,12 @@ DOCCANO = ("label", "labels", "cats", "entities", "annotations")
 
 @dataclass(frozen=True)
 class Annotated:
-    """A document and what was labelled in it.
+    """Annotated document.
 
     Args:
-        example: its fields, with its ``text``.
-        spans: start, end and label, in characters.
-        classes: by the name of what they were chosen in.
+        example: its fields, including ``text``.
+        spans: (start, end, label), in characters.
+        classes: chosen classes by the name of the choice field.
     """
 
     example: Example
@@ -46,10 +46,10 @@ class Annotated:
 def labelled(documents: Sequence[Annotated]) -> Iterator[Example]:
     """Yield each document with its labels.
 
-    ``entities`` are the spans {start, end, label, text}, in their order; beside a ``question`` they
-    are ``answers`` in the ``context`` too. Classes are a field of the name of what they were chosen
-    in, and of one such name alone ``label`` too: a class, or where any document has several, lists
-    of them. Where there are classes and no span in any document, there are no entities.
+    Spans become ``entities`` {start, end, label, text}; next to a ``question`` also ``answers`` in
+    ``context``. Classes become a field named after the choice; if there is only one choice also
+    ``label``, a class, or lists if any document has several. If no document has a span but some
+    have classes, ``entities`` is left out.
     """
     controls = list(dict.fromkeys(name for each in documents for name in each.classes))
     fields = {name: name for name in controls}
@@ -81,11 +81,10 @@ def _spans(document: Annotated) -> dict[str, Any]:
 
 
 def read_label_studio(source: str, data) -> Iterator[Example]:
-    """Yield an example for each annotated task: its data, and what was labelled
-    (`labelled`), classes by the names of their controls.
+    """Yield an example for each annotated task: its data and its labels (`labelled`).
 
-    Of several annotations of a task the one that is marked as ground truth counts, else the newest;
-    cancelled ones do not. Tasks without any are left out, and counted in the log.
+    Of several annotations of a task the one marked as ground truth counts, else the newest;
+    cancelled ones do not. Tasks without annotation are skipped and counted in the log.
     """
     file = strict_json.read(source, data.encoding)
     first = file.value[0] if isinstance(file.value, list) and file.value else None
@@ -126,15 +125,15 @@ def read_label_studio(source: str, data) -> Iterator[Example]:
 
 
 def _rank(annotation: dict[str, Any]) -> tuple[bool, str]:
-    """Sort key by which one annotation of a task precedes another: ground truth, then its date."""
+    """Sort key of a task's annotations: ground truth first, then the date."""
     date = annotation.get("updated_at") or annotation.get("created_at")
     return annotation.get("ground_truth") is True, str(date or "")
 
 
 def _parted(results: list[Any], where: str) -> tuple[list[Any], list[Any]]:
-    """The results of an annotation, and apart from them choices that were made for a span.
+    """Split an annotation's results into those of the task and choices made for a single span.
 
-    Such a choice has the place of its span, or the id of it alone.
+    Such a choice carries the offsets of its span, or only the span's id.
     """
     others: list[Any] = []
     of_spans: list[Any] = []
@@ -148,7 +147,7 @@ def _parted(results: list[Any], where: str) -> tuple[list[Any], list[Any]]:
 
 
 def _task(task: dict[str, Any], results: list[Any], where: str, data) -> Annotated:
-    """The data of a task with its spans, and the classes that were chosen for it."""
+    """Data of a task with its spans and classes."""
     fields = dict(take(task, "data", dict, where))
     text = _text(fields, data, where)
     units = Units(text, "utf-16")
@@ -176,7 +175,7 @@ def _task(task: dict[str, Any], results: list[Any], where: str, data) -> Annotat
 
 
 def _text(fields: dict[str, Any], data, where: str) -> str:
-    """The text of a task: of the field that is named, of ``text``, or the only one it has."""
+    """Text of a task: from the named field, from ``text``, or from its only field."""
     if data.text is not None:
         return records.text(Example(fields, "", where), data.text)
     if "text" in fields:
@@ -191,7 +190,7 @@ def _text(fields: dict[str, Any], data, where: str) -> str:
 
 
 def _place(value: dict[str, Any], text: str, units: Units, where: str) -> tuple[int, int]:
-    """The characters of a span, which is what its ``text`` says."""
+    """Character offsets of a span, checked against the span's ``text``."""
     start, end = take(value, "start", int, where), take(value, "end", int, where)
     quoted = value.get("text")
     places = [(start, end)]
@@ -212,20 +211,22 @@ def _place(value: dict[str, Any], text: str, units: Units, where: str) -> tuple[
 
 
 def read_doccano(examples: Iterable[Example], data, exported: bool = True) -> Iterator[Example]:
-    """Yield the lines with what was labelled (`labelled`).
+    """Yield the lines with their labels (`labelled`).
 
-    Under any of `DOCCANO`, spans are [start, end, label] or objects; classes are texts, and become
-    ``label``. Other fields stay.
+    Under any key of `DOCCANO`, spans are [start, end, label] or objects, and texts are classes,
+    which become ``label``. Other fields are kept.
 
     Args:
-        exported: whether each line has one of `DOCCANO`, as exports have; documents to answer for
-            need none.
+        examples: lines of the file.
+        data: data section of the recipe.
+        exported: True if every line must have one of `DOCCANO`, as in exports; documents to predict
+            for need none.
     """
     yield from labelled([_line(example, data, exported) for example in examples])
 
 
 def has_spans(columns: Mapping[str, Iterable[Any]]) -> bool:
-    """Tell whether fields by name have spans as this export writes them."""
+    """True if the values of some field look like doccano's spans."""
     return any(
         (isinstance(item, dict) and "start_offset" in item)
         or (isinstance(item, list) and [type(each) for each in item] == [int, int, str])
@@ -236,7 +237,7 @@ def has_spans(columns: Mapping[str, Iterable[Any]]) -> bool:
 
 
 def _line(example: Example, data, exported: bool) -> Annotated:
-    """A line with its spans, and its classes."""
+    """Line with its spans and classes."""
     if exported and not set(DOCCANO) & set(example.fields):
         raise DataError(
             f"{example.where}: no labels: no field {', '.join(DOCCANO[:-1])} or {DOCCANO[-1]}; "

@@ -1,12 +1,12 @@
-"""Labels as people write them: what a file holds, turned into classes or numbers.
+"""Parse labels, in the forms people write them, into classes or numbers.
 
-One text a document, lists, lists in a cell of text, several classes in a cell, vectors of 0 and 1,
-objects and columns of yes and no as tables of offices have them. `LabelReader` reads each label by
-itself, so training, evaluation and a split read alike; the functions below it look at a whole
-training set, and stop where labels can be meant in two ways.
+Accepted are a text per document, lists, lists inside a text cell, several classes in a cell,
+vectors of 0 and 1, objects, and columns of yes and no. `LabelReader` parses each label on its own,
+so training, evaluation and splits agree; the functions below it look at a whole training set and
+refuse ambiguous labels.
 
-Blanks around a class are no part of it: ``cap `` is read as ``cap``. Otherwise classes stay as they
-are written; `ldt.data.profile` tells those that are nearly the same (`near`).
+White space around a class is dropped: ``cap `` is ``cap``. Otherwise classes are kept as written;
+`ldt.data.profile` reports classes that are nearly the same (`near`).
 """
 
 import ast
@@ -58,18 +58,19 @@ _OFFICE = "x and blank, yes and no, ja and nein, true and false, 1 and 0"
 
 
 class AmbiguousLabels(DataError):
-    """Labels that can be meant in two ways. The message begins with a place."""
+    """Labels with two possible readings. The message begins with a place."""
 
 
 @dataclass
 class Column:
-    """The cells of a column that have been read.
+    """Cells of a yes/no column read so far.
 
     Args:
-        pairs: words of yes and of no that fit all of them.
-        words: the lower-case word of each different cell.
-        first, blank: places of the first one, and of the first blank.
+        pairs: (words for yes, words for no) that fit all cells.
+        words: lower-cased word of each distinct cell.
+        first: place of the first cell.
         blanks: number of blank cells.
+        blank: place of the first blank cell.
     """
 
     pairs: Sequence[tuple[list[str], list[str]]] = field(default_factory=_PAIRS.copy)
@@ -79,10 +80,10 @@ class Column:
     blank: str = ""
 
     def read(self, value: Any, path: str, where: str) -> bool:
-        """Return whether a cell says yes.
+        """Return True if the cell says yes.
 
         Raises:
-            DataError: it says neither, or says it in words of another pair than those before.
+            DataError: it says neither yes nor no, or uses words of another pair than earlier cells.
         """
         if is_blank(value):
             self.blanks += 1
@@ -102,13 +103,13 @@ class Column:
 
 @dataclass(frozen=True)
 class LabelReader:
-    """Reads labels.
+    """Parser of labels.
 
     Args:
-        path: field of the label, or fields of yes and no (``data.label``).
-        separator: text between the classes of a cell (``data.label_separator``); `WHOLE` takes
-            every text as one class, None takes lists in it as lists.
-        names: the classes (``task.labels``); vectors of 0 and 1 are in their order.
+        path: field of the label, or several fields of yes and no (``data.label``).
+        separator: text between the classes in a cell (``data.label_separator``); `WHOLE` takes
+            every text as one class, None parses lists in a text.
+        names: the classes (``task.labels``), in the order of vectors of 0 and 1.
     """
 
     path: str | list[str]
@@ -117,7 +118,7 @@ class LabelReader:
 
     @cached_property
     def columns(self) -> dict[str, str]:
-        """The class of each of several fields: its name without the objects that all are in."""
+        """Class of each yes/no field: its name without the prefix that all share."""
         if isinstance(self.path, str):
             return {}
         shared = os.path.commonprefix(self.path).rpartition(".")
@@ -128,13 +129,13 @@ class LabelReader:
 
     @cached_property
     def flags(self) -> defaultdict[str, Column]:
-        """The fields or keys of yes and no that have been read."""
+        """Yes/no fields or keys read so far."""
         return defaultdict(Column)
 
     def raw(self, example: Example) -> Any:
-        """The label as JSON has it: lists and objects that stand in a text are read.
+        """Label as a JSON value; lists and objects inside a text are parsed.
 
-        Of several fields, the list of classes that are true.
+        For several fields, the list of classes that are true.
         """
         if isinstance(self.path, list):
             return [
@@ -150,31 +151,33 @@ class LabelReader:
         return self._literal(value, example.where)
 
     def gold(self, example: Example, problem: str) -> Gold:
-        """The right answer of an example; see `read`."""
+        """Gold label of an example; see `read`."""
         return self.read(self.raw(example), problem, example.where)
 
     def read(self, value: Any, problem: str, where: str) -> Gold:
-        """The class, the list of classes, or the number of what `raw` returned.
+        """Turn the output of `raw` into a class, a list of classes, or a number.
 
         Args:
+            value: output of `raw`.
             problem: `SINGLE`, `MULTI` or `REGRESSION`.
+            where: place of the label, for messages.
 
         Raises:
-            DataError: it is missing or of a wrong type.
+            DataError: the label is missing or of a wrong type.
         """
         if problem == MULTI:
             return self._classes(value, where)
         return (self._number if problem == REGRESSION else self._class)(value, where)
 
     def classes(self, value: Any, where: str) -> str | list[str] | None:
-        """The class or classes in what `raw` returned, whatever the problem; None of a blank."""
+        """Class or classes in the output of `raw`, for any problem; None if blank."""
         if is_blank(value):
             return None
         several = isinstance(value, list | dict)
         return self._classes(value, where) if several else self._class(value, where)
 
     def _literal(self, text: str, where: str) -> Any:
-        """The list or object that a text is, in JSON or as Python prints it; else the text."""
+        """List or object that a text contains, in JSON or Python notation; else the text."""
         start = text.strip()
         if not start.startswith(("[", "{")):
             return text
@@ -240,11 +243,11 @@ Values = Sequence[tuple[Any, str]]  # a label as `LabelReader.raw` returns it, a
 
 
 def infer_problem(values: Values, reader: LabelReader) -> str:
-    """The problem that goes with labels of these types.
+    """Infer the problem (single-label, multi-label, regression) from the types of the labels.
 
     Raises:
-        DataError: labels of types that do not go together.
-        AmbiguousLabels: numbers as text; one word of yes, and blanks.
+        DataError: the types do not go together.
+        AmbiguousLabels: numbers written as text, or a single word for yes beside blanks.
     """
     path = reader.path
     several = [value for value, _ in values if not is_blank(value)]
@@ -271,10 +274,10 @@ def infer_problem(values: Values, reader: LabelReader) -> str:
 
 
 def _of_numbers(values: Values) -> str:
-    """The problem of labels that are numbers, or their text.
+    """Problem of labels that are numbers, or texts of numbers.
 
-    Few different ones without a point are classes; many different ones that JSON or a table has as
-    numbers with a point, and some that are not whole, are those of a regression.
+    Few distinct integers are classes. Many distinct values, stored as floats and not all integers,
+    are a regression.
     """
     different = {float(v) if isinstance(v, str) else v for v, _ in values}
     decimal = next((value for value, _ in values if is_decimal(value)), None)
@@ -295,11 +298,11 @@ def _of_numbers(values: Values) -> str:
 
 
 def check_meaning(values: Values, reader: LabelReader) -> None:
-    """Stop where labels of a training set can be meant in two ways.
+    """Refuse labels of a training set that have two possible readings.
 
     Raises:
-        AmbiguousLabels: texts that look like several classes, or numbers, in one; vectors of 0
-            and 1 of classes without names. The message has each way to read them.
+        AmbiguousLabels: texts that look like several classes or several numbers in one, or vectors
+            of 0 and 1 without named classes. The message lists the ways to read them.
     """
     if reader.separator is None:
         _check_texts(values, reader.names or ())
@@ -319,11 +322,12 @@ def check_meaning(values: Values, reader: LabelReader) -> None:
 
 
 def count_classes(values: Values, golds: Sequence[Gold], reader: LabelReader) -> Counter[str]:
-    """The number of documents of each class; 0 of fields and keys of objects that are never true.
+    """Number of documents of each class; 0 for fields and keys that are never true.
 
     Args:
-        values: the labels.
-        golds: the same as classes.
+        values: labels as `LabelReader.raw` returns them.
+        golds: the same labels as classes.
+        reader: reader of the labels.
     """
     counts = Counter(dict.fromkeys(reader.columns.values(), 0))
     for value, _ in values:
@@ -335,9 +339,9 @@ def count_classes(values: Values, golds: Sequence[Gold], reader: LabelReader) ->
 
 
 def near(names: Iterable[str]) -> list[list[str]]:
-    """Groups of names that are the same but for case, blanks and punctuation.
+    """Groups of class names that differ only in case, white space and punctuation.
 
-    Numbers are no such names, and ``+``, ``#`` and ``*`` are letters: ``C`` is not near ``C++``.
+    Numbers are never grouped; ``+``, ``#`` and ``*`` count as letters, so ``C`` and ``C++`` differ.
     """
     groups: dict[str, list[str]] = {}
     for name in names:
@@ -348,7 +352,7 @@ def near(names: Iterable[str]) -> list[list[str]]:
 
 
 def _check_texts(values: Values, known: Sequence[str]) -> None:
-    """Stop at texts that look like several classes, or like numbers with a decimal comma."""
+    """Refuse texts that look like several classes, or like numbers with a decimal comma."""
     stripped = [(v.strip(), where) for v, where in values if isinstance(v, str) and v.strip()]
     counts = Counter(text for text, _ in stripped if text not in known)
     places = dict(reversed(stripped))
@@ -372,10 +376,10 @@ def _check_texts(values: Values, known: Sequence[str]) -> None:
 
 
 def _separator(counts: Counter[str]) -> str | None:
-    """The separator of texts that are made of the same parts again and again.
+    """Guess the separator of texts that combine the same parts again and again.
 
-    At least half of the parts stand in other texts too, or alone; where names of classes may have
-    the separator, more than half. Parts that each have their place ("Smith, John") are names.
+    At least half of the parts must occur in other texts or alone; more than half if class names may
+    contain the separator. Parts that keep their position ("Smith, John") are one name.
     """
     documents: dict[str, int] = {}
     for separator in _SEPARATORS:
@@ -400,7 +404,7 @@ def _parts(text: str, separator: str) -> list[str]:
 
 
 def is_decimal(value: Any) -> bool:
-    """True for a number with a point or an exponent, and for the text of one."""
+    """True for a number with a decimal point or an exponent, also as text."""
     is_text = isinstance(value, str) and _is_number(value) and not value.strip("+- ").isdigit()
     return is_text or isinstance(value, float)
 
@@ -413,14 +417,14 @@ def _is_number(value: Any) -> bool:
 
 
 def is_stray(value: Any) -> bool:
-    """True if a class has blanks around it."""
+    """True if a class has white space around it."""
     if isinstance(value, list | dict):
         return any(isinstance(item, str) and item != item.strip() for item in value)
     return isinstance(value, str) and value != value.strip()
 
 
 def _bit(value: Any) -> bool | None:
-    """True or false as files have them: also 1, 0, 1.0, 0.0 and their text; None for all else."""
+    """Boolean value of true, false, 1, 0, 1.0, 0.0 and their texts; None for anything else."""
     if not isinstance(value, bool | int | float | str):
         return None
     return _BITS.get(str(value).strip().removesuffix(".0").lower())
@@ -434,12 +438,12 @@ def _is_vector(value: list) -> bool:
 
 
 def is_blank(value: Any) -> bool:
-    """True for null and for text of blanks."""
+    """True for null and for text of white space."""
     return value is None or (isinstance(value, str) and not value.strip())
 
 
 def flag_word(value: Any) -> str | None:
-    """A cell in lower case, ``""`` of a blank; None of what is no word and no number."""
+    """Lower-cased cell, ``""`` for a blank; None if it is neither text nor number."""
     if value is None:
         return ""
     if not isinstance(value, bool | int | float | str):
@@ -448,7 +452,7 @@ def flag_word(value: Any) -> str | None:
 
 
 def are_flags(values: Iterable[Any]) -> bool:
-    """True for cells of one pair of yes and no, blanks among them, of which some say yes."""
+    """True if all cells are blank or from one pair of yes and no words, and some say yes."""
     try:
         words = {flag_word(value) for value in set(values)} - {""}
     except TypeError:  # lists and objects

@@ -1,4 +1,4 @@
-"""Tokens as inputs of a masked LM: windows over joined documents, or whole documents; masked."""
+"""Inputs of a masked language model: sequences over joined documents, or whole documents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHUFFLED = 1024  # items of a stream among which the next one is drawn
 
 
 class Frame(NamedTuple):
-    """Ids of the tokens around and between texts: the first, the last, and the separator."""
+    """Ids of the first token, the last token and the separator."""
 
     first: int
     last: int
@@ -35,24 +35,26 @@ class Frame(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer) -> Frame:
-        """``[first] text [last]``, documents joined by ``last``, as in RoBERTa."""
+        """``[first] text [last]``, with documents joined by ``last``, as in RoBERTa."""
         last = special_id(tokenizer, "sep")
         return cls(special_id(tokenizer, "cls"), last, last)
 
     def around(self, ids: np.ndarray) -> np.ndarray:
-        """[n] -> [n + 2] int64."""
+        """Add the first and the last token: [n] -> [n + 2] int64."""
         framed = np.empty(len(ids) + 2, np.int64)
         framed[0], framed[1:-1], framed[-1] = self.first, ids, self.last
         return framed
 
 
 def masked(row: np.ndarray, masker: Masker, generator, see_all: bool, number: int) -> Feature:
-    """The feature of a framed row, a mask drawn for it.
+    """Feature of a row with a randomly drawn mask.
 
     Args:
-        row: [n] ids.
-        see_all: whether the first token has global attention.
-        number: of the item, for messages.
+        row: [n] ids, with first and last token.
+        masker: draws the mask.
+        generator: random generator.
+        see_all: True gives the first token global attention.
+        number: number of the item, for messages.
     """
     shown, labels = masker(row, generator)
     everywhere = np.zeros(len(row), np.uint8)
@@ -67,17 +69,17 @@ def masked(row: np.ndarray, masker: Masker, generator, see_all: bool, number: in
 
 @dataclass(eq=False)
 class LmItems(Sequence[list[Feature]]):
-    """Items of batches, each a list of rows. Masks depend on seed, epoch and number.
+    """Training items, each a list of rows. Masks depend only on the seed, the epoch and the number.
 
     Args:
-        store: the tokens.
-        documents: numbers of those that are used, in order.
+        store: tokens of the corpus.
+        documents: numbers of the documents to use, in order.
         frame: special tokens.
         masker: draws the masks.
-        max_length: most tokens of an item, with special ones.
-        seed: of the masks.
-        see_all: whether the first token of a row has global attention.
-        fixed: the same masks in every epoch, and one row an item: for evaluation.
+        max_length: largest number of tokens of an item, with special tokens.
+        seed: seed of the masks.
+        see_all: True gives the first token of each row global attention.
+        fixed: True, for evaluation, uses the same masks in every epoch and one row per item.
     """
 
     store: TokenStore
@@ -95,21 +97,21 @@ class LmItems(Sequence[list[Feature]]):
 
     @property
     def tokens(self) -> int:
-        """Tokens of the text, without special ones."""
+        """Number of tokens, without special tokens."""
         return int(self.store.lengths[self.documents].sum())
 
     @property
     def size(self) -> int:
-        """Bytes of the text."""
+        """Size of the text in bytes."""
         return int(self.store.sizes[self.documents].sum())
 
     def set_epoch(self, epoch: int) -> None:
-        """Is called by the Trainer's loader as an epoch begins."""
+        """Set the epoch; called by the Trainer's data loader."""
         self.epoch = epoch
 
     @abstractmethod
     def rows(self, index: int) -> list[np.ndarray]:
-        """The framed rows of an item, unmasked."""
+        """Unmasked rows of an item."""
 
     def __getitem__(self, index: int) -> list[Feature]:  # type: ignore[override]  # no slices
         if not 0 <= index < len(self):
@@ -122,10 +124,10 @@ class LmItems(Sequence[list[Feature]]):
 
 
 class FullSentences(LmItems):
-    """Windows over the documents laid end to end, a separator behind each.
+    """Sequences of full length cut from the concatenated documents, with a separator behind each
+    document.
 
-    Every window is full but the last, which has what is left. Liu et al. 2019 (arXiv:1907.11692),
-    section 4.2.
+    Only the last sequence may be shorter. Liu et al. 2019 (arXiv:1907.11692), section 4.2.
     """
 
     def __post_init__(self) -> None:
@@ -142,7 +144,7 @@ class FullSentences(LmItems):
         return [self.frame.around(self.stretch(start, end))]
 
     def stretch(self, start: int, end: int) -> np.ndarray:
-        """Ids from ``start`` to ``end`` of all documents laid end to end."""
+        """Ids from ``start`` to ``end`` of the concatenated documents."""
         parts: list[np.ndarray | list[int]] = []
         place = int(np.searchsorted(self._ends, start, side="right"))
         while start < end:
@@ -156,9 +158,9 @@ class FullSentences(LmItems):
 
 
 def _filled(rows: Iterable[tuple[Row, int]], most: int) -> Iterator[list[Row]]:
-    """Group consecutive rows, given with their tokens, into items of at most ``most`` tokens.
+    """Group consecutive (row, tokens) pairs into items of at most ``most`` tokens.
 
-    A row with more tokens has an item of its own.
+    A longer row gets an item of its own.
     """
     item: list[Row] = []
     used = 0
@@ -173,8 +175,9 @@ def _filled(rows: Iterable[tuple[Row, int]], most: int) -> Iterator[list[Row]]:
 
 
 class WholeDocuments(LmItems):
-    """Rows that hold one document, or a part of a longer one; an item has as many rows in a row as
-    go into ``max_length`` tokens together. Rows do not see each other."""
+    """Rows that hold one document, or a part of a longer one. An item takes as many consecutive
+    rows as fit in ``max_length`` tokens; rows do not attend to each other.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -203,21 +206,20 @@ PACKINGS: dict[str, type[LmItems]] = {"full_sentences": FullSentences, "document
 
 @dataclass(eq=False)
 class Stream(IterableDataset):
-    """Items made while they are read, again and again without end; nothing is on the disk.
+    """Endless stream of training items read directly from the corpus; nothing is stored on disk.
 
-    Each of ``parts`` readers (processes, times the loader's workers) takes every so many-th
-    document, and gives its items in an order drawn among the next 1,024. In memory are these, and
-    one document.
+    Each of ``parts`` readers (processes times data-loading workers) takes every n-th document and
+    shuffles its items within a buffer of 1,024, which with one document is all it keeps in memory.
 
     Args:
-        sources: the files, in order.
-        data: how they are read.
-        tokenizer: of the model.
+        sources: sources of the corpus, in order.
+        data: reading options.
+        tokenizer: tokenizer of the model.
         masker: draws the masks.
-        max_length: most tokens of an item, with special ones.
-        seed: of masks and order.
-        part, parts: number of this process, and how many there are.
-        see_all: whether the first token of a row has global attention.
+        max_length: largest number of tokens of an item, with special tokens.
+        seed: seed of masks and order.
+        part, parts: number of this process, and number of processes.
+        see_all: True gives the first token of each row global attention.
     """
 
     sources: Sequence[CorpusSource]
@@ -254,7 +256,7 @@ class Stream(IterableDataset):
                 ]
 
     def _documents(self, part: int, parts: int) -> Iterator[np.ndarray]:
-        """The tokens of this part's documents, over and over."""
+        """Tokens of this reader's documents, again and again."""
         warned = False
         while True:
             number = rejected = 0
@@ -276,7 +278,7 @@ class Stream(IterableDataset):
             warned = True
 
     def _joined(self, documents) -> Iterator[list[np.ndarray]]:
-        """Windows across the borders of documents."""
+        """Sequences that cross document borders."""
         room, left = self.max_length - 2, np.empty(0, np.int64)
         for ids in documents:
             left = np.concatenate([left, ids, [self.frame.separator]])
@@ -286,7 +288,7 @@ class Stream(IterableDataset):
             left = left[whole:]
 
     def _apart(self, documents) -> Iterator[list[np.ndarray]]:
-        """Rows of one document each, as many as go into an item."""
+        """Rows of one document each, grouped into items."""
         room = self.max_length - 2
         rows = (
             self.frame.around(ids[start : start + room])

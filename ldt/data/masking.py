@@ -1,4 +1,4 @@
-"""Masks of masked language modelling."""
+"""Token masking for masked language modelling."""
 
 import json
 from typing import Any
@@ -15,17 +15,17 @@ NO_LABEL = -100  # losses ignore it
 
 
 class Masker:
-    """Chooses tokens to predict, and hides them.
+    """Choose tokens to predict and replace them.
 
     Args:
-        tokenizer: a fast one, with a mask token.
-        fraction: expected share of the tokens that are chosen.
-        whole_words: choose all tokens of a word or none.
+        tokenizer: fast tokenizer with a mask token.
+        fraction: expected share of chosen tokens.
+        whole_words: True chooses all tokens of a word or none.
 
     Raises:
-        RecipeError: ``whole_words`` with a tokenizer that marks neither the beginnings nor the
-            rest of words.
-        ModelError: a tokenizer without a mask token.
+        RecipeError: ``whole_words`` with a tokenizer that does not mark word beginnings or
+            continuations.
+        ModelError: the tokenizer has no mask token.
     """
 
     def __init__(self, tokenizer, fraction: float = 0.15, whole_words: bool = False):
@@ -41,10 +41,12 @@ class Masker:
         """Draw a mask.
 
         Args:
-            ids: [n] whole numbers.
+            ids: [n] integers.
+            generator: random generator.
 
         Returns:
-            What the model reads, and the labels, -100 where there is none: both [n] int64.
+            The model's input ids, and the labels with -100 for tokens not predicted: both [n]
+                int64.
         """
         ids = ids.astype(np.int64)
         if self.joins is None:
@@ -63,14 +65,16 @@ class Masker:
 
 
 def word_joins(tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Mark the entries of a vocabulary that can go on a word, and those behind which one can go on.
+    """Return which vocabulary entries can continue a word, and after which entries a word can go
+    on.
 
-    Two neighbours belong to one word where both is so. WordPiece says it by its ``##``; entries of
-    byte-level BPE and SentencePiece go on a word where they begin with a letter or digit instead
-    of the mark of a space, behind one that ends with a letter or digit or is a space.
+    Two neighbouring tokens belong to one word if both hold. WordPiece marks continuations by
+    ``##``. In byte-level BPE and SentencePiece a token continues a word if it begins with a letter
+    or digit instead of the space mark, after a token that ends with a letter or digit or is a
+    space.
 
     Returns:
-        Two arrays [vocabulary] of bool.
+        Two arrays [vocabulary] bool.
     """
     kinds = _kinds(json.loads(tokenizer.backend_tokenizer.to_str()).get("decoder"))
     opens, closes = np.zeros((2, vocabulary_size(tokenizer)), bool)
@@ -103,5 +107,5 @@ def _kinds(decoder: dict[str, Any] | None) -> set[str]:
 
 
 def _in_word(letter: str) -> bool:
-    """True of a letter, a digit, or a part of a letter, which decodes to the replacement sign."""
+    """True for a letter, a digit, or a partial character (decoded to the replacement character)."""
     return letter.isalnum() or letter == "\ufffd"

@@ -1,4 +1,4 @@
-"""Documents that are nearly the same: MinHash sketches on the disk, compared by bands."""
+"""Near-duplicate documents, found by MinHash sketches on disk with locality-sensitive hashing."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ _ALONE = re.compile("([\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff])") 
 
 
 def normalised(text: str) -> str:
-    """The text in lower case with single spaces, so that copies which differ in them are equal."""
+    """Lower-cased text with single spaces, so that copies differing only in these compare equal."""
     return " ".join(text.casefold().split())
 
 
 def fingerprint(text: str) -> int:
-    """64 bits of a document's content: equal texts have equal ones."""
+    """64-bit hash of a document's content."""
     digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 class Sketches:
-    """Sketches of documents in temporary files, to find those that are nearly the same.
+    """MinHash sketches of documents in temporary files, for finding near-duplicates.
 
-    The sketch of a document is the least of its shingles under 192 orders (Broder 1997), 16 bits
-    of each (Li and König 2010). The share of equal numbers estimates the Jaccard similarity of two
-    documents, with a standard deviation of 0.04. On the disk are 384 bytes a document, in memory
-    only the numbers of one band. Words are compared in lower case and without punctuation.
+    A sketch holds the minimum of the document's shingles under each of 192 permutations (Broder
+    1997), 16 bits each (Li and König 2010). The share of equal entries estimates the Jaccard
+    similarity of two documents with a standard deviation of 0.04. It takes 384 bytes per document
+    on disk; only one band is held in memory. Words are compared in lower case without punctuation.
 
-    Use it in a ``with``, at the end of which the files are gone.
+    Use it as a context manager; the files are removed at its end.
     """
 
     def __init__(self) -> None:
@@ -77,16 +77,16 @@ class Sketches:
             self._flush()
 
     def pairs(self, chosen: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Find documents that are nearly the same as one before.
+        """Find documents that are near-duplicates of an earlier one.
 
-        Of many that are alike, not every pair is found, but each document with another.
+        In a group of similar documents not every pair is found, but each document with another one.
 
         Args:
-            chosen: [documents] bool, those that are compared; None compares all.
+            chosen: [documents] bool, documents to compare; None compares all.
 
         Returns:
             Numbers of the first and of the second document of each pair, [pairs] int64 each, and
-            their similarity [pairs], from `ALIKE` to 1.
+                their similarity [pairs], from `ALIKE` to 1.
         """
         self._flush()
         has = np.concatenate([*self._has, np.zeros(0, bool)])
@@ -107,7 +107,7 @@ class Sketches:
         return numbers[first[near]], numbers[second[near]], similarity[near]
 
     def _keys(self, band: int) -> np.ndarray:
-        """[documents] uint64, one band of all sketches."""
+        """One band of all sketches, [documents] uint64."""
         self._bands[band].seek(0)
         return np.frombuffer(self._bands[band].read(), np.uint64)
 
@@ -125,8 +125,9 @@ class Sketches:
 
 
 def _meetings(keys: np.ndarray) -> np.ndarray:
-    """Pairs of places with the same key, as first * len(keys) + second: each place with the first
-    of its key and with the one before."""
+    """Pairs of positions with equal keys, as first * len(keys) + second: each position with the
+    first of its key and with the previous one.
+    """
     order = np.argsort(keys, kind="stable")
     same = np.flatnonzero(keys[order][1:] == keys[order][:-1]) + 1
     begins = np.ones(len(keys), bool)
@@ -137,11 +138,11 @@ def _meetings(keys: np.ndarray) -> np.ndarray:
 
 
 def _shingles(texts: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Hashes of the shingles of documents, laid end to end.
+    """Hashes of all shingles of the documents, concatenated.
 
     Returns:
-        [shingles] uint32; where those of each document begin that has enough words; and
-        [documents] bool, which these are.
+        [shingles] uint32; the start of each document that has enough words; and [documents] bool,
+            True for these documents.
     """
     letters = np.frombuffer(b"\n".join([*texts, b""]), np.uint8)
     inside = _IN_WORD[letters]
@@ -167,7 +168,7 @@ def _shingles(texts: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _least(shingles: np.ndarray, borders: np.ndarray) -> np.ndarray:
-    """[documents, numbers] uint16: the least shingle of each document under each order."""
+    """Minimum shingle of each document under each permutation, [documents, numbers] uint16."""
     least = np.empty((len(borders), len(_MULTIPLY)), np.uint16)
     ordered = np.empty_like(shingles)
     for number, (factor, summand) in enumerate(zip(_MULTIPLY, _ADD, strict=True)):
@@ -178,7 +179,7 @@ def _least(shingles: np.ndarray, borders: np.ndarray) -> np.ndarray:
 
 
 def mixed(x: np.ndarray) -> np.ndarray:
-    """The end of splitmix64, [n] uint64."""
+    """Finaliser of splitmix64, [n] uint64."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
     return x

@@ -1,4 +1,4 @@
-"""The `data:` sections of a recipe, one for each kind of data that tasks learn from."""
+"""The `data:` sections of a recipe, one for each kind of training data."""
 
 import codecs
 import os
@@ -23,7 +23,7 @@ LONGEST_PATH = 4095  # bytes
 
 
 def _check_path(path: str) -> str:
-    """The path itself; ValueError where no file can have it."""
+    """The path; ValueError if no file can have that name."""
     if not path.strip():
         raise ValueError(f"expected a path, got {path!r}")
     if "\0" in path or len(os.fsencode(path)) > LONGEST_PATH:
@@ -32,7 +32,7 @@ def _check_path(path: str) -> str:
 
 
 def check_unique(names: list[str]) -> list[str]:
-    """The names themselves; ValueError where one stands twice."""
+    """The names; ValueError if one is repeated."""
     twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
     if twice is not None:
         raise ValueError(f"{twice!r} stands twice in the list")
@@ -40,7 +40,7 @@ def check_unique(names: list[str]) -> list[str]:
 
 
 def check_encoding(name: str) -> str:
-    """The name of an encoding in Python's spelling; ValueError where lines cannot be read in it."""
+    """Python's spelling of an encoding; ValueError if lines cannot be read in it."""
     ascii = bytes(range(128))
     try:
         if ascii.decode(name) == ascii.decode("ascii"):
@@ -51,7 +51,7 @@ def check_encoding(name: str) -> str:
 
 
 def _joined(names: Any) -> Any:
-    """One name for a list of fields whose texts are one (`ldt.io.records.field`)."""
+    """One name for a list of fields whose texts are joined (`ldt.io.records.field`)."""
     if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
         return names
     if odd := next((name for name in names if len(names) > 1 and JOIN in name), None):
@@ -89,10 +89,7 @@ Names = Annotated[
 
 
 class Section(BaseModel):
-    """A section of a recipe: keys that are not fields are errors, and nothing changes once read.
-
-    Numbers are finite.
-    """
+    """Section of a recipe: immutable, unknown keys are errors, numbers are finite."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

@@ -1,7 +1,7 @@
-"""Profile of a set of documents, made in one pass: lengths, ids, copies, classes, languages.
+"""Profile of a set of documents, computed in one pass: lengths, ids, copies, classes, languages.
 
-`ldt check` and the training's first look show what it holds (`ldt.data.findings`). In memory are
-some 60 bytes a document, whatever its length.
+`ldt check` and the summary before training report its findings (`ldt.data.findings`). It takes
+about 60 bytes of memory per document of any length.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ for _language, _common in _COMMON.items():
 
 
 class Length(NamedTuple):
-    """Figures of a document: its length, the part that is read, its inputs and unknown tokens, and
-    the reason why its answer cannot be given (``unlearnt`` of its first feature)."""
+    """Tokens of a document, tokens read, number of inputs, unknown tokens, and the reason why its
+    answer cannot be learned (``unlearnt`` of its first feature).
+    """
 
     length: int
     read: int
@@ -91,7 +92,7 @@ class Tally:
         self.places: defaultdict[str, list[str]] = defaultdict(list)
 
     def add(self, name: str, where: Iterable[str], count: int = 1) -> None:
-        """Count documents at these places, some of them at least."""
+        """Count documents and keep some of their places."""
         self.counts[name] += count
         places = self.places[name]
         for place in where:
@@ -103,13 +104,13 @@ class Tally:
 
 
 class Profile:
-    """A set of documents as far as they went by.
+    """Profile of a set of documents.
 
     Args:
         name: train or eval.
-        measure: gives the length of an example, raises DataError where it cannot be encoded; None
-            measures nothing.
-        short: whether short texts that stand twice are copies, as they are not in a corpus.
+        measure: function from an example to its `Length`, which raises DataError if it cannot be
+            encoded; None measures nothing.
+        short: True counts repeated short texts as copies; False for a corpus.
     """
 
     def __init__(
@@ -132,21 +133,21 @@ class Profile:
         return len(self.places)
 
     def add_fault(self, kind: str, where: Iterable[str], detail: str = "", count: int = 1) -> None:
-        """Count documents with a fault of `KINDS`; the detail is that of the first."""
+        """Count documents with a fault of `KINDS`; the detail of the first one is kept."""
         self.faults.add(kind, where, count)
         self.details.setdefault(kind, detail)
 
     def add_error(self, kind: str, error: Exception | str) -> None:
-        """Count a document by a message that begins with its place."""
+        """Count a document by an error message that begins with its place."""
         place, _, what = str(error).partition(": ")
         self.add_fault(kind, [place], what)
 
     def reject(self, error: DataError, raw: bytes = b"") -> None:
-        """Count a record that cannot be read; the ``on_error`` of a reader."""
+        """Count an unreadable record; serves as ``on_error`` of a reader."""
         self.add_error("unreadable", error)
 
     def findings(self) -> list[Finding]:
-        """One a kind; those that cannot be used are counted among the documents."""
+        """One finding per kind of fault; unreadable records are counted among the documents."""
         counts, set_ = self.faults.counts, self.name
         of = len(self) + counts["unreadable"] + counts["unusable"]
         findings = []
@@ -160,7 +161,9 @@ class Profile:
     def compare(
         self, where: str, document: str, asked: str = "", answer: str = "", id: Any = None
     ) -> None:
-        """Take note of a document for a search for copies; nothing asked, no answer: ``""``."""
+        """Remember a document for the search for copies; question and answer are empty if there is
+        none.
+        """
         content = normalised(document)
         same = content if self.short or len(document) >= _SHORT else f"{self.name} {where}"
         self.places.append(where)
@@ -172,8 +175,9 @@ class Profile:
             self.ids.append(fingerprint(str(id)))
 
     def examine(self, item: Any, where: str, document: str) -> None:
-        """Look for damage in the text of the document compared last, tell its language, and measure
-        its length if it belongs to the sample."""
+        """Check the text of the document compared last for damage, detect its language, and measure
+        its length if it belongs to the sample.
+        """
         for kind, detail in text_faults(document):
             self.add_fault(kind, [where], detail)
         if name := language(document):
@@ -195,7 +199,7 @@ class Profile:
             self.measured = sum(self.sizes[n] for n in self.lengths)
 
     def classify(self, where: str, names: str | list[str] | None) -> None:
-        """Count the classes of a document, as `ldt.tasks.base.Task.classes` has them."""
+        """Count the classes of a document, as returned by `ldt.tasks.base.Task.classes`."""
         if names is None:
             self.blank.append(where)
             return
@@ -207,7 +211,9 @@ class Profile:
     # -- the whole set
 
     def conclude(self) -> None:
-        """Tell what only the whole set shows: giants, languages, unknown tokens, unread text."""
+        """Add findings about the whole set: outliers in length, languages, unknown tokens, unread
+        text.
+        """
         sizes = np.array(self.sizes)
         median = float(np.median(sizes)) if len(sizes) else 0
         giants = np.flatnonzero((sizes > GIANT) & (sizes > OUTSTANDING * median))
@@ -228,12 +234,12 @@ class Profile:
             self._add_documents("cut", cut, f"{unread:.1%} of the text is not read")
 
     def _read(self) -> float:
-        """The share of the measured text that is read."""
+        """Share of the measured text that is read."""
         lengths = self.lengths.values()
         return sum(each.read for each in lengths) / sum(each.length for each in lengths)
 
     def _add_documents(self, kind: str, numbers: Any, detail: str = "") -> None:
-        """Count documents by their numbers."""
+        """Add a finding for documents given by number."""
         if len(numbers):
             places = [self.places[number] for number in numbers[:PLACES]]
             self.add_fault(kind, places, detail, len(numbers))
@@ -242,7 +248,7 @@ class Profile:
         return np.array(self.documents) != np.uint64(fingerprint(""))
 
     def find_copies(self) -> None:
-        """Tell ids and inputs that stand there before."""
+        """Add findings for repeated ids and inputs."""
         ids, inputs, answers = (np.array(a) for a in (self.ids, self.inputs, self.answers))
         first, first_id = _first(inputs), _first(ids)
         again = (first != np.arange(len(inputs))) & self._has_text()
@@ -254,13 +260,13 @@ class Profile:
             self._add_copies(kind, np.flatnonzero(marked), before, self.places)
 
     def _add_copies(self, kind: str, numbers: np.ndarray, before: Any, places: list[str]) -> None:
-        """Count documents by their numbers; each is like the one at the place of another number."""
+        """Add a finding for documents, each a copy of the one with the number in ``before``."""
         if len(numbers):
             like = places[before[numbers[0]]]
             self._add_documents(kind, numbers, f"the first is like {like}")
 
     def length_table(self) -> dict[str, Any]:
-        """Lengths of the documents, and what longer and shorter inputs would read of them."""
+        """Document lengths, and the share of text read with longer and shorter inputs."""
         lengths = np.array([each.length for each in self.lengths.values()], np.int64)
         if not len(lengths):
             return {}
@@ -290,7 +296,7 @@ class Profile:
 
 
 def compare_copies(train: Profile, evaluation: Profile | None) -> None:
-    """Tell duplicates within each set and copies across both, by hash alone."""
+    """Report exact duplicates within each set and across both, by hash."""
     train.find_copies()
     if evaluation is None:
         return
@@ -309,10 +315,11 @@ def compare_copies(train: Profile, evaluation: Profile | None) -> None:
 
 
 def find_near(train: Profile, evaluation: Profile | None, sketches: Sketches) -> None:
-    """Tell documents that are nearly the same as one before, in their set or in the training set.
+    """Report near-duplicates of an earlier document in the same set or in the training set.
 
     Args:
-        sketches: of all documents, those of the training set first.
+        train, evaluation: profiles of the sets.
+        sketches: sketches of all documents, those of the training set first.
     """
     profiles = [train] if evaluation is None else [train, evaluation]
     hashes = np.concatenate([np.array(profile.documents, np.uint64) for profile in profiles])
@@ -333,13 +340,13 @@ def find_near(train: Profile, evaluation: Profile | None, sketches: Sketches) ->
 
 
 def _first(values: np.ndarray) -> np.ndarray:
-    """For each value the place where it first stands."""
+    """Index of the first occurrence of each value."""
     _, first, which = np.unique(values, return_index=True, return_inverse=True)
     return first[which]
 
 
 def same_files(one: Names, other: Names) -> bool:
-    """True if two sources hold the same, whatever their names; of several files each does."""
+    """True if two sources have the same content under any name; with several files each must match."""
     ours, theirs = each(one), each(other)
     return len(ours) == len(theirs) and all(map(_same, ours, theirs))
 
@@ -359,7 +366,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def find_class_faults(train: Profile, evaluation: Profile | None) -> None:
-    """Tell what is wrong with the classes of one set or two."""
+    """Report faults in the classes of one or two sets."""
     counts, several = train.classes.counts, train.several
     for profile in (train, evaluation):
         if profile is not None and profile.blank and not several:
@@ -397,12 +404,12 @@ def find_class_faults(train: Profile, evaluation: Profile | None) -> None:
 
 
 def find_unevaluated(train: Profile, documents: int, names: Iterable[str] | None = None) -> None:
-    """Tell the classes that an evaluation set lacks, and where it is too small for them.
+    """Report classes missing from the evaluation set, and an evaluation set too small for them.
 
     Args:
-        train: the training set.
-        documents: number of those in the evaluation set.
-        names: its classes; None where they are not known yet.
+        train: profile of the training set.
+        documents: number of evaluation documents.
+        names: classes of the evaluation set; None if not known yet.
     """
     counts = train.classes.counts
     lacking = counts.keys() - set(counts if names is None else names)
@@ -420,7 +427,7 @@ def find_unevaluated(train: Profile, documents: int, names: Iterable[str] | None
 
 
 def text_faults(text: str) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with a text: a kind of `KINDS`, and where."""
+    """Yield faults of a text: a kind of `KINDS`, and its place in the text."""
     if not any(map(str.isalnum, text)):
         yield "empty", "no letter or digit"
     for kind, pattern in (("control_characters", _CONTROLS), ("wrong_encoding", _MOJIBAKE)):
@@ -430,7 +437,7 @@ def text_faults(text: str) -> Iterator[tuple[str, str]]:
 
 
 def language(text: str) -> str | None:
-    """The language of a text by its letters or commonest words; None where it is not clear."""
+    """Language of a text by its script or most common words; None if unclear."""
     beginning = text[: _LANGUAGE_WORDS * 8]
     if not beginning.isascii():
         letters = sum(map(str.isalpha, beginning))

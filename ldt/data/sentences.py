@@ -1,4 +1,4 @@
-"""Words' edges, sentences and paragraphs of a raw text, by its marks alone; places by encoding."""
+"""Rule-based boundaries of words, sentences and paragraphs, and offsets in UTF-8 and UTF-16."""
 
 import re
 import unicodedata
@@ -62,11 +62,11 @@ _REACH = 40  # characters looked at around a mark
 
 
 def trimmed(text: str, start: int, end: int) -> Span:
-    """The span without the characters at its edges that are no part of a word.
+    """Shrink a span to exclude characters at its edges that belong to no word.
 
-    These are white space, control characters, marks of direction, byte order marks, zero-width
-    spaces and joiners; only a joiner behind a combining mark is part of its letter. Inside of a
-    span all stay. A span of nothing else ends where it begins.
+    These are white space, control characters, direction marks, byte order marks, zero-width spaces
+    and joiners (a joiner after a combining mark belongs to its letter). Characters inside are kept.
+    A span of nothing else becomes empty at its start.
     """
     piece = text[start:end]
     if piece.isalnum():  # nearly all tokens, in a tenth of the time
@@ -78,23 +78,22 @@ def trimmed(text: str, start: int, end: int) -> Span:
 
 
 def bare(text: str) -> str:
-    """The text without what `trimmed` leaves out at its edges."""
+    """The text without the edge characters that `trimmed` excludes."""
     return text[slice(*trimmed(text, 0, len(text)))]
 
 
 def is_mark(sign: str) -> bool:
-    """Tell whether a character is a combining mark, part of the letter in front of it."""
+    """True for a combining mark, which belongs to the preceding letter."""
     return unicodedata.category(sign)[0] == "M"
 
 
 def sentences(text: str) -> list[Span]:
-    """The sentences of a text, as (first character, the one behind the last), in order.
+    """Sentences of a text as (start, end) in characters, end exclusive, in order.
 
-    White space around a sentence belongs to none, so a text of white space has none. Blank lines,
-    bullets and the numbers of clauses begin a new one. A full stop ends none behind an
-    abbreviation, an initial or a number at the beginning, and none where a small letter follows.
-    The full stops of Chinese, Japanese, Hindi, Burmese, Khmer and Amharic need no space behind
-    them. Longer ones than `LONGEST` are cut at a line end or a space.
+    White space around a sentence is excluded. Blank lines, bullets and clause numbers start a new
+    sentence. A full stop does not end one after an abbreviation, an initial or a leading number, or
+    before a lower-case letter. Full stops of Chinese, Japanese, Hindi, Burmese, Khmer and Amharic
+    need no space behind them. Sentences longer than `LONGEST` are cut at a line end or a space.
     """
     spans: list[Span] = []
     for start, end in _between(text, 0, len(text), _BLANK_LINE):
@@ -104,11 +103,11 @@ def sentences(text: str) -> list[Span]:
 
 
 def paragraphs(text: str) -> list[Span]:
-    """The paragraphs of a text, as (first character, the one behind the last), in order.
+    """Paragraphs of a text as (start, end) in characters, end exclusive, in order.
 
-    White space around a paragraph belongs to none. Blank lines, page breaks, bullets and the
-    numbers of clauses begin a new one, so the items of a list are paragraphs of their own. One that
-    is longer than `LONGEST` is cut between its `sentences`.
+    White space around a paragraph is excluded. Blank lines, page breaks, bullets and clause numbers
+    start a new paragraph, so list items are paragraphs. Paragraphs longer than `LONGEST` are cut
+    between `sentences`.
     """
     spans: list[Span] = []
     for start, end in _between(text, 0, len(text), _BLANK_LINE):
@@ -119,7 +118,7 @@ def paragraphs(text: str) -> list[Span]:
 
 
 def together(spans: Iterable[Span]) -> Iterator[Span]:
-    """Sentences joined to the longest stretches of up to `LONGEST` characters, in order."""
+    """Join consecutive spans into the longest ones of up to `LONGEST` characters."""
     start = end = 0
     for first, last in spans:
         if end > start and last - start <= LONGEST:
@@ -137,7 +136,7 @@ UNITS: dict[Unit, Callable[[str], list[Span]]] = {"sentence": sentences, "paragr
 
 
 def _between(text: str, start: int, end: int, border: re.Pattern) -> Iterator[Span]:
-    """The parts of text[start:end] between matches of a pattern."""
+    """Parts of text[start:end] between matches of a pattern."""
     for match in border.finditer(text, start, end):
         yield start, match.start()
         start = match.end()
@@ -154,7 +153,7 @@ def _of_paragraph(text: str, start: int, end: int) -> Iterator[Span]:
 
 
 def _ends(text: str, start: int, match: re.Match, end: int) -> bool:
-    """True if a mark with white space behind it ends the sentence that begins at ``start``."""
+    """True if a full stop followed by white space ends the sentence that begins at ``start``."""
     behind = text[match.end() : min(match.end() + _REACH, end)].lstrip()
     if behind[:1].islower():
         return False
@@ -185,12 +184,12 @@ def _cut(text: str, start: int, end: int) -> Iterator[Span]:
 
 
 class Units:
-    """The borders of the characters of a text, in bytes of UTF-8 or in code units of UTF-16.
+    """Conversion between character offsets and offsets in UTF-8 bytes or UTF-16 code units.
 
-    A character is one of Unicode: a combining mark is one, and so is each half of CR LF.
+    A character is a Unicode code point: a combining mark counts as one, and so do CR and LF.
 
     Args:
-        text: without lone surrogates.
+        text: text without lone surrogates.
         encoding: ``utf-8`` or ``utf-16``.
     """
 
@@ -204,11 +203,10 @@ class Units:
         self.size = int(self._starts[-1])
 
     def unit(self, character: int) -> int:
-        """The unit at which a character begins; ``size`` at the end."""
+        """Offset in units of a character; ``size`` for the end of the text."""
         return int(self._starts[character])
 
     def character(self, unit: int) -> int | None:
-        """The number of the character that begins at a unit; their number at the end. None in the
-        middle of a character and outside of the text."""
+        """Character offset of a unit; None inside a character or outside the text."""
         place = int(self._starts.searchsorted(unit))
         return place if place < len(self._starts) and self._starts[place] == unit else None

@@ -1,7 +1,7 @@
-"""Documents with their summaries, under the names that published data sets give them.
+"""Documents with summaries, under the field names of published datasets.
 
-Lines or tables with text and summary, article and abstract (arXiv, PubMed), document and summary
-(Multi-News), report and summary (GovReport), or chapter and summary_text (BookSum).
+JSON lines or tables with text and summary, article and abstract (arXiv, PubMed), document and
+summary (Multi-News), report and summary (GovReport), or chapter and summary_text (BookSum).
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,11 +24,11 @@ BORDER = "|||||"  # between the documents of Multi-News, and behind the last
 
 
 def named(examples: Iterable[Example]) -> Iterator[Example]:
-    """Yield the examples with ``text`` and ``summary``, those that they have; all fields stay.
+    """Yield the examples with ``text`` and ``summary`` added where present; all fields are kept.
 
-    ``text`` is one document or a list of several; ``question``, what the summary is about, is
-    optional. The fields are those of the first pair in `PAIRS` that a record has whole, else of
-    the first one with the document; null is none.
+    ``text`` is one document or a list of documents; ``question``, the topic of the summary, is
+    optional. The fields are those of the first pair in `PAIRS` that is complete, else of the first
+    with a document; null counts as absent.
     """
     for example in examples:
         fields = {name: value for name, value in example.fields.items() if value is not None}
@@ -44,7 +44,7 @@ def named(examples: Iterable[Example]) -> Iterator[Example]:
 
 
 def text(example: Example) -> str | list[str]:
-    """The document of an example that `named` gave, or its documents."""
+    """Document, or list of documents, of an example from `named`."""
     value = example.fields.get("text")
     return (
         records.texts(example, "text") if isinstance(value, list) else records.text(example, "text")
@@ -52,12 +52,12 @@ def text(example: Example) -> str | list[str]:
 
 
 def summary(example: Example) -> str:
-    """The summary of an example that `named` gave."""
+    """Summary of an example from `named`."""
     return records.text(example, "summary")
 
 
 def _parted(document: Any) -> Any:
-    """The documents of Multi-News; another value as it is."""
+    """List of the documents of a Multi-News cluster; other values unchanged."""
     if not isinstance(document, str) or BORDER not in document:
         return document
     return [part.strip() for part in document.split(BORDER) if part.strip()]

@@ -1,10 +1,9 @@
-"""Text as tokens on the disk: each document tokenized once, read from there in any order.
+"""Tokenized corpus on disk: each document is tokenized once and read in any order.
 
-Under ``data.cache`` lies a folder for each tokenizer and way to read, in it one for each source
-file: the ids of all documents end to end (uint16, or uint32 where the vocabulary asks for it), the
-list of their places (`ldt.io.record_store`), and ``whole.json`` once all is there. What was done
-when a run was killed is not done again. A file that has changed (by size or time) is another
-source. Whoever opens a store checks it; one that is damaged is made again.
+``data.cache`` holds a folder for each tokenizer and reading options, with a folder per source file:
+the concatenated ids (uint16, or uint32 for large vocabularies), an index (`ldt.io.record_store`),
+and ``whole.json`` once complete. A killed run's work is kept. A file whose size or modification
+time changed is a new source. Stores are verified when opened; a damaged one is rebuilt.
 """
 
 from __future__ import annotations
@@ -46,22 +45,22 @@ _PIECE = 1 << 24  # bytes that are checked at a time
 
 
 def token_type(vocabulary: int) -> np.dtype:
-    """The smallest type that holds every id of a vocabulary of that size."""
+    """Smallest integer type that holds every id of a vocabulary."""
     return np.dtype("<u2" if vocabulary <= 1 << 16 else "<u4")
 
 
 def build(
     texts: Sequence[CorpusSource], data: CorpusSection, tokenizer, most: int | None = None
 ) -> TokenStore:
-    """Tokenize what is not tokenized yet, and open all of it.
+    """Tokenize what is not stored yet, and open the whole store.
 
-    Processes that build the same store take turns: the first does the work.
+    Processes that build the same store take turns: the first one does the work.
 
     Args:
-        texts: the sources, in the order of the store.
-        data: how they are read; where the store is.
-        tokenizer: a fast one.
-        most: documents that are read of a source; None for all.
+        texts: sources, in the order of the store.
+        data: reading options, and the folder of the store.
+        tokenizer: fast tokenizer.
+        most: most documents to read of a source; None reads all.
     """
     folder, vocabulary = Path(data.cache) / _key(tokenizer, data, most), vocabulary_size(tokenizer)
     parts = []
@@ -75,7 +74,7 @@ def build(
 
 
 def _key(tokenizer, data: CorpusSection, most: int | None) -> str:
-    """Names what the tokens depend on beside the source."""
+    """Key of everything that determines the tokens beside the source."""
     parts = {
         "version": VERSION,
         "tokenizer": tokenizer.backend_tokenizer.to_str(),
@@ -87,8 +86,7 @@ def _key(tokenizer, data: CorpusSection, most: int | None) -> str:
 
 
 def _whole(at: Path, vocabulary: int) -> dict[str, Any] | None:
-    """Facts of a source whose tokens are all there and as they were written; None of another, whose
-    files are removed where they are damaged."""
+    """Metadata of a complete and intact source; otherwise None, and damaged files are removed."""
     facts = at.with_name(_WHOLE)
     try:
         values = json.loads(facts.read_text("utf-8"))
@@ -106,7 +104,7 @@ def _whole(at: Path, vocabulary: int) -> dict[str, Any] | None:
 
 
 def _checksums(at: Path, vocabulary: int) -> list[int]:
-    """Checksums of the tokens and of their list."""
+    """Checksums of the tokens and of the index."""
     sums: list[int] = []
     for path in (row_file(at), list_file(at)):
         crc = 0
@@ -123,7 +121,7 @@ def _checksums(at: Path, vocabulary: int) -> list[int]:
 def _tokenize(
     source: CorpusSource, data: CorpusSection, tokenizer, at: Path, most: int | None
 ) -> dict[str, Any]:
-    """Write the tokens of a source, those of a killed run kept."""
+    """Write the tokens of a source, continuing where a killed run stopped."""
     vocabulary = vocabulary_size(tokenizer)
     dtype = token_type(vocabulary)
     reader = Reader(source, data)
@@ -155,10 +153,9 @@ def _tokenize(
 
 
 def _encoded(texts: Iterable[str], tokenizer, workers: int) -> Generator[Encoded, None, None]:
-    """Arrays of ids, bytes and fingerprint of each text, in order, by several threads.
+    """Ids, number of bytes and fingerprint of each text, in order, computed by several threads.
 
-    The tokenizer works outside of Python's lock. No more than a block of text for each thread, and
-    as much again, is in memory.
+    The tokenizer releases the GIL. Memory holds at most two blocks of text per thread.
     """
     per_thread = threading.local()
 
@@ -189,9 +186,9 @@ def _encoded(texts: Iterable[str], tokenizer, workers: int) -> Generator[Encoded
 
 
 def token_arrays(tokenizer, text: str) -> list[np.ndarray]:
-    """The ids of a text, special tokens neither around nor inside, in pieces of uint32.
+    """Ids of a text without special tokens, in pieces of uint32.
 
-    A long text does not become one Python list, which takes ten times the memory.
+    Avoids one Python list of a long text, which would take ten times the memory.
     """
     return [np.array(ids, np.uint32) for ids in token_parts(tokenizer, text)]
 
@@ -209,22 +206,22 @@ def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 class TokenStore:
-    """Documents as tokens, mapped into memory.
+    """Memory-mapped tokens of a corpus.
 
     Args:
-        parts: of each source, the name of its files and what was left out, as `build` made them.
-        data: how they were read.
-        dtype: of the ids.
+        parts: file names and counts of each source, from `build`.
+        data: reading options.
+        dtype: type of the ids.
 
     Attributes:
-        lengths: [documents] int64, tokens without special ones.
+        lengths: [documents] int64, tokens without special tokens.
         sizes: [documents] int64, bytes in UTF-8.
         fingerprints: [documents] uint64, see `ldt.data.near_duplicates.fingerprint`.
-        rejected, empty: documents that could not be read, and blank ones.
-        messages: of the first that could not be read.
+        rejected, empty: number of unreadable and of blank documents.
+        messages: messages about the first unreadable documents.
 
     Raises:
-        DataError: something was left out, and ``data.on_error`` is ``stop``.
+        DataError: something was left out and ``data.on_error`` is ``stop``.
     """
 
     def __init__(
@@ -252,7 +249,7 @@ class TokenStore:
         return self.__dict__ | {"_maps": {}}  # a mapped file would be copied
 
     def tokens(self, document: int, start: int = 0, end: int | None = None) -> np.ndarray:
-        """Ids of a document, or of a part of it: read-only."""
+        """Ids of a document or a part of it, read-only."""
         length = int(self.lengths[document])
         end = length if end is None else min(end, length)
         part, offset = int(self._part[document]), int(self._starts[document])
@@ -263,5 +260,5 @@ class TokenStore:
         return self._maps[part][offset + start : offset + end]
 
     def digest(self) -> str:
-        """Tells whether two stores hold the same documents in the same order."""
+        """Hash of the documents and their order."""
         return hashlib.sha256(self.fingerprints.tobytes() + self.lengths.tobytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""Text to token ids of any length, without special tokens around or inside it."""
+"""Tokenization of texts of any length, without special tokens."""
 
 import json
 import re
@@ -24,36 +24,34 @@ _CUTS = [  # the best places to cut a text, before the space, and the next best 
 
 
 def tokenize(tokenizer, text: str) -> list[int]:
-    """Return the ids of a text of any length, without special tokens around or inside it.
+    """Return the token ids of a text of any length, without special tokens.
 
-    A special token of the model or of a task that is spelt out in the text ("</s>", "[SEP]",
-    "[SPAN]") is read as the letters it is made of; a tokenizer whose vocabulary cannot spell it
-    otherwise gives its unknown token. Tokens that the user added to the vocabulary, special ones
-    too ("[E1]"), are read as such.
+    Special tokens of the model or of a task that occur in the text ("</s>", "[SEP]", "[SPAN]") are
+    tokenized as plain letters, or as the unknown token if the vocabulary cannot spell them. Tokens
+    that the user added to the vocabulary, special ones included ("[E1]"), are recognised.
 
-    Long texts go through the tokenizer in pieces of some 16,000 characters, cut before a single
-    space between two words (or, where there is none, a line end): byte-level BPE, WordPiece and
-    SentencePiece models never have a token across it, so the ids are those of the whole text. Only
-    a run of 262,144 characters without a space is cut inside, to bound the memory; the ids around
-    that cut may differ.
+    Long texts are tokenized in pieces of about 16,000 characters, cut before a single space between
+    words, or else at a line end. Byte-level BPE, WordPiece and SentencePiece have no token across
+    such a place, so the ids equal those of the whole text. Only a run of 262,144 characters without
+    white space is cut inside, to bound memory; ids near that cut may differ.
     """
     return [token for part in token_parts(tokenizer, text) for token in part]
 
 
 def token_parts(tokenizer, text: str) -> Iterator[list[int]]:
-    """Yield what `tokenize` returns piece by piece, for texts whose list would be too long."""
+    """Yield the output of `tokenize` in pieces, for very long texts."""
     added = _added(tokenizer, len(tokenizer))
     for piece in _pieces(text, added.pattern):
         yield _without_special(tokenizer, _encoded(tokenizer, piece, False)["input_ids"], added)
 
 
 def tokenize_with_offsets(tokenizer, text: str) -> tuple[list[int], np.ndarray]:
-    """Return the ids that `tokenize` gives, and where each token stands in the text.
+    """Return the ids of `tokenize` with the offsets of each token.
 
     Returns:
-        ids, and [tokens, 2] int32: the first character of each token and the one behind its last.
-        What is no part of a word (`ldt.data.sentences.trimmed`) belongs to no token. Tokens that
-        are parts of one character (an emoji as bytes) have that character's place all of them.
+        ids, and [tokens, 2] int32: start and end in characters, end exclusive. Characters outside
+            words (`ldt.data.sentences.trimmed`) belong to no token. Tokens that are parts of one
+            character (an emoji as bytes) all get that character's offsets.
     """
     if not tokenizer.is_fast:
         raise ModelError(f"the tokenizer {tokenizer.name_or_path!r} has no offsets; a fast one has")
@@ -69,9 +67,8 @@ def tokenize_with_offsets(tokenizer, text: str) -> tuple[list[int], np.ndarray]:
 
 
 def tokenize_inside(tokenizer, text: str) -> tuple[list[int], np.ndarray]:
-    """`tokenize_with_offsets` of a text as if a space stood in front of it.
-
-    So a word at its beginning has the ids that it has inside of a longer text.
+    """`tokenize_with_offsets` as if a space preceded the text, so that its first word gets the ids
+    it has inside a longer text.
     """
     space = "" if not text or text[0].isspace() else " "
     ids, offsets = tokenize_with_offsets(tokenizer, space + text)
@@ -79,7 +76,7 @@ def tokenize_inside(tokenizer, text: str) -> tuple[list[int], np.ndarray]:
 
 
 def vocabulary_size(tokenizer) -> int:
-    """One more than the largest id; a vocabulary may have gaps."""
+    """Largest id plus one; a vocabulary may have gaps."""
     return max(tokenizer.get_vocab().values()) + 1
 
 
@@ -94,21 +91,23 @@ def special_id(tokenizer, role: str) -> int:
 
 @lru_cache(2)
 def numbers_pairs(tokenizer) -> bool:
-    """True if the second of two texts has another type of tokens than the first."""
+    """True if the tokenizer gives the second of two texts another token type."""
     return 1 in tokenizer("a", "b", return_token_type_ids=True)["token_type_ids"]
 
 
 def pair_separators(tokenizer) -> int:
-    """Number of separators between two texts that the tokenizer joins."""
+    """Number of separators that the tokenizer puts between two texts."""
     return max(tokenizer.num_special_tokens_to_add(pair=True) - 2, 1)
 
 
 def add_tokens(tokenizer, tokens: Sequence[str]) -> list[int]:
-    """Add special tokens, which no text spells by accident; return the ids of those that are new.
+    """Add special tokens for a task, and return the ids of the new ones.
+
+    Text never tokenizes to them. Existing tokens keep their ids.
 
     Args:
-        tokenizer: is changed, and remembers them as those of a task.
-        tokens: those that it has already keep their ids.
+        tokenizer: tokenizer to change; it records the tokens as those of a task.
+        tokens: tokens to add.
     """
     known = tokenizer.get_vocab()
     remembered = [*_task_tokens(tokenizer), *tokens]
@@ -120,7 +119,7 @@ def add_tokens(tokenizer, tokens: Sequence[str]) -> list[int]:
 
 
 def marker_ids(tokenizer, tokens: Sequence[str]) -> list[int]:
-    """Return the ids of a task's own special tokens (`TaskInputs.markers`)."""
+    """Return the ids of a task's special tokens (`TaskInputs.markers`)."""
     known = tokenizer.get_vocab()
     for token in tokens:
         if token not in known:
@@ -132,18 +131,18 @@ def marker_ids(tokenizer, tokens: Sequence[str]) -> list[int]:
 
 
 def _task_tokens(tokenizer) -> list[str]:
-    """The special tokens of tasks that a tokenizer remembers; of a damaged file those of text."""
+    """Special tokens recorded as those of tasks; damaged entries are ignored."""
     tokens = tokenizer.init_kwargs.get(TASK_TOKENS)
     return [x for x in tokens if isinstance(x, str)] if isinstance(tokens, list) else []
 
 
 class _Added(NamedTuple):
-    """Tokens that were added to a vocabulary and are read in texts.
+    """Tokens that a user added to a vocabulary.
 
     Args:
-        ids: of the special ones.
-        reader: the tokenizer with these as plain tokens; None where there are none.
-        pattern: finds all added tokens with the white space around them; None without any.
+        ids: ids of the special ones.
+        reader: tokenizer that treats these as plain tokens; None if there are none.
+        pattern: matches all added tokens with the white space around them; None if there are none.
     """
 
     ids: frozenset[int] = frozenset()
@@ -153,8 +152,8 @@ class _Added(NamedTuple):
 
 @lru_cache(4)
 def _added(tokenizer, size: int) -> _Added:
-    """The tokens that a user added to a tokenizer: those that it lists as extra ones, and those
-    behind the vocabulary and the special tokens of the model; those of tasks are none of them.
+    """User-added tokens of a tokenizer: its extra special tokens, and tokens beyond the vocabulary
+    and the model's special tokens; tokens of tasks are excluded.
     """
     if not tokenizer.is_fast:
         return _Added()
@@ -220,8 +219,9 @@ def _pieces(text: str, added: re.Pattern | None = None) -> Iterator[str]:
 
 
 def _cut(text: str, start: int, added: re.Pattern | None) -> int:
-    """The end of the piece from ``start`` on: before white space, which the next one has, and
-    neither inside nor behind an added token."""
+    """End of the piece that begins at ``start``: before white space, and neither inside nor right
+    behind an added token.
+    """
     limit = min(start + LONGEST_WORD, len(text))
     taken = added.finditer(text, start, limit) if added else ()
     inside = {place for match in taken for place in range(match.start() + 1, match.end())}
