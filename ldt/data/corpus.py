@@ -25,7 +25,8 @@ _KEPT = 5  # messages of what was left out
 
 
 class CorpusSource(NamedTuple):
-    """A file or a dataset of the hub; ``format`` is ``text`` or a table format, None to detect it."""
+    """A file or a dataset of the hub; ``format`` is ``text`` or a table format, None to
+    detect it."""
 
     name: str
     format: str | None
@@ -144,7 +145,8 @@ class Reader:
                 self._reject(error)
 
     def _plain(self) -> Iterator[str]:
-        """Documents of plain text; one with an unreadable or too long part is left out as a whole."""
+        """Documents of plain text; one with an unreadable or too long part is left out as
+        a whole."""
         name, most = self.source.name, self.data.max_document_bytes
         if self.data.documents == "file":
             self.where = name

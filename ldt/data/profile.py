@@ -346,7 +346,8 @@ def _first(values: np.ndarray) -> np.ndarray:
 
 
 def same_files(one: Names, other: Names) -> bool:
-    """True if two sources have the same content under any name; with several files each must match."""
+    """True if two sources have the same content under any name; several files must match one by
+    one."""
     ours, theirs = each(one), each(other)
     return len(ours) == len(theirs) and all(map(_same, ours, theirs))
 

@@ -305,7 +305,7 @@ def _answered(found: Mapping[str, np.ndarray], weights, answered, known) -> dict
 
 
 def _confusion(counts: np.ndarray, names: Sequence[str]) -> Rows:
-    """Rows of gold class, predicted class and count; errors first, the most frequent ones on top."""
+    """Rows of gold class, predicted class and count; the most frequent errors come first."""
     answers = [*names, _NOTHING]
     places = zip(*np.nonzero(counts), strict=True)
     pairs = Counter({(names[g], answers[p]): int(counts[g, p]) for g, p in places})

@@ -23,7 +23,7 @@ NOTHING = Overlap(0.0, 0.0, 0.0)
 
 
 def tidy(text: str) -> str:
-    """Lower-case ``text`` and remove articles and extra white space; punctuation is already gone."""
+    """Lower-case ``text`` without punctuation, and remove articles and extra white space."""
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 
