@@ -1,6 +1,6 @@
-"""Errors that the person at the keyboard can put right, their exit codes, and words for messages.
+"""Errors that the user can fix, their exit codes, and helpers for messages.
 
-An error is one line: where, what was found, what would do.
+A message is one line: where; what was found; what would do.
 """
 
 import errno
@@ -27,13 +27,13 @@ EXIT_SIGTERM = 143
 
 
 class UserError(Exception):
-    """A command, option or path that cannot work. Printed without a traceback, exit code 2."""
+    """Invalid command, option or path. Printed without a traceback, exit code 2."""
 
     exit_code = EXIT_USAGE
 
 
 class RecipeError(UserError):
-    """A recipe with wrong keys or values; the message may hold several lines, one a problem."""
+    """Invalid keys or values in a recipe; the message has one line per problem."""
 
     exit_code = EXIT_RECIPE
 
@@ -42,7 +42,7 @@ class DataError(UserError):
     """Input data that cannot be read or used.
 
     Attributes:
-        record: number of the record in the whole input, from 1; None where it is not known.
+        record: number of the record in the whole input, from 1; None if unknown.
     """
 
     exit_code = EXIT_DATA
@@ -50,47 +50,47 @@ class DataError(UserError):
 
 
 class ModelError(UserError):
-    """A model folder, checkpoint or tokenizer that cannot be used."""
+    """Model folder, checkpoint or tokenizer that cannot be used."""
 
     exit_code = EXIT_MODEL
 
 
 class ShapeError(ModelError, RuntimeError):
-    """Weights of another shape than the model's; transformers raises a RuntimeError there."""
+    """Weights whose shape differs from the model's; transformers raises a RuntimeError for it."""
 
 
 class ResourceError(UserError):
-    """Too little memory or disk."""
+    """Too little memory or disk space."""
 
     exit_code = EXIT_RESOURCES
 
 
 class TrainingDiverged(UserError):
-    """A loss or gradient that is not finite."""
+    """Loss or gradient that is not finite."""
 
     exit_code = EXIT_DIVERGED
 
 
 class PrecisionError(UserError):
-    """Answers that a less precise arithmetic would change more than is allowed."""
+    """Lower precision would change more answers than allowed."""
 
     exit_code = EXIT_PRECISION
 
 
 class Stopped(KeyboardInterrupt):
-    """SIGINT came.
+    """SIGINT was received.
 
-    Of a plain KeyboardInterrupt that passes through ``exec`` of a text, as the libraries use it,
-    Python makes its own end by that signal whatever is done with it.
+    Python ends itself by SIGINT after a plain KeyboardInterrupt passes through ``exec``, which
+    libraries use; a subclass avoids this.
     """
 
 
 class Terminated(Stopped):
-    """SIGTERM came, which ends the work as Ctrl-C does."""
+    """SIGTERM was received; it ends the work as Ctrl-C does."""
 
 
 class Interrupted(SystemExit):
-    """A signal stopped a training that is saved; exit code 130 (SIGINT) or 143 (SIGTERM)."""
+    """A signal stopped a training that was saved; exit code 130 (SIGINT) or 143 (SIGTERM)."""
 
 
 # What the operating system refuses: the error that says so, and its words where they are not those
@@ -118,10 +118,11 @@ _REFUSALS: dict[int, tuple[type[UserError], str]] = {
 
 
 def refusal(error: OSError, where: object = None) -> UserError:
-    """A refusal of the operating system as an error of one line with the exit code of its kind.
+    """Convert an OSError to an error of one line with the matching exit code.
 
     Args:
-        where: the file or folder, where it is not the one that ``error`` names.
+        error: error of the operating system.
+        where: file or folder, if not the one named by ``error``.
     """
     place = error.filename if where is None else where
     if isinstance(place, bytes):
@@ -140,7 +141,7 @@ _MEMORY = re.compile(  # in the words of torch, oneDNN, CUDA, C++, the loader of
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """True if too little memory, of the machine or of a GPU, is what an exception is about."""
+    """True if an exception is about exhausted memory, of the machine or of a GPU."""
     if isinstance(error, MemoryError):
         return True
     # Errors of code and data may quote any words; so may those of ours, which say it by their type.
@@ -154,14 +155,14 @@ _repr.maxstring = _repr.maxother = 60
 
 
 def plural(number: int, noun: str) -> str:
-    """``1 answer``, ``1,200 answers``, ``2 queries``."""
+    """Count with a noun: ``1 answer``, ``1,200 answers``, ``2 queries``."""
     if noun.endswith("ry") and number != 1:
         noun = f"{noun[:-1]}ie"
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def kind(value: Any) -> str:
-    """Name the type of a JSON value: ``null``, ``true``, ``a number``, ``text``, ``a list`` …"""
+    """Type of a JSON value in words: ``null``, ``true``, ``a number``, ``text``, ``a list`` ..."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     names = {int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
@@ -172,7 +173,7 @@ def kind(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A JSON value for a message, cut short: ``'text'``, ``17``, ``null``, ``a list of 3``."""
+    """JSON value for a message, shortened: ``'text'``, ``17``, ``null``, ``a list of 3``."""
     if isinstance(value, list | dict):
         size = plural(len(value), "key") if isinstance(value, dict) else f"{len(value):,}"
         return f"{kind(value)} of {size}" if value else f"{kind(value)}, empty"
@@ -180,28 +181,34 @@ def shown(value: Any) -> str:
 
 
 def listed(names: Iterable[Any], most: int = 12, show: Callable[[Any], str] = repr) -> str:
-    """``'a', 'b' and 3 more``: the first ``most`` of the names; ``none`` where there are none."""
+    """The first ``most`` names: ``'a', 'b' and 3 more``; ``none`` for an empty list."""
     names = list(names)
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(map(show, names[:most])) + more or "none"
 
 
 def counted(counts: Counter[str], most: int = 20) -> str:
-    """``cap 12, no cap 3``: the most frequent ``most`` with their numbers, and how many more."""
+    """The most frequent ``most`` keys with their counts: ``cap 12, no cap 3``, and how
+    many more."""
     named = ", ".join(f"{name} {count:,}" for name, count in counts.most_common(most))
     return named + (f" and {len(counts) - most:,} more" if len(counts) > most else "")
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an exception's message; its type where it has no message."""
+    """First line of an exception's message; its type if there is none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def did_you_mean(name: str, names: Iterable[str], show: Callable[[str], str] = str) -> str:
-    """``, did you mean 'path'?`` with the nearest of the names, or nothing.
+    """``, did you mean 'path'?`` with the closest name, or an empty text.
 
-    Near is also what has the name in it (``epochs``: ``num_train_epochs``) or as its initials
-    (``lr``: ``learning_rate``). `show` turns a name into what is printed.
+    Close is also a name that contains the given one (``epochs``: ``num_train_epochs``) or has it as
+    initials (``lr``: ``learning_rate``).
+
+    Args:
+        name: unknown name.
+        names: known names.
+        show: formats a name for the message.
     """
     names = list(names)
     whole = name.lower().replace("-", "_")
@@ -222,10 +229,10 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
 def escaped(text: str) -> str:
-    """JSON with control characters as ``\\uXXXX``: the same value, which steers no terminal."""
+    r"""JSON text with control characters as ``\uXXXX``, safe to print on a terminal."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def plain(text: str) -> str:
-    """The text without control characters and escape sequences, which a terminal would obey."""
+    """Text without control characters and escape sequences, safe to print on a terminal."""
     return _CONTROLS.sub("", _SEQUENCES.sub("", text))

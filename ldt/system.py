@@ -1,4 +1,4 @@
-"""Processors, threads, memory and signals of this process, as the system grants them."""
+"""Processors, threads, memory limits and signals of this process."""
 
 import os
 import re
@@ -25,12 +25,12 @@ AGAIN = 0.2  # seconds after which a signal is raised again that some library ha
 
 
 class Threads(NamedTuple):
-    """Threads that a command computes with, and the reason for their number.
+    """Number of compute threads of a command, and the reason.
 
     Args:
-        number: None leaves it to torch: what the user gave it, else one a core of those that the
-            process may run on.
-        why: a variable, a quota or an affinity; empty where the machine decides.
+        number: number of threads; None leaves torch's choice: the user's variables, else one per
+            available core.
+        why: variable, quota or affinity that decides; empty for the machine's default.
     """
 
     number: int | None
@@ -38,13 +38,12 @@ class Threads(NamedTuple):
 
 
 def threads() -> Threads:
-    """The threads of a command: LDT_THREADS, or no more than the CPU quota keeps busy.
+    """Threads of a command: LDT_THREADS, or at most as many as the CPU quota keeps busy.
 
-    A quota is rounded up: of 1.5 processors one thread would leave a third unused, while two get it
-    all and are both halted where it is used up.
+    A fractional quota is rounded up: with 1.5 processors, one thread would waste a third.
 
     Raises:
-        UserError: LDT_THREADS is no whole number from 1 on.
+        UserError: LDT_THREADS is not a positive integer.
     """
     asked = os.environ.get("LDT_THREADS")
     if asked is not None:
@@ -62,10 +61,10 @@ def threads() -> Threads:
 
 
 def thread_count() -> int:
-    """The number of `threads`, also where the user's variables or the machine decide it.
+    """Number of `threads`, even if the user's variables or the machine decide.
 
     Raises:
-        UserError: LDT_THREADS is no whole number from 1 on.
+        UserError: LDT_THREADS is not a positive integer.
     """
     number, why = threads()
     if number is None and re.fullmatch("[1-9][0-9]{0,5}(,.*)?", text := os.environ.get(why, "")):
@@ -74,13 +73,14 @@ def thread_count() -> int:
 
 
 def shares(count: int) -> tuple[int, list[frozenset[int]]]:
-    """Threads of each of ``count`` processes, and numbers of the processors of each.
+    """Divide the command's `thread_count` among ``count`` processes: threads and processors of
+    each.
 
-    They share the `thread_count` of one command. A core whole goes to one of them, with its
-    neighbours; where there are fewer cores than processes, all may run on all of them.
+    Each core goes to one process as a whole, neighbouring cores together; with fewer cores than
+    processes, every process may use all.
 
     Raises:
-        UserError: LDT_THREADS is no whole number from 1 on.
+        UserError: LDT_THREADS is not a positive integer.
     """
     cores = _cores()
     first = [i * len(cores) // count for i in range(count + 1)]
@@ -91,31 +91,31 @@ def shares(count: int) -> tuple[int, list[frozenset[int]]]:
 
 
 def thread_variables(number: int) -> dict[str, str]:
-    """Variables by which torch and numpy take so many threads, where they are imported later."""
+    """Environment variables that set the threads of torch and numpy on import."""
     counts = dict.fromkeys(VARIABLES[1:], str(number))
     return counts | {"MKL_DYNAMIC": "FALSE"}  # else MKL takes fewer, as set_num_threads knows
 
 
 def use_threads(number: int) -> None:
-    """Have this process compute with so many threads."""
+    """Set the number of compute threads of this process."""
     os.environ.update(thread_variables(number))
     if torch := sys.modules.get("torch"):  # it has read them already
         torch.set_num_threads(number)
 
 
 def can_fork() -> bool:
-    """True if processes may go on from this one: not where torch may have started threads.
+    """True if forking is safe: not after torch may have started threads.
 
-    Threads are not there in a forked process, and OpenMP waits for its own forever.
+    Threads do not exist in a forked process, and OpenMP would wait for them forever.
     """
     return sys.platform == "linux" and os.path.isdir("/proc/self/fd") and "torch" not in sys.modules
 
 
 def end_with_parent(*ignored: int) -> None:
-    """Let the system kill this process as the thread ends that started it; on Linux alone.
+    """Have the kernel kill this process when the thread that started it ends (Linux only).
 
     Args:
-        ignored: numbers of signals that are left to the other process, which gets them too.
+        ignored: signals to ignore, because the parent handles them.
     """
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)
@@ -127,12 +127,12 @@ def end_with_parent(*ignored: int) -> None:
 
 
 def handle(handler: Any, numbers: Sequence[int] = ENDING) -> dict[int, Any]:
-    """Handle signals by a function; those that the process ignores are ignored still.
+    """Install a signal handler, except for signals that the process ignores.
 
-    Only the main thread can do so; in another one signals act as before.
+    Works in the main thread only; elsewhere nothing changes.
 
     Returns:
-        The handlers of before, by number.
+        The previous handlers, by signal number.
     """
     if threading.current_thread() is not threading.main_thread():
         return {}
@@ -142,7 +142,7 @@ def handle(handler: Any, numbers: Sequence[int] = ENDING) -> dict[int, Any]:
 
 @contextmanager
 def handled(handler: Any, numbers: Sequence[int] = ENDING) -> Iterator[None]:
-    """`handle` signals while the context lasts."""
+    """`handle` signals within the block."""
     before = handle(handler, numbers)
     try:
         yield
@@ -153,7 +153,7 @@ def handled(handler: Any, numbers: Sequence[int] = ENDING) -> Iterator[None]:
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Keep SIGINT and SIGTERM waiting; a process that is started here never gets them."""
+    """Block SIGINT and SIGTERM; a process started in the block inherits this."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -170,24 +170,24 @@ def raise_stopped(number: int, frame: Any = None) -> None:
 
 
 def exit_at_once(number: int) -> None:
-    """End the process with the exit code of a signal, whatever it is doing."""
+    """Exit immediately with the code of a signal."""
     os._exit(128 + number)
 
 
 class Signals:
-    """The first SIGINT or SIGTERM of a process, and the one after it.
+    """Handling of the first SIGINT or SIGTERM, and of a second one.
 
-    In a process that is forked from this one SIGTERM acts by itself, and SIGINT not at all: a
-    terminal sends it to both.
+    In a forked process SIGTERM has its default effect and SIGINT none, since a terminal sends it to
+    both.
 
     Args:
         first: called with the number of the first signal.
-        second: called with the number of any other one.
-        apart: seconds after the first one within which another one is ignored.
+        second: called with the number of a later one.
+        apart: seconds after the first signal within which others are ignored.
 
     Attributes:
-        number: of the first signal; 0 before it.
-        came: time of `time.monotonic` at which it came.
+        number: number of the first signal; 0 before it.
+        came: `time.monotonic` of the first signal.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class Signals:
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Handle the signals while the context lasts; see `handle`."""
+        """Handle the signals within the block; see `handle`."""
         with handled(self.come):
             yield
 
@@ -220,11 +220,12 @@ class Signals:
 
 
 class RaisedSignals(Signals):
-    """The first signal as an exception that lets go of what a command holds: `raise_stopped`.
+    """Raise the first signal as an exception, so that a command releases what it holds:
+    `raise_stopped`.
 
-    An exception that comes in the middle of an import or of a callback may be swallowed there, or
-    turned into another one. So it is raised again until the context is left, except where it is
-    being handled; and ``number`` says what ended the command, whatever exception arrives.
+    An exception raised during an import or a callback may be swallowed or replaced. So it is raised
+    again until the block is left, except while it is being handled, and ``number`` names the signal
+    whatever exception arrives.
     """
 
     def __init__(self) -> None:
@@ -233,7 +234,7 @@ class RaisedSignals(Signals):
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Raise the first signal while the context lasts; a second one ends the process."""
+        """Raise the first signal within the block; a second one ends the process."""
         with super().handled():
             hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
             try:
@@ -264,28 +265,27 @@ class RaisedSignals(Signals):
             signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
 
     def _unraisable(self, unraisable: Any) -> None:
-        """Say nothing of a signal that came in a destructor; it is raised again."""
+        """Ignore a signal raised in a destructor; it is raised again."""
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
             sys.__unraisablehook__(unraisable)
 
 
 def load() -> float:
-    """Programs that computed or waited for it in the last minute; 0 where no system tells."""
+    """Load average of the last minute; 0 if unknown."""
     with suppress(OSError, AttributeError):
         return os.getloadavg()[0]
     return 0.0
 
 
 def processors() -> set[int]:
-    """Numbers of the processors that the process may run on: all, or those that taskset or a
-    container left."""
+    """Numbers of the processors this process may use (affinity)."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
 
 
 def cpu_quota() -> float | None:
-    """Processors whose time the control groups grant, as 1.5; None without a quota."""
+    """CPU quota of the control groups in processors, such as 1.5; None without a quota."""
     quotas = []
     for folder in _groups("cpu"):
         words = _words(folder / "cpu.max")
@@ -297,7 +297,7 @@ def cpu_quota() -> float | None:
 
 
 def memory_limit() -> int | None:
-    """Bytes of memory that the control groups grant; None without a limit."""
+    """Memory limit of the control groups in bytes; None without a limit."""
     limits = []
     for folder in _groups("memory"):
         (limit,) = _words(folder / "memory.max") or _words(folder / "memory.limit_in_bytes") or "-"
@@ -307,7 +307,7 @@ def memory_limit() -> int | None:
 
 
 def address_space() -> int | None:
-    """Bytes that ``ulimit -v`` allows; None without a limit, or where there is no such thing."""
+    """Limit of ``ulimit -v`` in bytes; None without a limit."""
     try:
         import resource
     except ImportError:  # Windows
@@ -317,7 +317,8 @@ def address_space() -> int | None:
 
 
 def available_memory() -> int:
-    """Bytes that this process can have in all: what it has and what is free, within its limits."""
+    """Memory this process can use in total, in bytes: what it has plus what is free,
+    within limits."""
     import psutil
 
     used = psutil.Process().memory_info()
@@ -330,7 +331,7 @@ def available_memory() -> int:
 
 
 def _cores() -> list[frozenset[int]]:
-    """Numbers of the processors of each core, in order, that the process may run on."""
+    """Usable processors of each core, in order."""
     topology = ROOT / "sys/devices/system/cpu"
     cores: dict[tuple[str, ...], set[int]] = {}
     for number in sorted(processors()):
@@ -340,9 +341,9 @@ def _cores() -> list[frozenset[int]]:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """The folders of the process's control group and of those around it, of versions 1 and 2.
+    """Folders of the process's control group and its parents, in versions 1 and 2.
 
-    Of a group that is not mounted, as in a container, those around it are.
+    A group that is not mounted, as in a container, is replaced by its parents.
     """
     groups = {}  # by version, the path of the process's group
     for line in _lines(ROOT / "proc/self/cgroup"):
@@ -363,12 +364,12 @@ def _groups(controller: str) -> Iterator[Path]:
 
 
 def _unescaped(word: str) -> str:
-    """A path of mountinfo, which has blanks as ``\\040``."""
+    r"""Decode a path of mountinfo, where a space is ``\040``."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), word)
 
 
 def _lines(file: Path) -> list[str]:
-    """The lines of a file; none where it cannot be read."""
+    """Lines of a file; empty if it cannot be read."""
     try:
         return file.read_text(errors="surrogateescape").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Predictions: a run folder and documents to answers, a language model and text to perplexity."""
+"""Prediction with trained models, and perplexity of language models."""
 
 # `TaskReads.kind` -> class that answers, a `DocumentPredictor` (ldt.inference.stream) made of
 # (folder, recipe, device, precision), whose ``automatic(device)`` is the precision of "auto", and

@@ -1,4 +1,4 @@
-"""Agreement of two models: of their outputs on the same inputs, of their answers to documents."""
+"""Agreement of two models: of outputs on the same inputs, and of answers to the same documents."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -30,13 +30,14 @@ _Document = TypeVar("_Document")
 
 @dataclass(frozen=True)
 class OutputCheck:
-    """Outputs of two models for the same inputs.
+    """Comparison of the outputs of two models on the same inputs.
 
     Args:
-        name: what was compared.
+        name: name of the compared output.
         tokens: length of the longest input.
-        difference: largest absolute difference of two values; of tokens, how many are different.
-        scale: size of the values, of which `TOLERANCE` passes; 0 of tokens, which are to be equal.
+        difference: largest absolute difference; for tokens, the number of different ones.
+        scale: magnitude of the values, relative to which `TOLERANCE` applies; 0 for tokens, which
+            must be equal.
     """
 
     name: str
@@ -46,14 +47,14 @@ class OutputCheck:
 
     @property
     def relative(self) -> float:
-        """The difference as a share of the scale; inf where there is no scale."""
+        """Difference divided by the scale; inf if the scale is 0."""
         if not self.difference:
             return 0.0
         return self.difference / self.scale if self.scale else float("inf")
 
     @property
     def ok(self) -> bool:
-        """True if the outputs are equal as far as float32 goes; False for nan."""
+        """True if the outputs are equal within float32 accuracy; False for NaN."""
         return self.relative <= TOLERANCE
 
     def __str__(self) -> str:
@@ -64,13 +65,15 @@ class OutputCheck:
 
 
 def largest_gap(expected: Sequence[Any], outputs: Sequence[Any], what: str = "the model") -> float:
-    """The largest difference of two tensors at the same place of two lists.
+    """Largest absolute difference between two lists of tensors, pair by pair.
 
     Args:
-        expected: outputs of the first model, ``what`` in messages.
+        expected: outputs of the first model.
+        outputs: outputs of the second model.
+        what: name of the first model, for messages.
 
     Raises:
-        ModelError: they are not finite.
+        ModelError: an output is not finite.
     """
     if not all(x.isfinite().all() for x in expected):
         raise ModelError(f"{what}: its outputs are not finite, there is nothing to prove")
@@ -79,17 +82,17 @@ def largest_gap(expected: Sequence[Any], outputs: Sequence[Any], what: str = "th
 
 
 class Agreement:
-    """The comparison of a run's first answers with those in fp32, and the answers it holds back.
+    """Comparison of a run's first answers with those in fp32.
 
-    Until it is known how many int8 changes no answer is let out, so that a refusal leaves nothing
-    behind.
+    Answers are held back until it is known how many int8 changes, so that a refusal leaves no
+    output behind.
 
     Args:
-        exact: the `ldt.inference.stream.DocumentPredictor` in fp32, let go of once it is decided.
-            None where other processes have theirs.
-        bound: share of the answers that may change; from 1 on no answer is held back.
-        note: is called with the numbers of ``documents`` compared and of answers ``changed``, where
-            the run goes on.
+        exact: the `ldt.inference.stream.DocumentPredictor` in fp32, released after the decision;
+            None if other processes have it.
+        bound: largest share of answers that may change; from 1 on nothing is held back.
+        note: called with the number of compared ``documents`` and of ``changed`` answers if the run
+            continues.
     """
 
     def __init__(
@@ -105,25 +108,25 @@ class Agreement:
         self._held: list[list[_Answer]] = []
 
     def first(self, documents: Sequence[_Document]) -> Sequence[_Document]:
-        """Those of the documents to come that are answered in fp32 as well."""
+        """The next documents to answer in fp32 as well."""
         first = documents[: DOCUMENTS - self._asked]
         self._asked += len(first)
         return first
 
     def compare(self, exact: Sequence[_Answer], answers: Sequence[_Answer]) -> None:
-        """Count the answers that are not those in fp32; ``exact`` may be fewer."""
+        """Count answers that differ from those in fp32; ``exact`` may be shorter."""
         self.documents += len(exact)
         self.changed += sum(not same(*pair) for pair in zip(exact, answers, strict=False))
 
     def release(self, group: list[_Answer], end: bool = False) -> list[list[_Answer]]:
-        """The groups of answers that may go out now; others are held back.
+        """Groups of answers that may be written now; others are held back.
 
         Args:
-            group: that is there now; may be empty.
-            end: whether the input has ended.
+            group: newly computed answers; may be empty.
+            end: True at the end of the input.
 
         Raises:
-            PrecisionError: more answers have changed than the bound allows.
+            PrecisionError: more answers changed than the bound permits.
         """
         if group:
             self._held.append(group)
@@ -155,10 +158,11 @@ class Agreement:
 
 
 def same(one: _Answer, other: _Answer) -> bool:
-    """True where two answers decide the same: label, text and place, entities, evidence …
+    """True if two answers make the same decision: label, text and place, entities, evidence, and so
+    on.
 
-    How sure they are does not count, nor what else they name, such as further candidates. Numbers
-    that are the answer themselves may be `NUMBERS` apart; vectors have a cosine of `COSINE`.
+    Scores and further candidates do not count. Numeric answers may differ by `NUMBERS`; vectors
+    must have a cosine of at least `COSINE`.
     """
     labels = one.get("label"), other.get("label")
     numbers = [label for label in labels if isinstance(label, float)]
@@ -171,7 +175,7 @@ def same(one: _Answer, other: _Answer) -> bool:
 
 
 def least_cosine(one: Any, other: Any) -> float:
-    """The least cosine of vectors [..., n] and others of the same shape; those of zeros are 1."""
+    """Smallest cosine between vectors [..., n] of two arrays; 1 for zero vectors."""
     dots, norms = (one * other).sum(-1), ((one**2).sum(-1) * (other**2).sum(-1)) ** 0.5
     return float((dots[norms > 0] / norms[norms > 0]).min(initial=1))
 
@@ -184,7 +188,7 @@ def _decided(answer: _Answer) -> _Answer:
 
 
 def _exact(value: Any) -> Any:
-    """The value without the measures in it, which are floats."""
+    """The value without its floats."""
     if isinstance(value, dict):
         return {key: _exact(item) for key, item in value.items() if not isinstance(item, float)}
     if isinstance(value, list | tuple):
@@ -193,6 +197,6 @@ def _exact(value: Any) -> Any:
 
 
 def _vectors(answer: _Answer) -> list[Any]:
-    """The arrays of an answer, and of lists in it."""
+    """Arrays in an answer and in its lists."""
     values = [x if isinstance(x, list) else [x] for x in answer.values()]
     return [x for each in values for x in each if hasattr(x, "dtype")]

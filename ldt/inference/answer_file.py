@@ -1,16 +1,14 @@
-"""Answers in a file that appears atomically, and a file of rejected records.
+"""Files of answers that appear atomically, and files of rejected records.
 
-While a run lasts its answers are in ``FILE.partial``, and the settings that decide them in
-``FILE.run.partial``; at the end the first is renamed to FILE, or written anew where FILE is no file
-of lines, and the second becomes ``.FILE.run.json`` beside it, with the sha256 of the answers and
-of the documents, by which ``--resume`` knows that nothing is left. Answers are added a group
-at a time, each group in one write, so a killed run leaves whole groups.
+During a run the answers are in ``FILE.partial`` and the settings in ``FILE.run.partial``. At the
+end the first is renamed to FILE (or converted, if FILE is not JSON lines), and the second becomes
+``.FILE.run.json`` with hashes of the answers and the documents, by which ``--resume`` recognises a
+finished run. Each group of answers is written in one call, so a killed run leaves whole groups.
 
-A table has a column for each key of the answers, in the order in which they first come; of
-``scores`` by class there is a column for each class, ``scores.yes``, and ``score``, that of the
-label; where there can be several labels a column for each, ``label.yes``, of 1 or 0. The columns
-are known at the end only, so a table is made of the finished lines, which are read twice, some at a
-time.
+A table has one column per key, in order of first appearance. ``scores`` by class become columns
+such as ``scores.yes``, with ``score`` for the predicted label; multi-label answers get a column of
+1 and 0 per label, ``label.yes``. Since the columns are known only at the end, a table is made from
+the finished lines, which are streamed twice.
 """
 
 import base64
@@ -71,27 +69,27 @@ for _name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_BINARY", "O_NOINHERIT"
 
 
 class AnswerFile:
-    """JSON lines that become the file ``target`` when they are all there.
+    """JSON lines that become the file ``target`` once complete.
 
     Args:
-        target: the file.
-        made_by: settings that decide the answers, such as the model and the fields read; a run is
-            resumed only with the same.
-        resume: continue an unfinished run, if there is one.
-        overwrite: replace an existing file, at the end and not before; without ``resume`` answers
-            of an unfinished run are dropped.
-        layout: writes the file, given that of the lines and the new one; None leaves it lines.
+        target: path of the file.
+        made_by: settings that determine the answers, such as the model; a run resumes only with
+            equal ones.
+        resume: True continues an unfinished run if there is one.
+        overwrite: True replaces an existing file, at the end of the run; without ``resume`` an
+            unfinished run is dropped.
+        layout: converts the file of lines to the final file; None keeps lines.
 
     Attributes:
-        partial: file of the answers of the unfinished run.
+        partial: file of the unfinished run's answers.
         count: number of answers in it.
-        finished: with ``resume``, what made the file that is there already, by ``made_by``; None
-            where answers are to be written.
+        finished: with ``resume``, the settings of the finished file that already exists; None if
+            answers are to be written.
 
     Raises:
-        UserError: the folder is missing or not writable, the file exists and is not to be
-            replaced, an unfinished run is there and ``resume`` is False, either was made by
-            something else, another process writes there.
+        UserError: the folder is missing or not writable, the file exists and may not be replaced,
+            there is an unfinished run and ``resume`` is False, either was made with other settings,
+            or another process is writing.
     """
 
     def __init__(
@@ -156,7 +154,7 @@ class AnswerFile:
             self._lock.release()
 
     def _note(self) -> None:
-        """Write down what decides the answers."""
+        """Save the settings of the run."""
         remove_abandoned(self.run)
         try:
             write_whole(self.run, json_line(self._made_by).decode())
@@ -166,12 +164,12 @@ class AnswerFile:
             raise refusal(error, self.run) from None
 
     def _require_free(self) -> None:
-        """Refuse to replace a file that the run was not told to."""
+        """Refuse to replace an existing file without permission."""
         if self.target.exists() and not self._made_by.get("overwrite"):
             raise UserError(f"{self.target} exists already; --overwrite replaces it")
 
     def _settings_before(self, made_by: dict[str, str], resume: bool) -> Settings:
-        """Settings of the run that is gone on with, which are those of this one."""
+        """Settings of the unfinished run, checked to equal those of this one."""
         if not resume:
             raise UserError(
                 f"{self.partial}: {plural(self.count, 'answer')} of an unfinished run; --resume "
@@ -190,9 +188,9 @@ class AnswerFile:
         return before
 
     def remember(self, name: str, value: Callable[[], Any]) -> Any:
-        """A setting as the run that began this file had it; that run notes ``value()``.
+        """Setting that a resumed run takes from the first one, which stores ``value()``.
 
-        Unlike ``made_by`` it need not be the same to resume.
+        Unlike ``made_by`` it may have another value when resuming.
         """
         if name not in self._made_by:
             self._made_by = self._made_by | {name: value()}
@@ -200,7 +198,7 @@ class AnswerFile:
         return self._made_by[name]
 
     def _ids_until(self, size: int) -> Generator[Any, None, None]:
-        """The ids of the answers in the first bytes, in their order."""
+        """Ids of the answers in the first ``size`` bytes, in order."""
         with open(self.partial, "rb") as file:
             for number, line in enumerate(file, 1):
                 size -= len(line)
@@ -215,17 +213,17 @@ class AnswerFile:
                     ) from None
 
     def has(self, id: str | int) -> bool:
-        """True if the next record, of this id, was answered by the run before."""
+        """True if the next record has this id and was answered before."""
         if id != self._next:
             return False
         self._next = next(self._ids, _NOTHING)
         return True
 
     def require_no_more(self, place: str) -> None:
-        """Raise UserError where the next answer that is there is of another record.
+        """Raise UserError if the next stored answer belongs to another record.
 
         Args:
-            place: description of the record in its place.
+            place: place of the record read instead.
         """
         if self._next is not _NOTHING:
             raise UserError(
@@ -234,10 +232,10 @@ class AnswerFile:
             )
 
     def write(self, answers: list[Answer]) -> None:
-        """Add a group of answers.
+        """Append a group of answers.
 
         Raises:
-            ResourceError: no room; the file is as it was before the call.
+            ResourceError: the disk is full; the file is as before the call.
         """
         data = b"".join(map(json_line, answers))
         try:
@@ -252,20 +250,20 @@ class AnswerFile:
         self.count += len(answers)
 
     def _cut(self) -> None:
-        """Drop the bytes behind the last whole group."""
+        """Truncate the file to its last whole group."""
         with suppress(OSError):
             self.file.truncate(self.size)
             self.file.seek(self.size)
 
     def finish(self, **facts: Any) -> None:
-        """Give the file its name, once its content is on the disk.
+        """Flush the content and give the file its name.
 
         Args:
-            facts: what else is to be known of the finished run (`noted`).
+            facts: further facts about the finished run (`noted`).
 
         Raises:
-            UserError: there is a file of that name now, which the run was not to replace.
-            ResourceError: the disk did not take it.
+            UserError: a file of that name has appeared and may not be replaced.
+            ResourceError: the disk is full or failed.
         """
         self._require_free()
         whole = temporary(self.target) if self.layout else self.partial
@@ -288,7 +286,7 @@ class AnswerFile:
         self.close()
 
     def close(self) -> None:
-        """Leave the run unfinished; without an answer in it nothing stays behind."""
+        """Stop without finishing; an empty unfinished run is removed."""
         if self.file.closed:
             return
         self.file.close()
@@ -303,7 +301,7 @@ class AnswerFile:
 
 
 class AnswerStream:
-    """JSON lines to a pipe, a terminal or a device: each group is flushed, nothing is renamed."""
+    """JSON lines to a pipe, a terminal or a device, flushed after each group."""
 
     def __init__(self, file: BinaryIO):
         self.file = file
@@ -311,15 +309,15 @@ class AnswerStream:
         self._steered = file.isatty()  # by control characters of labels and ids
 
     def remember(self, name: str, value: Callable[[], Any]) -> Any:
-        """``value()``: no run before had the setting."""
+        """Return ``value()``, since a stream cannot be resumed."""
         return value()
 
     def write(self, answers: list[Answer]) -> None:
-        """Add a group of answers.
+        """Write a group of answers.
 
         Raises:
-            BrokenPipeError: nobody reads any more.
-            ResourceError: no room.
+            BrokenPipeError: the reader has gone.
+            ResourceError: the disk is full.
         """
         data = b"".join(map(json_line, answers))
         if self._steered:
@@ -334,16 +332,15 @@ class AnswerStream:
         self.count += len(answers)
 
     def finish(self, **facts: Any) -> None:
-        """Nothing to do: every group is out."""
+        """Do nothing: every group has been written."""
 
 
 class Rejects:
-    """Rejected records, as JSON lines with ``where``, ``error`` and the record's line.
+    """File of rejected records: JSON lines with ``where``, ``error`` and the record.
 
-    Those of a shard begin with ``record``, its number in the whole input.
-
-    The line is ``line`` where it is UTF-8, else ``line_base64``; a record that was read well but
-    cannot be used is written anew. The file is made by the first of them.
+    In a shard they begin with ``record``, the number in the whole input. The record is in ``line``
+    if it is UTF-8, else in ``line_base64``; one that was parsed but cannot be used is serialised
+    again. The file is created by the first reject.
     """
 
     def __init__(self, path: Path):
@@ -355,7 +352,7 @@ class Rejects:
         """Remove the rejects of an earlier run.
 
         Raises:
-            UserError: there is a folder of that name, or no file can be made there.
+            UserError: the path is a folder, or no file can be created there.
         """
         check_target(self.path)
         try:
@@ -365,10 +362,10 @@ class Rejects:
             raise refusal(error, self.path) from None
 
     def write(self, error: DataError, line: bytes, where: str | None = None) -> None:
-        """Add a line that could not be read, and why.
+        """Add a line that could not be read, with the error.
 
         Raises:
-            ResourceError: no room, or the file cannot be made.
+            ResourceError: the disk is full, or the file cannot be created.
         """
         message = str(error)
         place = re.match(r"(.+?:\d+)\b", message)  # "docs.jsonl:17" of "docs.jsonl:17: what"
@@ -393,19 +390,19 @@ class Rejects:
         self.count += 1
 
     def refuse(self, error: DataError, example: Example) -> None:
-        """Add a record that was read but cannot be used, and why; raises as `write` does."""
+        """Add a record that was read but cannot be used, with the error; raises as `write`."""
         error.record = example.record
         line = json.dumps(example.fields, ensure_ascii=False, default=str)
         self.write(error, line.encode(errors="replace"), example.where)
 
     def close(self) -> None:
-        """Close the file, if there is one."""
+        """Close the file if it is open."""
         if self.file is not None:
             self.file.close()
 
 
 def _opened(path: Path, new: bool = True) -> BinaryIO:
-    """A file of this run, made if ``new`` and missing, or one that an earlier run left."""
+    """Open a file of this run, created if ``new`` and missing."""
     try:
         try:
             handle = os.open(path, _FLAGS | (os.O_CREAT | os.O_EXCL if new else 0), 0o666)
@@ -439,7 +436,7 @@ def _write_all(file: BinaryIO, data: bytes) -> None:
 
 
 def _whole_lines(file: BinaryIO) -> tuple[int, int]:
-    """(bytes up to and with the last newline, number of lines there)."""
+    """Return (bytes up to the last newline, number of lines)."""
     size = lines = place = 0
     while block := file.read(BLOCK):
         if newlines := block.count(b"\n"):
@@ -449,7 +446,7 @@ def _whole_lines(file: BinaryIO) -> tuple[int, int]:
 
 
 def note(target: Path, answers: Path, settings: Settings) -> None:
-    """Write down what made the answers that are about to become ``target``."""
+    """Save the settings that made the answers about to become ``target``."""
     text = json.dumps(settings | {"answers": digest(answers)}, indent=1)
     remove_abandoned(_beside(target))
     write_whole(_beside(target), f"{text}\n")
@@ -459,7 +456,7 @@ def settings_of(target: Path, made_by: dict[str, str]) -> Settings:
     """Settings of the run that made a finished file.
 
     Raises:
-        UserError: it was not made by these settings, or is not as it was made.
+        UserError: the file was made with other settings, or has changed since.
     """
     settings = noted(target)
     if settings is None:
@@ -474,7 +471,7 @@ def settings_of(target: Path, made_by: dict[str, str]) -> Settings:
 
 
 def noted(target: Path) -> Settings | None:
-    """Settings that `note` wrote down of a file; None where there is no such note."""
+    """Settings saved by `note`; None if there are none."""
     try:
         if not _beside(target).is_file():  # a pipe in its place would be waited for
             return None
@@ -485,7 +482,7 @@ def noted(target: Path) -> Settings | None:
 
 
 def different(settings: Settings, made_by: dict[str, str]) -> str:
-    """Names of what two runs were not alike in, for a message; "" for none."""
+    """Names of the settings that differ, for a message; empty if none."""
     names = [name for name in made_by if settings.get(name) != made_by[name]]
     return " and another ".join(names)
 
@@ -497,17 +494,18 @@ def _beside(target: Path) -> Path:
 def published_layout(
     name: str | None, output: str | None, task: AnyTask, formats: Iterable[str | None]
 ) -> str | None:
-    """Name of the published layout that answers are written in; None for lines or a table.
+    """Name of the published layout to write answers in; None for lines or a table.
 
     Args:
-        name: that is asked for; None leaves it to the ending of the file: .json is
+        name: requested layout; None decides by the suffix: .json is
             `ldt.tasks.base.default_layout`.
-        output: the file; None or "-" for standard output.
-        formats: of the documents and of the training data.
+        output: output file; None or "-" for standard output.
+        task: task of the model.
+        formats: formats of the documents and of the training data.
 
     Raises:
-        UserError: the task has no such layout, there is no file to write it into, or the
-            documents do not have what it needs.
+        UserError: the task lacks the layout, the output is not a file, or the documents lack fields
+            that the layout needs.
     """
     if name is None:
         if is_stream(output) or Path(str(output)).suffix.lower() != ".json":
@@ -533,15 +531,15 @@ def published_layout(
 
 
 def layout_of(output: Path, published: PublishedLayout | None, kind: str = "") -> Layout | None:
-    """Layout of a file of this name; None where the answers stay lines.
+    """Converter for a file of this name; None for JSON lines.
 
     Args:
-        published: published layout, which is taken whatever the name is; None goes by
-            the ending.
+        output: path of the file.
+        published: published layout, used whatever the name; None decides by the suffix.
         kind: kind of the answers, of `ldt.tasks.base.TaskAnswers`.
 
     Raises:
-        UserError: the ending is of a file that is not written, or of another one.
+        UserError: files with this suffix cannot be written.
     """
     if kind == vectors.KIND:
         return vectors.layout_of(output)
@@ -567,13 +565,13 @@ def layout_of(output: Path, published: PublishedLayout | None, kind: str = "") -
 
 
 def write_published(published: Writer, answers: Path, target: Path) -> None:
-    """Write what the writer makes of all answers: text, lines, or one JSON value."""
+    """Write all answers in a published layout: text, lines, or one JSON value."""
     with open(answers, "rb") as lines:
         answer_files.write(published(map(json.loads, lines)), target)
 
 
 def write_compressed(compression: str, answers: Path, target: Path) -> None:
-    """Write the lines themselves, compressed."""
+    """Write the lines, compressed."""
     import pyarrow
 
     with open(answers, "rb") as lines, open(target, "xb") as file:
@@ -583,9 +581,9 @@ def write_compressed(compression: str, answers: Path, target: Path) -> None:
 
 
 def write_csv(delimiter: str, answers: Path, target: Path) -> None:
-    """Write UTF-8 with a header; lists, objects, true and false are JSON in their cells.
+    """Write UTF-8 CSV with a header; lists, objects and booleans are JSON in their cells.
 
-    A text is in its cell as it is, also where a spreadsheet takes it for a formula.
+    Texts are written unchanged, even if a spreadsheet would read one as a formula.
     """
     columns = list(dict.fromkeys(chain.from_iterable(chain(*_groups(answers))))) or ["id"]
     with open(target, "x", encoding="utf-8", newline="") as file:
@@ -597,12 +595,14 @@ def write_csv(delimiter: str, answers: Path, target: Path) -> None:
 
 
 def write_columns(writer: str, answers: Path, target: Path) -> None:
-    """Write columns with the types of their values, some rows at a time.
+    """Write a table with typed columns, some rows at a time.
 
     A column whose values have no common type is text: JSON, or the text itself.
 
     Args:
         writer: name of a class or function, called with the new file and the schema.
+        answers: file of lines.
+        target: path of the table.
     """
     import pyarrow
 
@@ -623,7 +623,7 @@ def write_columns(writer: str, answers: Path, target: Path) -> None:
 
 
 def _common(before: Any, values: list[Any]) -> Any:
-    """The Arrow type of a column's values and of those that had a type before; text for none."""
+    """Common Arrow type of a column's values and of the type so far; text if there is none."""
     import pyarrow
 
     try:
@@ -634,7 +634,7 @@ def _common(before: Any, values: list[Any]) -> Any:
 
 
 def _filled(kind: Any) -> Any:
-    """The type with text in the place of what no value had a type for."""
+    """The type, with text where no value had a type."""
     import pyarrow
     from pyarrow.types import is_list, is_null, is_struct
 
@@ -648,7 +648,7 @@ def _filled(kind: Any) -> Any:
 
 
 def _row(answer: Answer) -> Answer:
-    """The cells of an answer by column."""
+    """Cells of an answer by column."""
     row: Answer = {}
     for name, value in answer.items():
         if name != "scores" or not isinstance(value, dict):
@@ -664,7 +664,7 @@ def _row(answer: Answer) -> Answer:
 
 
 def _groups(answers: Path) -> Iterator[list[Answer]]:
-    """The rows of `ROW_GROUP` bytes of lines each, or of one longer line."""
+    """Rows in groups of `ROW_GROUP` bytes of lines, or one longer line."""
     group: list[Answer] = []
     size = 0
     with open(answers, "rb") as lines:

@@ -1,7 +1,7 @@
-"""The model of a run, opened with its options, which answers here or in processes.
+"""Engine: a trained model with its prediction options, run here or in worker processes.
 
-The command, `ldt.load`, the server, Ray and spaCy ask an `Engine`. Torch is imported when its model
-is loaded, so that a wrong folder or option is an error at once.
+The command, `ldt.load`, the server, Ray and spaCy all use an `Engine`. Torch is imported when the
+model is loaded, so a wrong folder or option is reported at once.
 """
 
 import ctypes
@@ -52,20 +52,20 @@ _stack = ExitStack()  # of a worker, left with its process
 
 
 class Engine:
-    """The model of a run; `open` makes one, and the first question loads it.
+    """Trained model that answers documents; create it with `open`. The first question loads it.
 
-    It answers for texts and records as ``ldt predict`` does for the lines of a file. Threads may
-    ask at the same time. A pickle of it is small: the loaded weights stay behind, and whoever opens
-    it needs the folder. It is a context, whose end ends its processes.
+    Texts and records get the answers that ``ldt predict`` writes. Several threads may ask at once.
+    Pickling does not include the loaded weights; the folder must exist where it is unpickled. As a
+    context manager it ends its worker processes.
 
     Args:
         run: folder of the finished run.
-        trained: recipe of its training.
-        options: options of its answers.
+        trained: recipe of the training.
+        options: prediction options.
 
     Attributes:
-        recipe: the recipe with what differs at prediction.
-        model: makes inputs and, without worker processes, is a predictor; None until it is loaded.
+        recipe: the recipe with the prediction options applied.
+        model: encodes documents and, without worker processes, answers them; None until loaded.
 
     Raises:
         UserError: an option cannot be used.
@@ -86,11 +86,11 @@ class Engine:
     def open(
         cls, folder: str | None = None, options: PredictOptions | None = None, **changes: Any
     ) -> Self:
-        """The engine of a folder, which is read but for its weights.
+        """Open a folder, without loading its weights.
 
         Args:
             folder: folder of a finished run; None is runs/latest in the current directory.
-            options: options of its answers; None for those of ``changes``.
+            options: prediction options; None takes them from ``changes``.
             changes: options by name, see `ldt.load`.
 
         Raises:
@@ -102,7 +102,7 @@ class Engine:
         return cls(run, read_recipe(run.folder, options.runtime), options)
 
     def with_(self, **changes: Any) -> Self:
-        """The engine of the same folder with other options; raises as `open` does."""
+        """Engine of the same folder with changed options; raises as `open`."""
         return type(self)(self.run, self.trained, self.options.with_(**changes))
 
     def __reduce__(self) -> Any:
@@ -116,22 +116,22 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """End the processes and let go of the model; the next question loads it again."""
+        """End the worker processes and release the model; the next question loads it again."""
         with self._loading:
             self.model = self._workers = None
             self._stack.close()
 
     def maker(self, seat: Seat | None = None) -> "ModelMaker":
-        """The maker of the model, in a seat where that is given."""
+        """Maker of the model, for a seat if one is given."""
         options = self.options.model_copy(update={"device": seat.device}) if seat else self.options
         return ModelMaker(self.folder, self.recipe, options)
 
     def load(self, record: Record | None = None) -> Self:
-        """Load the model, if that was not done; the first question does it as well.
+        """Load the model if it is not loaded; the first question does so too.
 
         Args:
-            record: answers of a run, which is computed as they were begun. Only with these are
-                answers in int8 compared with those in fp32.
+            record: answer file of a run, whose settings are kept when it is resumed. Only with a
+                record are int8 answers compared with fp32.
 
         Raises:
             UserError: the folder or an option cannot be used.
@@ -143,11 +143,11 @@ class Engine:
         return self
 
     def seats(self) -> list[Seat]:
-        """The places of the processes; none where this one answers."""
+        """Seats of the worker processes; empty if this process answers."""
         return seats(self.options.workers, self.options.device)
 
     def _load(self, record: Record | None) -> DocumentPredictor:
-        """The model in this process."""
+        """Load the model in this process."""
         maker = self.maker()
         precision = self._precision(maker.automatic, record)
         model, exact = maker.predictor(precision)
@@ -161,7 +161,7 @@ class Engine:
         return model
 
     def _employ(self, places: Sequence[Seat], record: Record | None) -> DocumentEncoder:
-        """Processes with the model; what makes inputs for them is here."""
+        """Start worker processes with the model; documents are encoded here."""
         workers = self._stack.enter_context(Workers([*map(self.maker, places)], places))
         workers.start()
         inputs = self.maker().inputs()
@@ -177,7 +177,7 @@ class Engine:
         return inputs
 
     def _precision(self, automatic: Callable[[], str], record: Record | None) -> str:
-        """The precision to compute in; "auto" keeps that of the run that began the answers."""
+        """Precision to compute in; "auto" keeps that of the run being resumed."""
         precision = self.options.precision
         if precision != "auto":
             return precision
@@ -193,7 +193,7 @@ class Engine:
         return precision
 
     def _compare(self, precision: str, exact: Any, record: Record | None) -> None:
-        """Compare answers in int8 with fp32, unless an earlier run has gone on with it."""
+        """Set up the comparison of int8 answers with fp32, unless the resumed run has passed it."""
         if precision != "int8" or record is None:
             return
         if not record.count:
@@ -208,10 +208,10 @@ class Engine:
         log.info(f"int8: as the answers that are there already{counts.format(**before)}")
 
     def pipeline(self, **options: Any) -> Pipeline:
-        """Documents to groups of answers by the loaded model.
+        """Pipeline of the loaded model.
 
         Args:
-            options: of `Pipeline`, beside its model and executor.
+            options: options of `Pipeline` other than model and executor.
         """
         size, lock = self.options.batch_tokens, self._asking
         executor: Any = self._workers
@@ -221,19 +221,19 @@ class Engine:
         return Pipeline(self.model, executor, size, agreement=self.agreement, lock=lock, **options)
 
     def busy(self) -> bool:
-        """True while worker processes have documents without an answer."""
+        """True while worker processes are answering documents."""
         return self._workers is not None and self._workers.busy()
 
     def answer(self, documents: Iterable[Any]) -> Iterator[Answer]:
-        """Yield the answers for texts and records, in their order.
+        """Yield the answers to texts and records, in order.
 
-        Answers are those that ``ldt predict`` writes for a file of these records; a document
-        without an id has its number, from 1. They come in groups, so some documents are read ahead.
+        They are the answers ``ldt predict`` writes for a file of these records; documents without
+        an id are numbered from 1. Documents are answered in groups, so some are read ahead.
 
         Raises:
-            DataError: a document cannot be used, and ``on_error`` is "stop".
+            DataError: a document cannot be used and ``on_error`` is "stop".
             UserError: the folder or an option cannot be used.
-            ResourceError: the memory does not hold a single chunk.
+            ResourceError: memory is too small for a single chunk.
         """
         self.load()
         refused: deque[tuple[int, Answer]] = deque()  # with the number of each
@@ -257,7 +257,7 @@ class Engine:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Nobody else asks the worker processes; they end where not all is answered."""
+        """Exclusive use of the worker processes, which end if the block is left early."""
         with self._together:
             try:
                 yield
@@ -266,23 +266,23 @@ class Engine:
                 raise
 
     def __call__(self, documents: Any) -> Any:
-        """The answer for a text or a record, or a list of those for an iterable of them.
+        """Answer a text or a record, or a list of answers for an iterable of them.
 
-        See `answer`, which yields them and raises what this raises.
+        Raises as `answer`.
         """
         single = isinstance(documents, str | Mapping)
         answers = list(self.answer([documents] if single else documents))
         return answers[0] if single else answers
 
     def columns(self, batch: Mapping[str, Iterable[Any]]) -> dict[str, list[str]]:
-        """The answers for the rows of a table, for Ray Data, Spark, pandas and ``datasets``.
+        """Answer the rows of a table, for Ray Data, Spark, pandas and ``datasets``.
 
         Args:
-            batch: the values of each column, such as numpy arrays of one length.
+            batch: values by column, such as numpy arrays of equal length.
 
         Returns:
-            ``id`` and ``answer`` of each row, texts: the answer is JSON, as in a line of
-            ``ldt predict``.
+            ``id`` and ``answer`` of each row as texts; the answer is a JSON line of ``ldt
+                predict``.
         """
         rows = zip(*map(_plain, batch.values()), strict=True)
         answers = list(self.answer(dict(zip(batch, row, strict=True)) for row in rows))
@@ -292,7 +292,7 @@ class Engine:
         }
 
     def _examples(self, documents: Iterable[Any], refuse: Refuse | None) -> Iterator[Example]:
-        """Yield texts and records as the records of a file."""
+        """Yield texts and records as examples."""
         data = self.recipe.data
         for number, document in enumerate(documents, 1):
             is_text = isinstance(document, str)
@@ -315,12 +315,12 @@ class Engine:
 
 
 def _reopened(cls: type[Engine], folder: str, values: dict[str, Any]) -> Engine:
-    """The engine of a pickle."""
+    """Unpickle an engine."""
     return cls.open(folder, **values)
 
 
 def _plain(value: Any) -> Any:
-    """The value with lists and numbers of Python in the place of numpy's."""
+    """The value with Python lists and numbers in place of numpy's."""
     if hasattr(value, "tolist"):
         value = value.tolist()  # of objects, these stay as they are
     if isinstance(value, Mapping):
@@ -331,15 +331,15 @@ def _plain(value: Any) -> Any:
 
 
 def read_recipe(folder: Path, runtime: Runtime = "torch") -> Recipe:
-    """The recipe that the model in ``folder`` was trained by; a checkpoint has that of its run,
-    and a model that makes vectors of texts or ranks them need not have one.
+    """Recipe of the trained model in ``folder``. A checkpoint uses that of its run; embedding and
+    reranking models need none.
 
     Args:
-        runtime: runs the model.
+        folder: folder of the model.
+        runtime: runtime of the model.
 
     Raises:
-        ModelError: there is no recipe, so the model is not fine-tuned, or no weights, or models
-            of its task have no answers.
+        ModelError: the model is not fine-tuned, has no weights, or its task has no answers.
     """
     file = recipe_file(folder)
     if not file.is_file():
@@ -360,8 +360,8 @@ def read_recipe(folder: Path, runtime: Runtime = "torch") -> Recipe:
 
 
 def _without(folder: Path) -> Recipe | None:
-    """A recipe of a model that needs none: its config, or modules of sentence-transformers, say how
-    texts become vectors; or it is a classifier of one label, as cross-encoders are."""
+    """Recipe for a model without one: an embedding model according to its config or its
+    sentence-transformers modules, or a cross-encoder (a classifier with one label)."""
     from ldt.model.adapters import values
     from ldt.model.loading import read_config
 
@@ -383,7 +383,7 @@ def _without(folder: Path) -> Recipe | None:
 
 
 def _check_weights(folder: Path, runtime: Runtime, recipe: Path) -> None:
-    """Refuse a folder without the weights that a runtime runs."""
+    """Refuse a folder without weights for a runtime."""
     asked = RUNTIMES.get(runtime)
     if any(any(folder.glob(pattern)) for pattern in ((asked.file,) if asked else _WEIGHTS)):
         return
@@ -398,28 +398,29 @@ def _check_weights(folder: Path, runtime: Runtime, recipe: Path) -> None:
 
 @dataclass(frozen=True)
 class ModelMaker:
-    """Folder, recipe and options that a predictor is made of: a `ldt.inference.executor.Maker`."""
+    """Recipe to load a predictor, also in another process: an `ldt.inference.executor.Maker`."""
 
     folder: Path
     recipe: Recipe
     options: PredictOptions
 
     def automatic(self) -> str:
-        """The precision of "auto"."""
+        """Precision that "auto" stands for."""
         return self._class().automatic(self.options.device)
 
     def inputs(self) -> DocumentEncoder:
-        """The maker of inputs, which has no weights."""
+        """Encoder of documents, without weights."""
         return self._class().inputs(self.folder, self.recipe)
 
     def predictor(
         self, precision: str, memory: int | None = None
     ) -> tuple[DocumentPredictor, DocumentPredictor | None]:
-        """The predictor and, of one in int8, the same in fp32.
+        """Load the predictor and, for int8, the fp32 predictor to compare with.
 
         Args:
             precision: a name in `ldt.model.precision.PRECISIONS`.
-            memory: of lowered weights that processes share, for `ldt.model.precision.lowered_in`.
+            memory: file descriptor for lowered weights shared by processes, for
+                `ldt.model.precision.lowered_in`.
         """
         from ldt.inference.passages import Explaining
 
@@ -437,18 +438,18 @@ class ModelMaker:
         return Explaining(predictor, self.options) if explained else predictor, exact
 
     def prepare(self) -> None:
-        """Import what the model needs."""
+        """Import the libraries of the model."""
         self._class()
         self.recipe.task.head()
 
     def settings(self) -> Settings:
-        """The precision of "auto" and the libraries for matrix products that are faster here."""
+        """Precision of "auto", and the faster matrix-product library on this machine."""
         from ldt.attention import matmul
 
         return {"precision": self.automatic(), "arithmetic": matmul.choices()}
 
     def load(self, settings: Settings) -> Answering:
-        """The model as ``settings`` have it, for the rest of a worker's life."""
+        """Load the model with these settings, for the rest of the worker's life."""
         from ldt.attention import matmul
 
         model, exact = self.predictor(settings["precision"], settings.get("memory"))
@@ -461,18 +462,18 @@ class ModelMaker:
 
 
 def seats(workers: int | str, device: str) -> list[Seat]:
-    """The place of each process; none where this process answers itself.
+    """Seats of the worker processes; empty if this process answers itself.
 
-    "auto" is a process for each GPU. On a CPU it is one for every `CORES` cores: up to a fifth of a
-    forward pass of a short document runs in one thread, so more cores for each gain little, while
-    fewer would take more memory, as each process has activations of its own.
+    "auto" is one process per GPU, or on a CPU one per `CORES` cores. Up to a fifth of a short
+    document's forward pass is single-threaded, so more cores per process gain little, while more
+    processes take more memory for activations.
 
     Args:
-        workers: their number, or "auto".
+        workers: number of processes, or "auto".
         device: a torch device, or "auto".
 
     Raises:
-        UserError: there are not as many GPUs.
+        UserError: there are fewer GPUs.
     """
     count = None if workers == "auto" else int(workers)
     if count == 1:
@@ -498,10 +499,10 @@ def seats(workers: int | str, device: str) -> list[Seat]:
 
 
 def _gpus() -> int:
-    """The GPUs that torch finds; no memory of theirs is taken.
+    """Number of GPUs, without allocating memory on them.
 
-    Without a driver, NVIDIA's library or AMD's device, there is none: then torch is not imported,
-    so that processes can fork.
+    Without a driver or device file the answer is 0 and torch is not imported, so that processes can
+    fork.
     """
     if sys.platform == "linux" and not _has_driver():
         return 0
@@ -519,16 +520,16 @@ def _has_driver() -> bool:
 
 
 def load(folder: str | None = None, **options: Any) -> Engine:
-    """The model of a finished run, to be called in Python: it answers as ``ldt predict`` does.
+    """Open a trained model in Python; it answers as ``ldt predict`` does.
 
-    The folder is read at once, but for its weights; torch is imported at the first call. ::
+    Everything but the weights is read at once; torch is imported at the first call. ::
 
         import ldt
 
         model = ldt.load("runs/contracts")
         model("This agreement ends in May.")           # {"id": 1, "label": …, "scores": …}
         model([{"id": "a", "text": "…"}, {"id": "b", "text": "…"}])     # a list
-        for answer in model.answer(records): ...       # one after the other, of any number
+        for answer in model.answer(records): ...       # streamed, any number of records
 
     Args:
         folder: folder of the run; None is runs/latest in the current directory.
@@ -537,7 +538,7 @@ def load(folder: str | None = None, **options: Any) -> Engine:
 
 
 def _documented(text: str, options: Mapping[str, str]) -> str:
-    """A docstring with the options of prediction behind its arguments."""
+    """Docstring with the prediction options appended to its arguments."""
     lines = [inspect.cleandoc(text)]
     for name, meaning in options.items():
         key = name.removeprefix("data.")

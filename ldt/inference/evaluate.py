@@ -1,4 +1,4 @@
-"""Scores of answers in ldt's own layout: the gold file is read as a training reads it."""
+"""Score answers in ldt's own layout against a gold file read as training data."""
 
 from __future__ import annotations
 
@@ -30,26 +30,25 @@ def evaluate(
     recipe: str | None = None,
     overrides: Iterable[str] = (),
 ) -> Result:
-    """Score answers of `ldt predict`, or of others in its layout.
+    """Score answers of `ldt predict`, or others in the same layout.
 
     Args:
-        gold: labelled documents, as ``data.eval`` names them.
-        pred: the answers, JSON lines or a table.
-        format: one of `ldt.tasks.OWN`; None where there is a recipe, whose task and layout say
-            how answers are scored.
-        recipe: a recipe, or the folder of a run, whose ``task`` and ``data`` say how the gold file
-            is read; None for the defaults of the task.
-        overrides: keys of the recipe to change, such as ``data.label=class``.
+        gold: labelled documents, named as in ``data.eval``.
+        pred: answers, JSON lines or a table.
+        format: one of `ldt.tasks.OWN`; None if a recipe gives task and layout.
+        recipe: recipe or run folder whose ``task`` and ``data`` sections say how to read the gold
+            file; None uses the task's defaults.
+        overrides: recipe keys to change, such as ``data.label=class``.
 
     Raises:
-        UserError: a file that is not there, a recipe that does not suit.
-        DataError: a file that cannot be used.
+        UserError: a file is missing, or the recipe does not fit.
+        DataError: a file cannot be used.
     """
     return scored(recipe_of(format, recipe, overrides), gold, pred)
 
 
 def scored(asked: Recipe, gold: Names, pred: Names) -> Result:
-    """Score answers by the task and the data section of a recipe; see `evaluate`."""
+    """Score answers by the task and data sections of a recipe; see `evaluate`."""
     task, data = asked.task, asked.data
     if not task.answers.own and data.format in benchmarks.METRICS:
         return _published(asked, gold, pred)
@@ -81,7 +80,7 @@ def scored(asked: Recipe, gold: Names, pred: Names) -> Result:
 
 
 def _published(asked: Recipe, gold: Names, pred: Names) -> Result:
-    """The published metric of the layout that a recipe reads."""
+    """Score by the published metric of the recipe's layout."""
     task, data, format = asked.task, asked.data, str(asked.data.format)
     if format in ("squad", "cuad"):
         golds, files = sources.each(gold), sources.each(pred)
@@ -98,11 +97,12 @@ def _published(asked: Recipe, gold: Names, pred: Names) -> Result:
 
 
 def reading_of(format: str, overrides: Iterable[str]) -> DataSection:
-    """The data section by which a gold file of a published layout is read.
+    """Data section for reading a gold file in a published layout.
 
     Args:
-        overrides: ``data.encoding=…``, of conll ``data.fields.tags=…`` and of triviaqa
-            ``data.domain=…`` and ``data.evidence=…`` too.
+        format: name of the layout.
+        overrides: ``data.encoding=...``; for conll also ``data.fields.tags=...``, for triviaqa also
+            ``data.domain=...`` and ``data.evidence=...``.
 
     Raises:
         RecipeError: another key.
@@ -117,10 +117,10 @@ def reading_of(format: str, overrides: Iterable[str]) -> DataSection:
 
 
 def recipe_of(format: str | None, name: str | None, overrides: Iterable[str]) -> Recipe:
-    """The recipe by which `evaluate` reads a gold file, see there.
+    """Recipe for reading a gold file; see `evaluate`.
 
     Raises:
-        UserError, RecipeError: it does not suit, or cannot be read.
+        UserError, RecipeError: it does not fit or cannot be read.
     """
     if name is None:
         assert format is not None  # one of them is asked for

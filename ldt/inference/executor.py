@@ -1,9 +1,9 @@
-"""Groups of documents answered by several processes, in order and each group by one process.
+"""Worker processes that answer groups of documents, returned in order.
 
-This process keeps the documents. A worker is a process with the model and a part of the
-processors, and a thread here that speaks with it over a pipe. Weights are mapped from their files,
-which processes share; what they make of them in bf16 or int8 is in memory without a name, which is
-gone with them (on Linux; elsewhere each has its own). So nothing stays behind. No torch here.
+This process keeps the documents. Each worker is a process with the model and some of the
+processors, and a thread here that talks to it over a pipe. Weights are memory-mapped and shared;
+copies in bf16 or int8 are in anonymous shared memory (Linux; elsewhere each worker has its own), so
+nothing is left behind. This module does not import torch.
 """
 
 import atexit
@@ -51,36 +51,37 @@ Answers = Callable[..., Any]  # of a group, what comes with it and a `Tell`, suc
 
 
 class Answered(NamedTuple):
-    """The answers for a group, and those for its first documents in fp32 where they are asked."""
+    """Answers to a group, and the answers in fp32 to its first documents if they are compared."""
 
     answers: list[dict[str, Any]]
     exact: list[dict[str, Any]]
 
 
 def untold(windows: int, tokens: int) -> None:
-    """No-op callback of windows and tokens."""
+    """No-op callback of chunks and tokens."""
 
 
 class Maker(Protocol):
-    """Maker of the model of a worker, sent to it as a pickle."""
+    """Protocol of a pickled object that loads a model in a worker."""
 
     def prepare(self) -> None:
-        """Import what the model needs, for processes that go on from this one; compute nothing."""
+        """Import the libraries of the model, for processes forked from this one; compute
+        nothing."""
 
     def settings(self) -> Settings:
-        """Settings that this machine would compute with; all workers get those of one of them."""
+        """Settings chosen for this machine; all workers use those of the first one."""
 
     def load(self, settings: Settings) -> Answers:
         """Load the model, and return the function that answers groups."""
 
 
 class Seat(NamedTuple):
-    """The place of a worker.
+    """Resources of a worker.
 
     Args:
         device: torch device of its model.
-        threads: number of threads that it computes with.
-        processors: numbers of the processors that it may run on; none for all.
+        threads: number of compute threads.
+        processors: processors it may run on; empty for all.
     """
 
     device: str
@@ -89,25 +90,26 @@ class Seat(NamedTuple):
 
 
 class LostError(ResourceError):
-    """Two processes have died with the same group, or none can take the place of a dead one."""
+    """Two processes died with the same group, or a dead one cannot be replaced."""
 
 
 class Workers:
-    """Processes that answer groups, and a context that ends them.
+    """Pool of worker processes, as a context manager that ends them.
 
-    A group whose worker dies is answered by a fresh one, once. A worker that neither replies nor
-    computes for `PATIENCE` is killed; time in which this process is stopped does not count.
+    If a worker dies, its group is given to a new one, once. A worker that neither replies nor
+    computes for `PATIENCE` seconds is killed; time during which this process is stopped does not
+    count.
 
     Args:
-        makers: makers of the models, one a worker.
-        seats: places of the workers.
+        makers: makers of the models, one per worker.
+        seats: resources of the workers.
 
     Attributes:
-        memory: descriptor of an empty file in memory that all processes have under this number, for
-            `ldt.model.precision.lowered_in`; None where the system has none.
-        tell: callback of windows and tokens that have been run, called by the threads that speak
-            with the processes; with less than none where they have to be run again.
-        lock: held while processes start and end, and replies are told.
+        memory: descriptor of a shared anonymous file, the same number in all processes, for
+            `ldt.model.precision.lowered_in`; None if the system has none.
+        tell: callback of chunks and tokens computed, called by the threads; negative numbers mean
+            that they are computed again.
+        lock: held while processes start and end and replies are counted.
     """
 
     def __init__(self, makers: Sequence[Maker], seats: Sequence[Seat]):
@@ -135,7 +137,7 @@ class Workers:
             os.close(self.memory)
 
     def _end(self) -> None:
-        """End the processes, and the threads that speak with them."""
+        """End the processes and their threads."""
         self.settled.cancel()
         with self.lock:
             self.ended = True
@@ -146,15 +148,15 @@ class Workers:
                 self._waiting.put(None)
 
     def require_open(self) -> None:
-        """Raise LostError once the context is left."""
+        """Raise LostError after the block was left."""
         if self.ended:
             raise LostError("the worker processes are ended")
 
     def start(self) -> None:
-        """Start the processes, all of them before the threads that speak with them.
+        """Start all processes, then the threads that talk to them.
 
-        Those on the CPU go on from this process where they can, and share what it has imported:
-        torch and transformers are 0.3 GB and some seconds, also of a fork server.
+        Where possible, CPU workers are forked from this process and share its imports: torch and
+        transformers take 0.3 GB and seconds to import.
         """
         method = "spawn"
         if can_fork() and all(worker.seat.device == "cpu" for worker in self._workers):
@@ -167,21 +169,21 @@ class Workers:
             threading.Thread(target=worker.run, args=(self._waiting,), daemon=True).start()
 
     def settings(self) -> Settings:
-        """Settings of the first process that has begun.
+        """Settings of the first process that is ready.
 
         Raises:
             UserError: a device cannot be used.
-            ResourceError: two processes have died in the same place.
+            ResourceError: two processes died in the same seat.
         """
         futures: list[Future[Any]] = [self.proposed, *(worker.loaded for worker in self._workers)]
         return wait(futures, return_when=FIRST_COMPLETED).done.pop().result()
 
     def load(self, settings: Settings) -> None:
-        """Load the models, and wait for all of them.
+        """Load the models and wait for all of them.
 
         Raises:
             UserError: a model cannot be used.
-            ResourceError: two processes have died in the same place.
+            ResourceError: two processes died in the same seat.
         """
         self.settled.set_result(settings)
         for worker in self._workers:
@@ -191,11 +193,12 @@ class Workers:
         """Have the next free worker answer a group; several threads may ask.
 
         Args:
-            more: arguments of the worker's `Answers` beside it.
+            documents: encoded documents of the group.
+            more: further arguments of the worker's `Answers`.
 
         Raises:
-            LostError: two processes have died with it, or the model cannot be loaded again.
-            Exception: the worker's.
+            LostError: two processes died with it, or the model cannot be loaded again.
+            Exception: as raised in the worker.
         """
         return self._give(documents, *more).result()
 
@@ -205,33 +208,34 @@ class Workers:
         return answers
 
     def busy(self) -> bool:
-        """True while there are groups without an answer."""
+        """True while groups are being answered."""
         return bool(self._groups)
 
     def put(self, documents: Sequence[Document], compared: int) -> Iterator[Answered]:
-        """Give a group, once there are fewer than two for each worker; what is answered by now.
+        """Submit a group once fewer than two per worker are waiting; yields finished groups.
 
         Args:
-            compared: number of its first documents that are answered in fp32 as well.
+            documents: encoded documents of the group.
+            compared: number of its first documents to answer in fp32 as well.
         """
         yield from self.rest(2 * len(self._workers) - 1)
         self._groups.append(self._give(documents, compared))
         yield from self.ready()
 
     def ready(self) -> Iterator[Answered]:
-        """Answers that are there by now, as far as all before them are."""
+        """Finished groups, as far as all before them are finished."""
         while self._groups and self._groups[0].done():
             yield from self.rest(len(self._groups) - 1)
 
     def rest(self, left: int = 0) -> Iterator[Answered]:
-        """Wait for the groups that were given, the oldest first, until so many are ``left``."""
+        """Wait for the submitted groups, oldest first, until ``left`` remain."""
         while len(self._groups) > left:
             answered = self._groups[0].result()
             self._groups.popleft()
             yield answered
 
     def hear(self, reply: "Reply", talks: bool) -> None:
-        """Tell what a worker has run and logged; of its log warnings alone, unless it ``talks``."""
+        """Count and log a worker's reply; only warnings unless the worker ``talks``."""
         with self.lock:
             for level, line in reply.logged:
                 if (talks or level >= logging.WARNING) and line not in self._logged:
@@ -241,7 +245,7 @@ class Workers:
 
 
 class _Pending(NamedTuple):
-    """A group that was given, what a worker's `Answers` takes beside it, and its answers."""
+    """Submitted group, further arguments for the worker, and the future answers."""
 
     documents: Sequence[Document]
     more: tuple[Any, ...]
@@ -249,12 +253,13 @@ class _Pending(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A worker's reply to a message, or a sign of life where it is not the last.
+    """Worker's reply to a message, or a heartbeat if it is not the last.
 
     Args:
-        value: result of the message, or the exception that it ended in.
-        windows, tokens: numbers of those that were run since the reply before.
-        logged: levels and lines of the log since then.
+        value: result, or exception.
+        windows, tokens: chunks and tokens computed since the previous reply.
+        logged: log levels and lines since the previous reply.
+        last: False for a heartbeat.
     """
 
     value: Any
@@ -265,15 +270,15 @@ class Reply(NamedTuple):
 
 
 class _DiedError(Exception):
-    """A process has ended, in the way that the text says."""
+    """Death of a process; the text says how."""
 
 
 class _Worker:
-    """A process with a model, started anew where it has died, and the thread that asks it.
+    """Process with a model, restarted if it dies, and the thread that talks to it.
 
     Attributes:
         loaded: future of its model.
-        talks: True if all lines of its log are told, rather than warnings alone.
+        talks: True logs all of its lines, False only warnings.
     """
 
     def __init__(self, workers: Workers, maker: Maker, seat: Seat):
@@ -285,7 +290,7 @@ class _Worker:
         self._connection: Connection
 
     def start(self, method: str) -> None:
-        """Start a process, by a method of `multiprocessing`."""
+        """Start the process, by a start method of `multiprocessing`."""
         workers, context = self.workers, cast(Any, multiprocessing.get_context(method))
         if method == "spawn" and os.name == "posix":
             resource_tracker.ensure_running()  # which would unblock signals below
@@ -298,7 +303,7 @@ class _Worker:
             self._process.start()
 
     def run(self, groups: "SimpleQueue[_Pending | None]") -> None:
-        """Load the model, and answer groups until there are no more."""
+        """Load the model and answer groups until the queue ends."""
         try:
             self._load()
             self.loaded.set_result(None)
@@ -312,7 +317,7 @@ class _Worker:
                 group.answers.set_exception(error)
 
     def _load(self) -> None:
-        """Have a process with the model; LostError where two die before they have one."""
+        """Load the model in a process; LostError if two die before that."""
         self._twice(self._with_model, "before they had the model")
 
     def _with_model(self) -> None:
@@ -329,7 +334,7 @@ class _Worker:
         self._has_model = True
 
     def _answers(self, group: _Pending) -> Any:
-        """The answers for a group, of a fresh process where one dies with it."""
+        """Answers to a group, from a new process if one dies."""
         first = group.documents[0][0]
         named = f"{plural(len(group.documents), 'document')} from id {first.id!r} on"
 
@@ -343,11 +348,12 @@ class _Worker:
         return self._twice(answers, f"with the {named}", f"{first.where}: ", f" and its {named}")
 
     def _twice(self, work: Callable[[], Any], when: str, place: str = "", task: str = "") -> Any:
-        """Do some work, once more by a fresh process where one dies; LostError where two do.
+        """Do some work, once more in a new process if one dies; LostError if two do.
 
         Args:
+            work: function that does it.
             when: text for the error.
-            place, task: texts for the warning of the first one.
+            place, task: texts for the warning after the first death.
         """
         for again in (False, True):
             try:
@@ -362,7 +368,8 @@ class _Worker:
                 log.warning(f"{place}a worker process {end}; another one takes its place{task}")
 
     def _ask(self, kind: str, *content: Any) -> Any:
-        """Send a message, and return the value of its last reply, or raise it; or `_DiedError`."""
+        """Send a message and return the value of the last reply; raises it if it is an exception,
+        `_DiedError` if the process dies."""
         workers, windows, tokens = self.workers, 0, 0
         message = pickle.dumps((kind, *content))
         reply = Reply(None, last=False)
@@ -381,7 +388,7 @@ class _Worker:
         return reply.value
 
     def _await_reply(self) -> None:
-        """Wait for a reply, or the end of the process, which is killed where it hangs."""
+        """Wait for a reply or the end of the process, which is killed if it hangs."""
         quiet, spent = 0.0, self._spent()
         while not self._connection.poll(_TICK):
             quiet += _TICK  # rather than by a clock, which goes on while this process is stopped
@@ -393,21 +400,21 @@ class _Worker:
                 return
 
     def _spent(self) -> float:
-        """Seconds that the process has computed."""
+        """CPU seconds used by the process."""
         with suppress(psutil.Error):
             times = psutil.Process(self._process.pid).cpu_times()
             return times.user + times.system
         return 0.0
 
     def kill(self, wait: bool = False) -> None:
-        """End the process, where there is one."""
+        """End the process if there is one."""
         if self._process is not None and self._process.pid is not None:
             self._process.kill()
             if wait:
                 self._process.join()
 
     def _end(self) -> str:
-        """End the process, and say how it ended."""
+        """End the process and describe how it ended."""
         with self.workers.lock:
             self.workers.require_open()
             self.kill(wait=True)
@@ -421,7 +428,7 @@ class _Worker:
 
 
 class _Passed(int):
-    """A descriptor that a process gets which is started with it, under the same number."""
+    """File descriptor inherited by a new process under the same number."""
 
     def __reduce__(self) -> Any:
         return int, (DupFd(int(self)).detach(),)
@@ -429,9 +436,9 @@ class _Passed(int):
 
 @contextmanager
 def _isolated() -> Iterator[None]:
-    """Keep processes that are spawned from importing the user's script and the current folder.
+    """Keep spawned processes from importing the user's script and the current folder.
 
-    They would run a script again that has no ``if __name__ == "__main__"``.
+    They would otherwise run a script again that has no ``if __name__ == "__main__"``.
     """
     main, safe = sys.modules["__main__"], os.environ.get("PYTHONSAFEPATH", "")
     sys.modules["__main__"], os.environ["PYTHONSAFEPATH"] = ModuleType("__main__"), "1"
@@ -442,7 +449,7 @@ def _isolated() -> Iterator[None]:
 
 
 class _Messages:
-    """Messages of a worker: a method for each kind, in the order in which they come."""
+    """Messages to a worker: one method per kind, handled in order."""
 
     def __init__(self, connection: Connection):
         self.connection = connection
@@ -463,14 +470,14 @@ class _Messages:
         return self.answers(documents, *more, self.tell)
 
     def tell(self, windows: int, tokens: int) -> None:
-        """Count windows and tokens, with a sign of life once a `BEAT`."""
+        """Count chunks and tokens, and send a heartbeat every `BEAT` seconds."""
         self.windows += windows
         self.tokens += tokens
         if time.monotonic() - self.sent >= BEAT:
             self.reply(None, last=False)
 
     def reply_to(self, message: bytes) -> None:
-        """Reply to a message with its value or its exception."""
+        """Handle a message and reply with its value or exception."""
         try:
             kind, *content = pickle.loads(message)
             value = getattr(self, kind)(*content)
@@ -479,7 +486,7 @@ class _Messages:
         self.reply(value)
 
     def reply(self, value: Any, last: bool = True) -> None:
-        """Send a value, and what was counted and logged since the reply before."""
+        """Send a value with everything counted and logged since the previous reply."""
         records = [self.logged.get() for _ in range(self.logged.qsize())]
         logged = [(record.levelno, record.getMessage()) for record in records]
         reply = Reply(value, self.windows, self.tokens, logged, last)
@@ -493,15 +500,17 @@ class _Messages:
 
 
 def _work(connection: Connection, seat: Seat, memory: int | None) -> NoReturn:
-    """Answer messages until the other process ends: the main function of a worker.
+    """Main function of a worker: answer messages until the parent ends.
 
-    Whatever happens to that one, this process ends, also in the middle of a computation; on Linux
-    the system ends it, also where it is stopped or a library lets no other thread run. SIGINT and
-    SIGTERM are left to the other process, which gets them as well where they are sent to all
-    processes of a terminal or of a container. What libraries print goes to standard error.
+    The worker ends with its parent, even in the middle of a computation; on Linux the kernel does
+    it, even if the worker is stopped or a library holds the GIL. SIGINT and SIGTERM are left to the
+    parent, which receives them too from a terminal or a container. Output of libraries goes to
+    standard error.
 
     Args:
-        memory: a descriptor, which is passed with this.
+        connection: pipe to the parent.
+        seat: resources of this worker.
+        memory: descriptor of the shared file, inherited from the parent.
     """
     end_with_parent(signal.SIGINT, signal.SIGTERM)
     parent: Any = multiprocessing.parent_process()
@@ -528,7 +537,8 @@ def _work(connection: Connection, seat: Seat, memory: int | None) -> NoReturn:
 
 
 def _portable(error: Exception) -> Exception:
-    """The error, or one of its words where it cannot be sent, with its traceback as a note."""
+    """The error, with its traceback as a note, or a copy with the same message if it cannot be
+    pickled."""
     note = f"in a worker process:\n{traceback.format_exc()}"
     try:
         pickle.loads(pickle.dumps(error))

@@ -1,4 +1,4 @@
-"""A character model that continues prompts."""
+"""Text generation with a character model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ldt.tasks.language_models import Sampling
 
 
 class PromptInputs:
-    """Inputs of a character model without its weights: a `ldt.inference.stream.DocumentEncoder`.
+    """Encoder of prompts, without the model's weights: an `ldt.inference.stream.DocumentEncoder`.
 
     Args:
         folder: folder of the model.
@@ -42,11 +42,11 @@ class PromptInputs:
         self.alphabet = Alphabet.of_tokenizer(self.tokenizer, folder)
 
     def encode(self, example: Example) -> list[Feature]:
-        """The prompt as ids, with its sampling options and random numbers.
+        """Prompt as ids, with sampling options and random numbers.
 
         Raises:
-            DataError: no prompt, an empty one, or one with a character that the model lacks; a
-                wrong value of a field of `Sampling`.
+            DataError: the prompt is missing, empty or has a character unknown to the model, or a
+                field of `Sampling` has a wrong value.
         """
         prompt = text(example, self.data.text)
         if not prompt:
@@ -67,7 +67,7 @@ class PromptInputs:
         ]
 
     def _sampling(self, example: Example) -> Sampling:
-        """Options of the recipe, replaced by those in the record."""
+        """Sampling options of the recipe, overridden by those of the record."""
         options = {
             key: example.fields[key] for key in Sampling.model_fields if key in example.fields
         }
@@ -79,7 +79,7 @@ class PromptInputs:
 
 
 class CharacterPredictor(PromptInputs):
-    """A character model that samples by its recipe: a `ldt.inference.stream.DocumentPredictor`.
+    """Character model that samples continuations: an `ldt.inference.stream.DocumentPredictor`.
 
     Args:
         folder: folder of the model.
@@ -89,7 +89,7 @@ class CharacterPredictor(PromptInputs):
 
     Raises:
         ModelError: the folder cannot be used.
-        UserError: there is no such device, or it is to compute in another precision.
+        UserError: the device does not exist, or another precision is requested.
     """
 
     inputs = PromptInputs
@@ -105,15 +105,15 @@ class CharacterPredictor(PromptInputs):
 
     @staticmethod
     def automatic(device: str) -> str:
-        """The only precision there is."""
+        """Precision of "auto": always fp32."""
         return "fp32"
 
     def outputs(self, features: list[Feature]) -> list[Outputs]:
-        """The ids added to each prompt: {"added": [length]}.
+        """Ids added to each prompt: {"added": [length]}.
 
         Raises:
-            ModelError: logits that are not finite, or weights that another program wrote over.
-            ResourceError: the memory does not hold the prompts.
+            ModelError: logits are not finite, or another program changed the weights.
+            ResourceError: memory is too small for the prompts.
         """
         try:
             outputs = self._outputs(features)
@@ -145,21 +145,22 @@ class CharacterPredictor(PromptInputs):
     def decode(
         self, outputs: list[Outputs], example: Example, features: list[Feature]
     ) -> dict[str, Any]:
-        """``text``: the prompt with what was added to it."""
+        """``text``: the prompt with its continuation."""
         ids = [*features[0]["input_ids"].tolist(), *outputs[0]["added"].tolist()]
         return {"text": self.tokenizer.decode(ids)}
 
 
 def next_logits(model, prompts: Sequence[np.ndarray], added: list[list[int]]) -> Iterator:
-    """Yield the logits [prompts, vocabulary] float64 after the prompts and what is added to them.
+    """Yield the logits [prompts, vocabulary] float64 that follow the prompts and their
+    continuations.
 
     Args:
         model: an LdtForCausalLM in evaluation mode.
         prompts: ids, of any lengths.
-        added: ids of each prompt, to which the caller adds one before the next logits.
+        added: continuation of each prompt; the caller appends one id before the next logits.
 
     Raises:
-        ModelError: they are not finite.
+        ModelError: the logits are not finite.
     """
     longest = max(map(len, prompts))
     batch = torch.zeros(len(prompts), longest, dtype=torch.long)
@@ -185,7 +186,7 @@ def next_logits(model, prompts: Sequence[np.ndarray], added: list[list[int]]) ->
 
 
 def choose(logits: torch.Tensor, sampling: Sampling, draw: float) -> int:
-    """The id sampled from logits [vocabulary] by ``draw``, a random number in [0, 1)."""
+    """Sample an id from logits [vocabulary], using ``draw``, a random number in [0, 1)."""
     if not sampling.temperature:
         return int(logits.argmax())
     candidates = torch.arange(len(logits))

@@ -1,6 +1,6 @@
-"""The documents of a run: their files, checked before a model is loaded, and their records.
+"""Input files of a prediction run, checked before a model is loaded, and their records.
 
-Records of a pipe are read ahead by a thread; of each record, fields can be copied into its answer.
+Records of a pipe are read ahead by a thread. Fields of a record can be copied into its answer.
 """
 
 import logging
@@ -36,10 +36,10 @@ QUEUED = 4  # records that a thread reads ahead of a pipe's reader
 
 
 def rejects_path(input: str, output: str | None) -> Path:
-    """``FILE.rejects.jsonl`` for the answers in FILE, else in the current directory for the input.
+    """``FILE.rejects.jsonl`` for answers in FILE, else a name in the current directory made from
+    the input.
 
-    ``docs.jsonl.gz`` gives ``docs.jsonl.gz.rejects.jsonl``, standard input
-    ``stdin.rejects.jsonl``.
+    ``docs.jsonl.gz`` gives ``docs.jsonl.gz.rejects.jsonl``, standard input ``stdin.rejects.jsonl``.
     """
     if not is_stream(output):
         return Path(f"{output}.rejects.jsonl")
@@ -48,11 +48,11 @@ def rejects_path(input: str, output: str | None) -> Path:
 
 
 def check_paths(input: str, output: str | None, rejects: Path, resume: bool) -> None:
-    """Refuse what cannot work before a model is loaded.
+    """Refuse impossible inputs and outputs before a model is loaded.
 
     Raises:
-        UserError: the input is missing or a terminal, or one of the files to write is the input.
-        DataError: the input is compressed in a way that cannot be read.
+        UserError: the input is missing or a terminal, or is also an output.
+        DataError: the input's compression is not supported.
     """
     if resume and is_stream(output):
         raise UserError("--resume needs --output FILE; what went into a pipe is not kept")
@@ -78,7 +78,7 @@ def check_paths(input: str, output: str | None, rejects: Path, resume: bool) -> 
 
 
 def _is_loop(input: str | int, output: str | None) -> bool:
-    """True if answers would be read as documents: through a pipe, or a file that is appended to."""
+    """True if answers would be read as documents, through a pipe or a file being appended to."""
     try:
         target = os.stat(1 if output in (None, "-") else output)
         same = os.path.samestat(os.stat(input), target)
@@ -88,7 +88,7 @@ def _is_loop(input: str | int, output: str | None) -> bool:
 
 
 def pauses(source: str) -> bool:
-    """True for a pipe or the like, whose next line may be long in coming."""
+    """True for a pipe and the like, whose next line may take long."""
     if source.startswith("hf:") or is_remote(source):
         return False
     mode = os.stat(0 if source == "-" else source).st_mode
@@ -96,10 +96,10 @@ def pauses(source: str) -> bool:
 
 
 def encoding_of_training(inputs: Sequence[str], trained: str | None) -> str | None:
-    """The encoding that the training read, unless all inputs begin with letters of UTF-8.
+    """Encoding of the training data, unless every input begins with non-ASCII UTF-8.
 
-    No text of another encoding that has letters beyond ASCII is UTF-8 by chance. Which one is read
-    is told; folders, sets of the hub and what `pauses` are not looked at.
+    Text in another encoding with non-ASCII letters is never valid UTF-8 by chance. The chosen
+    encoding is logged; folders, hub datasets and pipes are not examined.
     """
     if trained in (None, "utf-8"):
         return trained
@@ -119,8 +119,7 @@ def encoding_of_training(inputs: Sequence[str], trained: str | None) -> str | No
 
 
 def _is_utf8(head: bytes) -> bool:
-    """True for the first bytes of a text with letters of UTF-8 that are more than a byte, and for
-    none."""
+    """True if the bytes are valid UTF-8 with multi-byte characters, or empty."""
     try:
         getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
@@ -129,10 +128,10 @@ def _is_utf8(head: bytes) -> bool:
 
 
 def layout_of_training(inputs: Sequence[str], trained: str | None) -> str | None:
-    """The published layout that the training read, where the input begins like that.
+    """Published layout of the training data, if the inputs begin like it.
 
     Raises:
-        DataError: of several files some do, others do not.
+        DataError: some of several files do and others do not.
     """
     if trained is None or trained in LINES:
         return None
@@ -158,17 +157,18 @@ def prefetch(
     patience: float = PATIENCE,
     busy: Callable[[], bool] = lambda: False,
 ) -> Iterator[Example | None]:
-    """The records of a pipe, read by a thread, and None where the next is not there in time.
+    """Records of a pipe read ahead by a thread, with None while the next one is not available.
 
-    One None for each pause and, while somebody is busy, one after the other.
+    Yields one None per pause, or repeatedly while ``busy()``.
 
     Args:
-        on_error: is called here, in the reader's thread, in the order of the records.
+        records: reader of the records.
+        on_error: called in the caller's thread, in the order of the records.
         patience: seconds to wait before a None.
-        busy: whether somebody works on what came before, and is to be looked after.
+        busy: True while work on earlier records needs attention.
 
     Raises:
-        Exception: what ``records`` raises.
+        Exception: as raised by ``records``.
     """
     # Records, calls of ``on_error``, and the error that ended the reading, or None.
     waiting: queue.Queue[Any] = queue.Queue(QUEUED)
@@ -214,18 +214,19 @@ def prefetch(
 
 
 class _StoppedError(BaseException):
-    """Nobody wants more records."""
+    """The reader is no longer wanted."""
 
 
 def copier(keep: Sequence[str], task: AnyTask, more: Sequence[str] = ()) -> Beside | None:
-    """Function that copies fields of a record for its answer; None for no fields.
+    """Function that copies fields of a record into its answer; None without fields.
 
     Args:
-        keep: FIELD, or NAME=FIELD for another name than that of the field.
-        more: keys that answers have besides those of the task.
+        keep: FIELD, or NAME=FIELD to rename it in the answer.
+        task: task of the model.
+        more: further keys of the answers.
 
     Raises:
-        UserError: a name that the answers of the task use themselves, or one that comes twice.
+        UserError: a name is used by the task's answers, or occurs twice.
     """
     copied: dict[str, str] = {}
     for option in keep:
@@ -245,12 +246,12 @@ def copier(keep: Sequence[str], task: AnyTask, more: Sequence[str] = ()) -> Besi
 
 
 def _copied(example: Example, fields: dict[str, str]) -> dict[str, Any]:
-    """The fields of a record by their names in the answer."""
+    """Fields of a record by their names in the answer."""
     return {name: _json(field(example, path)) for name, path in fields.items()}
 
 
 def _json(value: Any) -> Any:
-    """A value as JSON has it: dates and the like of Parquet as text, NaN and infinity as null."""
+    """JSON value: dates and the like of Parquet as text, NaN and infinity as null."""
     if isinstance(value, dict):
         return {str(key): _json(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,8 +1,8 @@
-"""Answers as suggestions in tools in which people put labels right: Label Studio and doccano.
+"""Answers as pre-annotations for Label Studio and doccano.
 
-Label Studio's form is that of "Import pre-annotated data into Label Studio" and of the tags
-Choices, Labels and Text of its documentation; places are characters there, as its editor counts
-them (`ldt.data.label_tools`). doccano has a line a document, and counts units of UTF-16.
+Label Studio: the documented form for importing pre-annotated data, with the tags Choices, Labels
+and Text; offsets are characters (`ldt.data.label_tools`). doccano: one line per document, offsets
+in UTF-16 units.
 """
 
 import json
@@ -29,7 +29,7 @@ _KEYS = ("entities", "evidence", "passages", "start", "scores")  # one of which 
 
 
 class Span(NamedTuple):
-    """Characters of a text, and what they are."""
+    """Labelled span, in characters."""
 
     start: int
     end: int
@@ -40,14 +40,16 @@ class Span(NamedTuple):
 def spans_in(
     answer: Example, text: str, document: str, keys: Collection[str] = KEYS
 ) -> Iterator[Span]:
-    """Yield the places that an answer names, each of which has the words that it quotes.
+    """Yield the spans of an answer, each checked against its quoted text.
 
     Args:
-        document: where the text is from, for messages.
-        keys: those of `KEYS` that are looked at.
+        answer: answer of ``ldt predict``.
+        text: text of the document.
+        document: source of the text, for messages.
+        keys: keys of `KEYS` to look at.
 
     Raises:
-        DataError: a place that is none, is beyond the text, or has other words there.
+        DataError: a span is invalid, lies outside the text, or has other words.
     """
     fields = answer.fields
     for key, usual, probable in (
@@ -73,13 +75,16 @@ def _span(item: dict[str, Any], label: str, probable: bool, where: str) -> Span:
 
 
 def checked(span: Span, words: Any, text: str, where: str, document: str) -> Span:
-    """The span without what is no part of its words (`ldt.data.sentences.trimmed`).
+    """The span without edge characters that belong to no word (`ldt.data.sentences.trimmed`).
 
     Args:
-        words: that it quotes; None for none.
+        span: span to check.
+        words: quoted text; None if there is none.
+        text: text of the document.
+        where, document: places, for messages.
 
     Raises:
-        DataError: it reaches beyond the text, or has other words.
+        DataError: the span lies outside the text or has other words.
     """
     start, end, label, _ = span
     here = f"{where}: {label} from {start:,} to {end:,}"
@@ -98,15 +103,15 @@ def checked(span: Span, words: Any, text: str, where: str, document: str) -> Spa
 
 @dataclass(frozen=True)
 class LabelledText:
-    """A document with its answer.
+    """Document with its answer.
 
     Args:
         id: id of the document.
         text: text of the document.
-        questions: texts that are shown beside it, by name.
-        classes: answered classes; None where the task has none, or gave no answer.
+        questions: texts shown beside it, by name.
+        classes: predicted classes; None if the task has none or the model abstained.
         scores: probability of each class.
-        spans: answered spans, in the order of their places.
+        spans: predicted spans, sorted by position.
     """
 
     id: str | int
@@ -117,7 +122,7 @@ class LabelledText:
     spans: list[Span]
 
     def sureness(self) -> float | None:
-        """The lowest probability of what was answered; None where nothing has one."""
+        """Lowest probability of the predictions; None if there is none."""
         scores = [span.score for span in self.spans if span.score is not None]
         scores += [self.scores[name] for name in self.classes or () if name in self.scores]
         return min(scores, default=None)
@@ -125,13 +130,13 @@ class LabelledText:
 
 @dataclass(frozen=True)
 class Interface:
-    """Choices that a label tool offers.
+    """Choices that the label tool offers.
 
     Args:
-        classes: of documents; none where answers have none.
-        several: whether a document can have several of them.
-        labels: of spans; none where answers have none.
-        questions: names of texts beside the document.
+        classes: classes of documents; empty if answers have none.
+        several: True if a document can have several classes.
+        labels: labels of spans; empty if answers have none.
+        questions: names of texts shown beside the document.
     """
 
     classes: list[str]
@@ -143,18 +148,18 @@ class Interface:
 def read(
     answers: str, documents: str | None, data: DataSection, labels: list[str] | None = None
 ) -> tuple[list[LabelledText], Interface]:
-    """Answers in the order of their file, each with its document.
+    """Read answers in file order, each with its document.
 
     Args:
-        answers: of ``ldt predict``, lines or a table.
-        documents: what they were made of; None where the answers have the text themselves.
-        data: format, text and id of the documents.
-        labels: of spans, in the order in which they are offered; None for those of the answers.
+        answers: answers of ``ldt predict``, lines or a table.
+        documents: file of the documents; None if the answers contain the text.
+        data: format, text and id fields of the documents.
+        labels: labels of spans in the order to offer; None uses those of the answers.
 
     Raises:
-        UserError: there is no such file, or a label that is not among those given.
-        DataError: a file is damaged; an answer has neither classes nor places; a document is
-            missing, or is not the one that was answered for.
+        UserError: a file is missing, or a label is not among those given.
+        DataError: a file is damaged, an answer has neither classes nor spans, or a document is
+            missing or differs from the one answered.
     """
     examples = list(answer_files.answers(answers))
     if not examples:
@@ -218,8 +223,8 @@ def _is_text(value: Any) -> bool:
 
 
 def doccano(labelled: list[LabelledText], interface: Interface) -> list[str]:
-    """Lines for a project of text classification or sequence labelling, or
-    where there are classes and spans, of intent detection and slot filling."""
+    """Lines for a doccano project: text classification, sequence labelling, or, with classes and
+    spans, intent detection and slot filling."""
     lines = [json.dumps(_doccano_line(each, interface), ensure_ascii=False) for each in labelled]
     return ["".join(f"{line}\n" for line in lines)]
 
@@ -234,13 +239,13 @@ def _doccano_line(document: LabelledText, interface: Interface) -> dict[str, Any
 
 
 def label_studio(labelled: list[LabelledText], interface: Interface) -> list[str]:
-    """The tasks, and the labelling interface of a project."""
+    """Tasks and labelling interface of a Label Studio project."""
     tasks = [_studio_task(each, interface) for each in labelled]
     return [json.dumps(tasks, ensure_ascii=False, indent=1) + "\n", _interface(interface)]
 
 
 def _interface(interface: Interface) -> str:
-    """The labelling interface: choices for classes, labels for spans, and the text as it is."""
+    """Labelling interface in XML: choices for classes, labels for spans, and the text."""
     lines = ["<View>", "  <Style>.htx-text, .htx-richtext { white-space: pre-wrap }</Style>"]
     lines += [f"  <Header value={quoteattr(f'${name}')}/>" for name in interface.questions]
     choice = f' choice="{"multiple" if interface.several else "single"}"'
@@ -291,19 +296,19 @@ def export(
     data: DataSection | None = None,
     labels: list[str] | None = None,
 ) -> list[Path]:
-    """Write answers as what a tool imports, with the answers as suggestions.
+    """Write answers as an import file of a label tool, with the answers as suggestions.
 
     Args:
         answers: JSON lines of ``ldt predict``.
         tool: a name in `TOOLS`.
-        target: the file with the documents; others of the tool stand beside it.
-        documents, data, labels: as of `read`.
+        target: file for the documents; other files of the tool go beside it.
+        documents, data, labels: as for `read`.
 
     Returns:
-        The files that were written.
+        The files written.
 
     Raises:
-        UserError, DataError: as `read`; a file that cannot be written.
+        UserError, DataError: as `read`, or a file cannot be written.
     """
     paths = targets(target, tool)
     for path in paths:
@@ -315,7 +320,7 @@ def export(
 
 
 def targets(target: Path, tool: str) -> list[Path]:
-    """The file with the documents, and the one beside it where the tool has one."""
+    """The file of documents and, if the tool needs one, the file beside it."""
     suffix = TOOLS[tool][0]
     beside = [] if suffix is None else [target.with_name(target.stem + suffix)]
     if target in beside:

@@ -1,4 +1,4 @@
-"""Time and memory of an encoder by length, ldt's and RoBERTa's, each in a process of its own."""
+"""Time and memory of ldt's encoder and of RoBERTa by length, each in its own process."""
 
 import ctypes
 import math
@@ -38,8 +38,8 @@ class Measurement:
         encoder: a name in `ENCODERS`.
         tokens: length of the document.
         seconds: median time of a pass; None if it failed.
-        mib: peak memory of a pass over the loaded model; None if it failed or no system tells.
-        error: reason of the failure; None if there was none.
+        mib: peak memory of a pass, without the loaded model; None if it failed or is unknown.
+        error: reason of the failure; None if it succeeded.
     """
 
     encoder: str
@@ -52,11 +52,11 @@ class Measurement:
 def compare(
     lengths: Sequence[int], training: bool, device: str
 ) -> Iterator[tuple[Measurement, ...]]:
-    """Yield a row for each encoder, length by length.
+    """Yield one row per length with a measurement of each encoder.
 
     Args:
-        lengths: tokens of the document; none are those of `LENGTHS`.
-        training: if true, a pass is forward and backward.
+        lengths: lengths in tokens; empty for `LENGTHS`.
+        training: True measures forward and backward.
         device: ``cpu`` or ``cuda``.
     """
     options = training, device, torch.get_num_threads()
@@ -92,14 +92,14 @@ def load(
     vocabulary: int = 50265,
     dtype: torch.dtype = torch.float32,
 ) -> Callable[..., None]:
-    """A pass of a random encoder over the first tokens of a document, by default all of them.
+    """Random encoder, as a function that runs it on the first tokens of a document (default all).
 
     Args:
-        name: one of `ENCODERS`; of ldt the first token is global.
+        name: one of `ENCODERS`; in ldt's the first token is global.
         tokens: length of the document.
-        training: if true, the pass is forward and backward, without dropout.
-        device, dtype: of the encoder.
-        layers, heads, vocabulary: shape of the encoder, whose heads are 64 wide.
+        training: True runs forward and backward, without dropout.
+        device, dtype: device and type of the encoder.
+        layers, heads, vocabulary: size of the encoder; heads have width 64.
     """
     from transformers import RobertaConfig, RobertaModel
 
@@ -140,7 +140,7 @@ def load(
 
 
 def times(run: Callable[[], Any], seconds: float, device: str = "cpu") -> list[float]:
-    """Seconds of each call, repeated until so many ``seconds`` are over, at least once."""
+    """Seconds of each call, repeated for ``seconds``, at least once."""
     end = time.perf_counter() + seconds
     durations = [seconds_of(run, device)]
     while time.perf_counter() < end:
@@ -149,7 +149,7 @@ def times(run: Callable[[], Any], seconds: float, device: str = "cpu") -> list[f
 
 
 def seconds_of(run: Callable[[], Any], device: str = "cpu", calls: int = 1) -> float:
-    """Wall time of one call, the device's work included; the mean of several short ones."""
+    """Wall time of one call including the device's work; the mean over several short calls."""
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     synchronize()
     start = time.perf_counter()
@@ -163,9 +163,9 @@ def seconds_of(run: Callable[[], Any], device: str = "cpu", calls: int = 1) -> f
 
 
 def peak_mib(run: Callable[[], Any], warm_up: Callable[[], Any], device: str = "cpu") -> float:
-    """MiB of peak memory of ``run()`` over what is held before, after ``warm_up()``.
+    """Peak memory of ``run()`` in MiB beyond what is held after ``warm_up()``.
 
-    On a CPU it is the peak of the process: only one that is `fresh` has none from before.
+    On a CPU it is the peak of the process, so it needs a `fresh` one.
     """
     warm_up()
     if device == "cuda":
@@ -190,10 +190,10 @@ def _status_mib(field: str) -> float:
 
 
 def fresh(call: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a call in a process of its own, which has the imports and nothing else.
+    """Result of a call in a new process.
 
     Raises:
-        RuntimeError: the call failed, and why.
+        RuntimeError: the call failed; the text says why.
     """
     has_server = "forkserver" in multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("forkserver" if has_server else "spawn")
@@ -225,7 +225,7 @@ def _answer(sender: Connection, call: Callable[..., Any], arguments: tuple[Any, 
 
 
 def machine() -> dict[str, Any]:
-    """The machine and the libraries that measurements depend on."""
+    """Machine and library versions that measurements depend on."""
     import transformers
 
     cpu = Path("/proc/cpuinfo")

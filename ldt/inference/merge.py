@@ -1,8 +1,8 @@
-"""The answers of all shards of an input as the one file that they are the parts of.
+"""Merge the answers of all shards of an input into one file.
 
-Each line of a part, and of its rejects, has the number of its ``record`` in the whole input, by
-which they are put in order and which the merged lines lack. What made a part stands beside it
-(`ldt.inference.answer_file.noted`), so that parts of two models or of two inputs are told apart.
+Lines of a shard, and of its rejects, have the number of their ``record`` in the whole input; they
+are sorted by it and lose it. The settings saved with each shard (`ldt.inference.answer_file.noted`)
+reveal shards of different models or inputs.
 """
 
 import heapq
@@ -38,21 +38,21 @@ Line = dict[str, Any]
 
 
 def merge(target: str, *, overwrite: bool = False) -> int:
-    """Write the answers of all parts of ``target`` in the order of the input, rejects as well.
+    """Write the answers of all shards of ``target`` in input order, and their rejects.
 
-    The parts stay. A merge that was ended goes on where it was.
+    The shards are kept. An interrupted merge continues where it stopped.
 
     Args:
-        target: file, as ``--output`` named it; its ending decides what it is.
-        overwrite: replace a file that is there already, at the end.
+        target: file as named by ``--output``; its suffix decides the format.
+        overwrite: True replaces an existing file, at the end.
 
     Returns:
-        The exit code: 0; 7 where records of the parts were skipped.
+        The exit code: 0, or 7 if records were skipped.
 
     Raises:
-        UserError: a part is missing, unfinished, changed, or was not made as the others were; the
-            file exists or cannot be written.
-        DataError: an id is in two parts.
+        UserError: a shard is missing, unfinished, changed or made with other settings, or the file
+            exists or cannot be written.
+        DataError: an id occurs in two shards.
     """
     parts = _parts(target)
     settings = _settings(parts)
@@ -81,7 +81,7 @@ def merge(target: str, *, overwrite: bool = False) -> int:
 
 
 def _parts(target: str) -> list[Path]:
-    """The finished parts of a file, in their order."""
+    """Finished shards of a file, in order."""
     path = resolved(Path(target))
     name = re.compile(re.escape(path.name) + r"\.([1-9]\d*)-of-([1-9]\d*)(\.partial)?")
     try:
@@ -110,7 +110,7 @@ def _parts(target: str) -> list[Path]:
 
 
 def _settings(parts: list[Path]) -> list[Settings]:
-    """Settings of the run that made each part."""
+    """Settings of the run that made each shard."""
     settings: list[Settings] = []
     for part in parts:
         each = noted(part)
@@ -139,7 +139,7 @@ def _common(settings: Settings) -> set[str]:
 
 
 def _answers(parts: list[Path]) -> Iterator[Line]:
-    """The answers of all parts in the order of their records."""
+    """Answers of all shards in input order."""
     seen = SeenIds()
     for answer in _in_order(parts):
         if not seen.add(answer["id"]):
@@ -151,7 +151,7 @@ def _answers(parts: list[Path]) -> Iterator[Line]:
 
 
 def _in_order(files: list[Path]) -> Iterator[Line]:
-    """The lines of all files in the order of their records, whose numbers they lose."""
+    """Lines of all files by record number, which is removed."""
     for line in heapq.merge(*map(_lines, files), key=itemgetter("record")):
         del line["record"]
         yield line
@@ -166,7 +166,7 @@ def _lines(file: Path) -> Iterator[Line]:
 
 
 def _write_rejects(target: str, parts: list[Path], settings: list[Settings]) -> None:
-    """Write the rejects of all parts, if they have any, in the order of their records."""
+    """Write the rejects of all shards in input order, if there are any."""
     files = []
     for part, each in zip(parts, settings, strict=True):
         if not each["rejects"]:

@@ -1,7 +1,7 @@
-"""Options of prediction: one name, meaning and bound each, for the command, Python and the server.
+"""Prediction options, with one name, meaning and range for the command, Python and the server.
 
-`PredictOptions` says what a model answers and how it computes; the texts in its fields are the
-command's help, the docs' reference and the docstring of `ldt.load`. No torch in here.
+The descriptions of `PredictOptions`'s fields are the command's help, the reference in the docs and
+the docstring of `ldt.load`. This module does not import torch.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -26,7 +26,7 @@ _flags: frozenset[str] = frozenset()  # options that this process's command has 
 
 @contextmanager
 def flags(names: Collection[str]) -> Iterator[None]:
-    """Let messages name these options as the command line has them, ``--batch-tokens 512``."""
+    """Name these options in messages as on the command line: ``--batch-tokens 512``."""
     global _flags
     before, _flags = _flags, frozenset(names)
     try:
@@ -36,11 +36,11 @@ def flags(names: Collection[str]) -> Iterator[None]:
 
 
 def named(name: str, value: object = None) -> str:
-    """An option as a person gives it: ``--n-best 3`` on the command line, else ``n_best=3``.
+    """Option as the user writes it: ``--n-best 3`` on the command line, else ``n_best=3``.
 
     Args:
-        name: of a field, dotted where it is one of `ReadingOptions`.
-        value: None for the name alone.
+        name: name of a field, dotted for `ReadingOptions`.
+        value: value; None gives the name alone.
     """
     if name in _flags:
         name, between = f"--{name.replace('_', '-')}", " "
@@ -54,7 +54,7 @@ class _Options(BaseModel):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """The options of these values.
+        """Validate options.
 
         Raises:
             UserError: a name or a value is wrong.
@@ -66,7 +66,8 @@ class _Options(BaseModel):
 
 
 class ReadingOptions(_Options):
-    """Keys of the data section that say how the documents are read; those of the training else."""
+    """Keys of the data section that say how to read the documents; defaults are those of the
+    training."""
 
     text: str | tuple[str, ...] | None = Field(
         None,
@@ -116,13 +117,13 @@ class ReadingOptions(_Options):
     )
 
     def changes(self) -> dict[str, Any]:
-        """The keys of the data section that are given."""
+        """Keys of the data section that are set."""
         keys = self.model_dump(exclude={"max_line_bytes"}, exclude_defaults=True)
         return keys | ({"text": list(self.text)} if isinstance(self.text, tuple) else {})
 
 
 class PredictOptions(_Options):
-    """Options of a model's answers."""
+    """Options of prediction."""
 
     data: ReadingOptions = Field(
         ReadingOptions.of({}), description="Keys of the data section, by which documents are read."
@@ -217,36 +218,37 @@ class PredictOptions(_Options):
     )
 
     def with_(self, **changes: Any) -> Self:
-        """A copy with other values, which are checked; raises as `of` does."""
+        """Validated copy with changed values; raises as `of`."""
         return self.of({name: getattr(self, name) for name in self.model_fields_set} | changes)
 
     @property
     def explained(self) -> list[str]:
-        """Keys of an answer that say what it rests on."""
+        """Answer keys that explain the decision."""
         asked = {"passages": self.passages, "chunks": self.chunks}
         return [key for key, value in asked.items() if value]
 
     def explanation(self) -> str:
-        """The settings of explanations, which a resumed run must share; "" for none."""
+        """Settings of explanations, which a resumed run must share; empty if there are none."""
         parts = [str(self.passages), self.passages_by, *self.passages_of] if self.passages else []
         parts += [f"unit={self.passages_unit}"] * (self.passages_unit != "sentence")
         return ",".join(parts + ["chunks"] * self.chunks)
 
     def shown(self) -> dict[str, Any]:
-        """Options of a decoder that differ from its defaults."""
+        """Options of a decoder that differ from the defaults."""
         options = {"raw_scores": self.raw_scores, "label_sets": self.label_sets}
         return {name: value for name, value in options.items() if value}
 
     def of_vectors(self) -> dict[str, Any]:
-        """Options of vectors that are given."""
+        """Options of vectors that are set."""
         names = ("unit", "unit_tokens", "late", "dimensions")
         return {name: x for name in names if (x := getattr(self, name)) is not None}
 
     def check(self, task: "AnyTask") -> None:
-        """Refuse what the answers of a task do not have, before a model is loaded.
+        """Refuse options that do not fit the task, before a model is loaded.
 
         Raises:
-            UserError: an option is for other tasks, or not for this precision or runtime.
+            UserError: an option belongs to other tasks, or does not go with the precision or
+                runtime.
         """
         if self.runtime in RUNTIMES and self.precision != "auto":
             raise UserError(
@@ -268,7 +270,7 @@ class PredictOptions(_Options):
         self._check_explained(task)
 
     def _check_vectors(self, task: Any) -> None:
-        """Refuse vectors that a task or its model does not have."""
+        """Refuse vector options for a task or model without such vectors."""
         asked = self.of_vectors()
         if task.answers.kind != "vectors":
             if name := next(iter(asked), None):
@@ -294,7 +296,7 @@ class PredictOptions(_Options):
             raise UserError(f"{unit}: an exported model has no late vectors; {alone}")
 
     def _check_explained(self, task: "AnyTask") -> None:
-        """Refuse passages and chunks that the answers of a task do not have."""
+        """Refuse passages and chunks for a task whose answers have none."""
         for name in ("passages_of", "passages_unit"):
             if getattr(self, name) != type(self).model_fields[name].default and not self.passages:
                 raise UserError(f"{named(name)}: {named('passages', 'K')} asks for passages")
@@ -320,12 +322,12 @@ class PredictOptions(_Options):
             raise UserError(f"{by}: there are no gradients in {where}; {other} needs none")
 
     def applied(self, trained: "Recipe") -> "Recipe":
-        """The recipe of a training with what differs at prediction.
+        """Recipe of the training with the prediction options applied.
 
-        The format is that which is given, else that of lines, whatever the training read.
+        The format is the given one, else JSON lines, whatever the training read.
 
         Raises:
-            UserError: a key of the data section has no such value, or the task no such key.
+            UserError: the data section has no such key or value.
         """
         task, section = trained.task, trained.data
         if self.n_best is not None:
@@ -341,7 +343,7 @@ class PredictOptions(_Options):
 
 
 def _refused(error: ValidationError, values: Any, *above: str) -> UserError:
-    """A refusal of pydantic as a line: the option as it was given, and what would do."""
+    """UserError for a pydantic error: the option as the user wrote it, and what is permitted."""
     from ldt.recipe.problems import explain
 
     path, what = next(iter(explain(error, values)))
@@ -352,7 +354,7 @@ def _refused(error: ValidationError, values: Any, *above: str) -> UserError:
 
 
 def unknown(name: str, names: Iterable[str] | None = None) -> UserError:
-    """The error for an option that there is not, with the nearest of the names."""
+    """UserError for an unknown option, with the closest name."""
     known = {each.rpartition(".")[2]: each for each in names or meanings()}
     last = name.rpartition(".")[2]
     near = did_you_mean(last, known, lambda key: known[key])
@@ -360,7 +362,7 @@ def unknown(name: str, names: Iterable[str] | None = None) -> UserError:
 
 
 def meanings() -> dict[str, str]:
-    """Option -> its meaning, those of reading as ``data.text``."""
+    """Description of each option, those of reading as ``data.text``."""
     options = {
         name: str(field.description)
         for name, field in PredictOptions.model_fields.items()
@@ -371,7 +373,7 @@ def meanings() -> dict[str, str]:
 
 
 def bounds(name: str) -> tuple[float | None, float | None]:
-    """The least and the largest value of an option."""
+    """Smallest and largest value of an option."""
     marks: dict[str, Any] = {}
     for each in PredictOptions.model_fields[name].metadata:
         marks |= {key: getattr(each, key) for key in ("ge", "le") if hasattr(each, key)}
@@ -379,15 +381,15 @@ def bounds(name: str) -> tuple[float | None, float | None]:
 
 
 def check_reading(source: str, data: Any, filed: bool) -> None:
-    """Refuse keys of reading that files of a format have no use for.
+    """Refuse reading options that do not apply to a file format.
 
     Args:
-        source: the first of the files.
-        data: keys by name, with the format as it was asked for or seen.
-        filed: True where records name files that hold the documents.
+        source: first of the files.
+        data: options by name, with the requested or detected format.
+        filed: True if records name files that hold the documents.
 
     Raises:
-        UserError: there is no such format, or one of the keys is given.
+        UserError: the format does not exist, or an option does not apply.
     """
     from ldt.benchmarks.formats import FORMATS, TEXT, unread
     from ldt.io.text_files import is_text
@@ -406,13 +408,14 @@ def check_reading(source: str, data: Any, filed: bool) -> None:
 
 
 def parsed(words: Iterable[str], keys: Iterable[str] | None = None) -> dict[str, Any]:
-    """The values of ``KEY=VALUE`` words, read as those of a recipe.
+    """Parse words of the form ``KEY=VALUE``, as recipes are parsed.
 
     Args:
-        keys: names that there are; None for those of `meanings`.
+        words: words from the command line.
+        keys: permitted names; None for those of `meanings`.
 
     Raises:
-        UserError: there is no such key, or its value cannot be read.
+        UserError: the key does not exist, or the value cannot be parsed.
     """
     from ldt.recipe import yaml
 

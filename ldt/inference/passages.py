@@ -1,8 +1,9 @@
-"""The passages that an answer rests on, and what each chunk of a document says alone.
+"""Explanations of an answer: the passages it rests on, and the decision of each chunk alone.
 
-``gradient`` is gradient x input (Shrikumar et al. 2016, arXiv:1605.01713) of a logit by the word
-embeddings, added up over a passage; ``occlusion`` (Zeiler and Fergus 2014, arXiv:1311.2901) how far
-the logit falls where nobody attends to the passage. Torch is imported when a model explains.
+``gradient`` is gradient x input (Shrikumar et al. 2016, arXiv:1605.01713) of a logit with respect
+to the word embeddings, summed over a passage; ``occlusion`` (Zeiler and Fergus 2014,
+arXiv:1311.2901) is the drop of the logit when no token attends to the passage. Torch is imported on
+use.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,10 +27,10 @@ _OF_CHUNK = ("label", "answer", "score", "scores")  # keys of an answer that a c
 
 
 class Explaining:
-    """A predictor whose answers say what they rest on: a `ldt.inference.stream.DocumentPredictor`.
+    """Predictor that adds explanations to its answers: an `ldt.inference.stream.DocumentPredictor`.
 
     Raises:
-        UserError: a label that the model does not know.
+        UserError: a label unknown to the model.
     """
 
     def __init__(self, predictor: Decoder, options: PredictOptions):
@@ -49,7 +50,7 @@ class Explaining:
     def decode(
         self, outputs: list[Outputs], example: Example, features: list[Feature]
     ) -> dict[str, Any]:
-        """The answer with ``passages`` and ``chunks``, as far as they are wanted."""
+        """Answer with ``passages`` and ``chunks``, as requested."""
         predictor = self.predictor
         answer = predictor.decode(outputs, example, features)
         reading = self.task.reading(
@@ -76,7 +77,7 @@ class Explaining:
         features: list[Feature],
         reading: Reading,
     ) -> list[dict[str, Any]]:
-        """The best passages of each target, best first."""
+        """Best passages of each explained label, best first."""
         targets = task.targets(answer, self.predictor.config, features, self.options.passages_of)
         passages = []
         if self.options.passages_by == "chunks":
@@ -102,8 +103,8 @@ class Explaining:
         features: list[Feature],
         reading: Reading,
     ) -> list[dict[str, Any]]:
-        """Places of each chunk, and what the task decides by it alone; ``won``: the classes whose
-        logit is this chunk's, where the highest counts."""
+        """Place and own decision of each chunk; ``won`` lists the classes whose highest logit is in
+        this chunk, where the maximum counts."""
         places = list(dict.fromkeys(feature["read"][1:] for feature in features))
         chunks = []
         for place in places:
@@ -134,13 +135,13 @@ def gradients(
     targets: Sequence[Target],
     batch_tokens: int,
 ) -> np.ndarray:
-    """Gradient x input of each target, added up over the tokens of each passage in all chunks.
+    """Gradient x input of each target, summed over the tokens of each passage in all chunks.
 
     Returns:
-        [targets, passages] float64, NaN of passages that are not read.
+        [targets, passages] float64, NaN for unread passages.
 
     Raises:
-        ResourceError: the memory does not hold an input and its backward pass.
+        ResourceError: memory is too small for an input and its backward pass.
     """
     owners, shares = reading.owners(), [target.shares(outputs) for target in targets]
     # A passage that is read, by a chunk that counts or not, has a score.
@@ -170,11 +171,13 @@ def _gradient_by_input(
     """Gradient x word embedding at each token, of weighted logits of a batch.
 
     Args:
-        indices: [targets], which logit.
+        predictor: the model.
+        features: inputs of the batch.
+        indices: [targets], numbers of the logits.
         weights: [targets][rows].
 
     Returns:
-        of each row [targets, tokens] float64.
+        [targets, tokens] float64 for each row.
     """
     import torch
 
@@ -205,7 +208,7 @@ def _gradient_by_input(
 
 @contextmanager
 def _leaf_of_embeddings(model: Any) -> Iterator[list[Any]]:
-    """The list of what the word embeddings give in this context, as leaves with gradients."""
+    """Within the block, the outputs of the word embeddings, as leaves with gradients."""
     leaves: list[Any] = []
 
     def catch(module, args, out):
@@ -227,17 +230,16 @@ def occlusions(
     targets: Sequence[Target],
     batch_tokens: int,
 ) -> np.ndarray:
-    """Fall of each target where nothing attends to the tokens of a passage.
+    """Drop of each target's logit when no token attends to a passage.
 
-    Their places stay empty, so all other tokens keep their positions. Only the chunks that a
-    passage is in are run again: of all passages together about as many inputs as there are
-    passages, for all targets at once.
+    Positions are kept empty, so other tokens keep theirs. Only the chunks that contain a passage
+    run again, about as many inputs as there are passages, for all targets at once.
 
     Returns:
-        [targets, passages] float64, NaN of passages that are not read.
+        [targets, passages] float64, NaN for unread passages.
 
     Raises:
-        ResourceError: the memory does not hold an input.
+        ResourceError: memory is too small for an input.
     """
     owners = reading.owners()
     hidden = []  # (passage, row, its tokens)
@@ -261,16 +263,17 @@ def occlusions(
 def hiding(
     predictor: Decoder, parts: Sequence[tuple[Feature, np.ndarray]], batch_tokens: int
 ) -> list[Outputs]:
-    """Outputs for inputs without some of their tokens.
+    """Outputs for inputs with some tokens masked out of attention.
 
-    Their places stay empty, so all other tokens keep their positions.
+    Positions are kept empty, so other tokens keep theirs.
 
     Args:
-        parts: inputs, each with the places of its tokens to which nothing attends.
-        batch_tokens: most tokens of a batch.
+        predictor: the model.
+        parts: inputs, each with the places of its masked tokens.
+        batch_tokens: largest number of tokens of a batch.
 
     Raises:
-        ResourceError: the memory does not hold an input.
+        ResourceError: memory is too small for an input.
     """
     import torch
 
@@ -295,7 +298,8 @@ def hiding(
 def _best(
     target: Target, scores: np.ndarray, spans: Sequence[tuple[int, int]], reading: Reading, k: int
 ) -> list[dict[str, Any]]:
-    """The passages with the highest scores; of a number that it is moved by most, either way."""
+    """Passages with the highest scores; for a number, with the largest effect in either
+    direction."""
     order = np.argsort(-(scores if target.signed else np.abs(scores)), kind="stable")
     label = {} if target.name is None else {"label": target.name}
     read = [place for place in order.tolist() if not np.isnan(scores[place])]
@@ -309,7 +313,7 @@ def _best(
 def _around(
     places: Sequence[tuple[int, float]], reading: Reading, number: int
 ) -> list[dict[str, Any]]:
-    """The passages that the places stand in, each once, with the best score in it, best first."""
+    """Passages that contain the places, without repetition, with their best score, best first."""
     starts = [start for start, _ in reading.passages]
     scores: dict[int, float] = {}
     for place, score in places:

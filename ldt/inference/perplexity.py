@@ -1,4 +1,4 @@
-"""Perplexity of a language model on a text, by length of its input."""
+"""Perplexity of a language model on a text, by input length."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ Scorer = Callable[[dict[str, torch.Tensor]], torch.Tensor]
 
 @dataclass
 class Perplexity:
-    """A model's loss on a text.
+    """Loss of a model on a text.
 
     Attributes:
         facts: model and text, by name.
-        rows: numbers by name, one row a length of input, the shortest first.
-        columns: name of a number in the table, by its name in the rows.
-        note: sentence on the text that was scored.
+        rows: figures by name, one row per input length, shortest first.
+        columns: column titles by name of the figure.
+        note: remark about the scored text.
     """
 
     facts: dict[str, Any]
@@ -63,7 +63,7 @@ class Perplexity:
     note: str
 
     def table(self) -> Table:
-        """The rows, with four decimals."""
+        """Rows as a table with four decimals."""
         table = Table(*self.columns.values(), box=None)
         for row in self.rows:
             values = [row[name] for name in self.columns]
@@ -86,24 +86,23 @@ def perplexity(
     part: str | None = None,
     device: str = "auto",
 ) -> Perplexity:
-    """Loss, bits and perplexity of a model on a text, by length of input.
+    """Loss, bits and perplexity of a model on a text, by input length.
 
     Args:
-        folder: folder or hub id of a masked LM or a character model; its config.json says which,
-            as neither needs a recipe.
-        names: files of text; a masked LM takes folders, patterns and tables as well.
-        lengths: lengths of the inputs; by default the longest of a masked LM, and the length in
-            the training of a character model.
-        text: field of a table that holds the text.
+        folder: folder or hub id of a masked LM or a character model; no recipe is needed.
+        names: text files; for a masked LM also folders, patterns and tables.
+        lengths: input lengths; default the longest of a masked LM, or the training length of a
+            character model.
+        text: text field of a table.
         seed: seed of the random masks of a masked LM.
-        step: characters scored at the end of each window of a character model; by default half.
-        part: ``eval`` or ``test``, of the text in a character model's recipe, in place of names.
+        step: characters scored at the end of each sequence of a character model; default half.
+        part: ``eval`` or ``test`` of the text in a character model's recipe, instead of names.
         device: a torch device, or "auto".
 
     Raises:
-        ModelError: the folder holds neither.
-        UserError: options that do not go together; a length that the model cannot read.
-        DataError: text that cannot be read, or too little.
+        ModelError: the folder holds neither kind of model.
+        UserError: options contradict each other, or a length exceeds the model's.
+        DataError: the text cannot be read or is too short.
     """
     lengths = sorted(set(lengths))
     if is_character_model(folder):
@@ -117,13 +116,13 @@ def is_character_model(folder: str) -> bool:
     """True if a folder or hub id holds a character model.
 
     Raises:
-        ModelError: there is no such folder, or no config.json in it.
+        ModelError: the folder or its config.json is missing.
     """
     return read_values(find_folder(folder)).get("model_type") == LdtCausalConfig.model_type
 
 
 def _of_masked_words(folder, names, lengths, text, seed, device):
-    """Masked tokens of a text, the same at every length, scored in inputs of each length."""
+    """Score the same masked tokens in inputs of each length."""
     model = load(folder, LdtForMaskedLM, mapped=True)
     if model.new_weights:
         raise ModelError(
@@ -152,7 +151,7 @@ def _of_masked_words(folder, names, lengths, text, seed, device):
 
 
 def _of_characters(folder, names, part, lengths, step, device):
-    """All characters of a text but the first, scored in overlapping sequences of each length."""
+    """Score all characters but the first in overlapping sequences of each length."""
     if bool(names) == (part is not None):
         raise UserError("--gold with a text, or --part of the text of the model's recipe is needed")
     alphabet = Alphabet.of_tokenizer(read_tokenizer(folder), folder)
@@ -188,7 +187,7 @@ def _of_characters(folder, names, part, lengths, step, device):
 
 
 def summed_loss(model: LdtForCausalLM, sequences: Overlapping) -> tuple[float, int]:
-    """(sum of the cross-entropy over all scored characters, in nats; number of them)."""
+    """Return (summed cross-entropy over all scored characters in nats, number of them)."""
     collate, nats, scored = Collator(0, type(model)), 0.0, 0
     rows = max(1, BATCH_CHARACTERS // sequences.length)
     for start in range(0, len(sequences), rows):
@@ -203,12 +202,12 @@ def summed_loss(model: LdtForCausalLM, sequences: Overlapping) -> tuple[float, i
 
 @dataclass
 class Score:
-    """A model at one length of input.
+    """Scores at one input length.
 
     Attributes:
-        length: most tokens of an input, special ones included.
-        inputs: how many there were.
-        masked: predicted tokens, the same at every length.
+        length: largest number of tokens of an input, with special tokens.
+        inputs: number of inputs.
+        masked: number of predicted tokens, the same at every length.
         loss, bits_per_token, bits_per_byte, perplexity: as defined by
             `ldt.tasks.language_models.masked_lm_metrics`.
     """
@@ -223,22 +222,21 @@ class Score:
 
 
 class MaskedText:
-    """A text with one mask, cut to inputs of any length.
+    """Text with one mask, cut into inputs of any length.
 
-    The text is taken in blocks of so many whole inputs of the shortest length as go into one of
-    the longest; what is left over at its end is not scored (``left_over``). A mask is drawn for
-    each block, so every length has the same tokens to find, and fewer tokens around them the
-    shorter it is. A block is parted evenly: 4,080 tokens to 8 inputs of 512, 4 of 1,022 or one of
-    4,082.
+    The text is divided into blocks of as many whole inputs of the shortest length as fit in one of
+    the longest; the remainder at the end is not scored (``left_over``). One mask is drawn per
+    block, so every length predicts the same tokens, with less context the shorter it is. Blocks are
+    divided evenly: 4,080 tokens give 8 inputs of 512, 4 of 1,022 or one of 4,082.
 
     Args:
         texts: documents, joined by a separator.
-        tokenizer: of the model.
-        lengths: of inputs, in tokens with the special ones.
-        seed: of the masks.
+        tokenizer: tokenizer of the model.
+        lengths: input lengths in tokens, with special tokens.
+        seed: seed of the masks.
 
     Raises:
-        DataError: no text.
+        DataError: there is no text.
     """
 
     def __init__(self, texts: Iterable[str], tokenizer, lengths: Sequence[int], *, seed: int = 0):
@@ -285,11 +283,11 @@ def score(
     """Score a text in inputs of at most ``length`` tokens.
 
     Args:
-        model: gives the logits.
-        text: with its masks.
-        length: most tokens of an input.
-        pad: id that fills up a batch.
-        batch_tokens: of a batch, about.
+        model: function from inputs to logits.
+        text: text with its masks.
+        length: largest number of tokens of an input.
+        pad: id for padding.
+        batch_tokens: approximate number of tokens of a batch.
     """
     collate, inputs = Collator(pad, LdtForMaskedLM), list(text.inputs(length))
     nats, count = 0.0, 0
@@ -307,7 +305,7 @@ def score(
 
 
 def scorer(model: LdtForMaskedLM) -> Scorer:
-    """The logits of one of ldt's models; nothing has global attention."""
+    """Function from inputs to logits for one of ldt's models, without global attention."""
     device = next(model.parameters()).device
 
     def logits(batch):
@@ -318,7 +316,7 @@ def scorer(model: LdtForMaskedLM) -> Scorer:
 
 
 def texts(names: str | list[str], **section: Any) -> Iterator[str]:
-    """Documents of files, folders or patterns; ``section``: keys of `CorpusSection`."""
+    """Documents of files, folders or patterns; ``section`` holds keys of `CorpusSection`."""
     data = CorpusSection(**section)
     for source in sources(names, data.format):
         yield from Reader(source, data)

@@ -1,7 +1,7 @@
-"""A run folder and a file or pipe of documents to a file or pipe of answers.
+"""From a run folder and a file or pipe of documents to a file or pipe of answers.
 
-Torch and the model are imported when they are needed, so that a wrong path is an error at once.
-Answers for a remote store are written and resumed here, and sent there when they are complete.
+Torch and the model are imported late, so that a wrong path is reported at once. Answers for a
+remote store are written and resumed locally, and uploaded when complete.
 """
 
 import hashlib
@@ -72,36 +72,36 @@ def predict(
     options: PredictOptions | None = None,
     **changes: Any,
 ) -> int:
-    """Answer every document of ``input``, one JSON line each, in the order of the input.
+    """Answer every document of ``input``, one JSON line each, in input order.
 
-    A line has ``id``, what the task decides (``label``, ``scores``), its flags and ``windows``.
+    A line has ``id``, the task's decision (``label``, ``scores``), flags and the number of chunks.
     Messages go to the log.
 
     Args:
-        input: file, "-" for standard input, or what else `ldt.io.records.read` takes; a text file
-            or a folder of them, one document each; a pattern; or several of these.
+        input: a file, "-" for standard input, or anything else that `ldt.io.records.read` takes; a
+            text file or a folder of them, one document each; a pattern; or several of these.
         model: folder of a finished run; None is `LATEST` in the current directory.
-        output: file, see `AnswerFile`, also of a remote store; a pipe or device is written as it
-            is; None or "-" is standard output. A file gets the layout of its ending
+        output: output file, see `AnswerFile`, also in a remote store; a pipe or device is written
+            directly; None or "-" is standard output. The suffix decides the format
             (`answer_file.layout_of`).
-        layout: a published layout of the task, whatever the ending of ``output`` is; None takes
-            one for .json alone (`answer_file.published_layout`).
-        resume: continue the unfinished ``output``; the input must begin with the same records. Of a
-            finished one, made of the same records, nothing is left to do.
-        overwrite: replace an ``output`` that is there, at the end.
-        keep: fields of a record that its answer gets as well, as FIELD or NAME=FIELD.
-        shard: "2/7": answer the second of each seven records alone, as lines of a file whose name
-            goes on with ".2-of-7"; `ldt.inference.merge` makes ``output`` of all seven.
-        dtype: type of the numbers in vectors.
-        options: options of the answers; None for those of ``changes``.
+        layout: a published layout of the task, whatever the suffix; None uses one for .json only
+            (`answer_file.published_layout`).
+        resume: True continues an unfinished ``output``, whose input must begin with the same
+            records. If it is finished and the records are the same, nothing is done.
+        overwrite: True replaces an existing ``output``, at the end.
+        keep: record fields to copy into the answer, as FIELD or NAME=FIELD.
+        shard: "2/7" answers only the second of every seven records, into ``output`` with ".2-of-7"
+            appended; `ldt.inference.merge` combines all seven.
+        dtype: number type of vectors.
+        options: prediction options; None takes them from ``changes``.
         changes: options by name.
 
     Returns:
-        The exit code: 0; 7 when records were skipped; 130 and 143 after SIGINT and SIGTERM.
+        The exit code: 0; 7 if records were skipped; 130 and 143 after SIGINT and SIGTERM.
 
     Raises:
-        UserError: with its exit code, when a path, a record, the model or the memory is to blame.
-        BrokenPipeError: nobody reads the output any more.
+        UserError: a path, a record, the model or the memory is at fault; it has its own exit code.
+        BrokenPipeError: the reader of the output has gone.
     """
     options = options.with_(**changes) if options else PredictOptions.of(changes)
     if shard and output and sources.is_remote(output):
@@ -113,7 +113,7 @@ def predict(
 
 
 class _Run:
-    """One call of `predict`: its documents, and where its answers go."""
+    """One call of `predict`: its documents and its output."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class _Run:
             check_paths(source, written, self.rejects.path, resume)
 
     def answer(self, model: str | None, layout: str | None, keep: Sequence[str]) -> int:
-        """The exit code; see `predict`."""
+        """Run and return the exit code; see `predict`."""
         with Ending() as ending, ExitStack() as stack:
             engine = Engine.open(model, self.options)
             trained = engine.trained
@@ -167,14 +167,14 @@ class _Run:
         return ending.code
 
     def _beside(self, keep: Sequence[str], engine: Engine) -> Beside | None:
-        """The maker of what an answer has of its record."""
+        """Function for what an answer takes from its record."""
         more = ["label_set"] if self.options.label_sets is not None else []
         more += ["record"] if self.shard else []
         beside = copier(keep, engine.trained.task, [*self.options.explained, *more])
         return partial(_numbered, beside=beside) if self.shard else beside
 
     def _reading(self, engine: Engine) -> dict[str, Any]:
-        """Keys of the data section, with the format and the encoding that the input has."""
+        """Reading options, with the format and encoding of the input."""
         trained, data = engine.trained, self.options.data
         format = data.format or layout_of_training(self.inputs, trained.data.format)
         reading = data.model_dump(exclude_defaults=True) | {"format": format}
@@ -193,7 +193,7 @@ class _Run:
         return InputDocuments(reading, self.shard)
 
     def _made_by(self, engine: Engine, keep: Sequence[str], layout: str | None) -> dict[str, str]:
-        """Settings that decide the answers, by names for messages."""
+        """Settings that determine the answers, by names for messages."""
         recipe, options = engine.recipe, engine.options
         precision, places = options.precision, engine.seats()
         data = {"text", "id", "format", "encoding", "max_line_bytes"}
@@ -249,7 +249,7 @@ class _Run:
         sink: AnswerFile | AnswerStream,
         beside: Beside | None,
     ) -> Counts:
-        """Write the answer of every record; broken ones that are skipped go to the rejects."""
+        """Write the answer to every record; skipped records go to the rejects."""
         broken = refuse = None
         if self.options.on_error != "stop":
             self.rejects.forget()
@@ -266,7 +266,7 @@ class _Run:
         return pipeline.counts
 
     def _nothing_left(self, sink: AnswerFile, documents: InputDocuments) -> int:
-        """The exit code of the run that made the answers, which this one finds finished."""
+        """Exit code of the finished run that already made the answers."""
         assert sink.finished is not None
         for _ in documents(on_error=None if self.options.on_error == "stop" else _ignore):
             pass
@@ -282,7 +282,7 @@ class _Run:
         return EXIT_REJECTS if rejected else EXIT_OK
 
     def _read_first(self, documents: InputDocuments, beside: Beside | None) -> None:
-        """Read the first record, which fails where the input is no file of documents."""
+        """Read the first record, which fails if the input is not a file of documents."""
         stop = self.options.on_error == "stop"
         with closing(documents(on_error=None if stop else _ignore)) as records:
             first = next(records, None)
@@ -291,18 +291,18 @@ class _Run:
 
 
 def _wanted_by(layout: str | None, engine: Engine) -> dict[str, Any]:
-    """Options of what answers hold, at least those that a published layout wants."""
+    """Options that a published layout requires."""
     least = engine.trained.task.answers.layouts[layout].options if layout else {}
     return {name: max(getattr(engine.options, name) or 0, value) for name, value in least.items()}
 
 
 def _numbered(example: Example, beside: Beside | None) -> dict[str, Any]:
-    """The number of a record of a shard, and what ``beside`` makes of it."""
+    """Number of a shard's record, and what ``beside`` adds."""
     return {"record": example.record, **(beside(example) if beside else {})}
 
 
 def _ignore(error: DataError, raw: bytes) -> None:
-    """Leave out a record that cannot be read."""
+    """Skip an unreadable record."""
 
 
 def _log_summary(counts: Counts, rejects: Rejects, max_length: int) -> None:
@@ -326,11 +326,12 @@ def _log_summary(counts: Counts, rejects: Rejects, max_length: int) -> None:
 
 
 class Ending:
-    """Context of a run: signals give an exit code, and answers that are kept are named.
+    """Context of a run: turns signals into an exit code, and says where unfinished answers are
+    kept.
 
     Attributes:
-        sink: where the answers go, once it is open.
-        code: exit code, of the run or of the signal that ended it.
+        sink: output, once it is open.
+        code: exit code of the run, or of the signal that ended it.
     """
 
     def __init__(self) -> None:
@@ -363,14 +364,15 @@ class Ending:
 
 @contextmanager
 def sending(output: str | None, *, overwrite: bool, resume: bool) -> Iterator[str | None]:
-    """Give the file to write answers to: ``output``, or one in `UNSENT` where that is remote.
+    """Yield the file to write answers to: ``output``, or a local one in `UNSENT` if it is remote.
 
-    That file and its rejects are sent and removed at the end, if the answers are complete by then;
-    else, and where sending fails, they stay for ``resume``, which sends complete ones as well.
+    Complete answers and their rejects are uploaded and removed at the end. Otherwise, or if
+    uploading fails, they are kept for ``resume``, which also uploads complete ones.
 
     Args:
-        overwrite: replace a remote file that is there.
-        resume: answers may be there from a run before.
+        output: output file.
+        overwrite: True replaces an existing remote file.
+        resume: True uses answers of an earlier run.
 
     Raises:
         UserError: the file exists, or the store cannot be reached or written.
@@ -412,7 +414,7 @@ def _send(file: Path, output: str) -> None:
 
 
 def _clean(folder: Path) -> None:
-    """Remove the folder, and that of all, where nothing is in it."""
+    """Remove the folder and its parent if they are empty."""
     for path in (folder, UNSENT):
         try:
             path.rmdir()

@@ -1,6 +1,6 @@
-"""An encoder with the head of its task, and its device: documents to inputs, outputs to answers.
+"""Predictors: encode documents, run a model with its task's head, and decode answers.
 
-Torch is imported when one is made.
+Torch is imported when a predictor is created.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Answer = dict[str, Any]
 def answer_of(
     model: Any, outputs: list[Outputs], example: Example, features: list[Feature]
 ) -> Answer:
-    """The answer of a `ldt.inference.stream.DocumentPredictor` for a document, with its floats
-    rounded, from the arrays of its inputs.
+    """Decode the answer of a `ldt.inference.stream.DocumentPredictor` to a document, with rounded
+    floats.
 
     Raises:
-        ModelError: these are not finite.
+        ModelError: outputs are not finite.
     """
     if not all(np.isfinite(values).all() for row in outputs for values in row.values()):
         raise ModelError(
@@ -50,7 +50,7 @@ def answer_of(
 
 
 def rounded(value: Any) -> Any:
-    """``value`` with every float in it rounded to `DIGITS` decimals; arrays stay as they are."""
+    """The value with all floats rounded to `DIGITS` decimals; arrays are unchanged."""
     if isinstance(value, dict):
         return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -59,16 +59,16 @@ def rounded(value: Any) -> Any:
 
 
 class EncoderInputs:
-    """The inputs of an encoder, made without its weights: a `ldt.inference.stream.DocumentEncoder`.
+    """Encoder of documents, without the model's weights: an `ldt.inference.stream.DocumentEncoder`.
 
     Args:
         folder: folder of the model.
         recipe: recipe of its training.
-        config: of the model; None reads it.
+        config: config of the model; None reads it.
 
     Raises:
         ModelError: the config or the tokenizer cannot be used.
-        RecipeError: the recipe asks for more tokens than the model takes.
+        RecipeError: the recipe asks for longer inputs than the model takes.
     """
 
     def __init__(self, folder: Path, recipe: Recipe, config: Any = None):
@@ -86,25 +86,25 @@ class EncoderInputs:
             )
 
     def path(self, name: str) -> str:
-        """Where the records have a field of the task."""
+        """Path of a task's field in the records."""
         return path_of(self.task, name, self.data)
 
     def encode(self, example: Example) -> list[Feature]:
-        """Inputs made of a document, one a chunk."""
+        """Inputs of a document, one per chunk."""
         return self.task.encode(example, self.tokenizer, data=self.data, max_length=self.max_length)
 
 
 class Decoder(EncoderInputs, ABC):
-    """Decoder of a model's outputs into answers, whatever runs the model.
+    """Base class of predictors with any runtime; decodes a model's outputs.
 
     Args:
-        raw_scores: whether scores are logits, before any calibration.
-        label_sets: probability with which a further key ``label_set`` is to hold all right labels.
+        raw_scores: True gives logits as scores, before calibration.
+        label_sets: coverage of the key ``label_set``; None leaves it out.
 
     Attributes:
-        collate: makes a batch of inputs.
-        device: that the model runs on.
-        model: of torch; None where another library runs it.
+        collate: collator of the inputs.
+        device: device of the model.
+        model: torch model; None for other runtimes.
     """
 
     device: Any
@@ -125,17 +125,17 @@ class Decoder(EncoderInputs, ABC):
 
     @abstractmethod
     def run(self, batch: dict[str, Any]) -> Outputs:
-        """Outputs of the head for a batch of `collate`, float32, by their names in the task."""
+        """Outputs of the head for a collated batch, float32, by their names in the task."""
 
     @abstractmethod
     def logits(self, batch: dict[str, Any]) -> np.ndarray:
-        """The head's ``logits`` for a batch of `collate`, float32."""
+        """The head's ``logits`` for a collated batch, float32."""
 
     def outputs(self, features: list[Feature]) -> list[Outputs]:
         """Outputs of the head for each input, float32, by the names of `TaskAnswers.outputs`.
 
         Raises:
-            ResourceError: the memory does not hold the batch.
+            ResourceError: memory is too small for the batch.
         """
         try:
             outputs = self.run(self.collate(features))
@@ -148,7 +148,7 @@ class Decoder(EncoderInputs, ABC):
     def decode(
         self, outputs: list[Outputs], example: Example, features: list[Feature]
     ) -> dict[str, Any]:
-        """The answer for a document, from the outputs for its inputs."""
+        """Answer to a document, from the outputs for its inputs."""
         answer = self.task.decode(outputs, self.config, example, features)
         if self.label_sets is not None:
             answer["label_set"] = self.task.label_set(answer, self.config, self.label_sets)
@@ -158,24 +158,25 @@ class Decoder(EncoderInputs, ABC):
 
 
 class EncoderPredictor(Decoder):
-    """A fine-tuned encoder with its task and tokenizer: a `ldt.inference.stream.DocumentPredictor`.
+    """Fine-tuned encoder with task and tokenizer: an `ldt.inference.stream.DocumentPredictor`.
 
     Args:
         folder: folder of the model.
         recipe: recipe of its training.
         device: a torch device, or "auto".
         precision: a name in `ldt.model.precision.PRECISIONS`.
-        raw_scores, label_sets: as `Decoder` has them.
-        memory: of lowered weights that processes share, for `ldt.model.precision.lowered_in`.
+        raw_scores, label_sets: as for `Decoder`.
+        memory: file descriptor for lowered weights shared by processes, for
+            `ldt.model.precision.lowered_in`.
 
     Attributes:
-        inputs: class of what makes its inputs without the weights, made of (folder, recipe).
-        exact: of one in int8, the same in fp32, which keeps the weights in fp32 in memory.
+        inputs: class that encodes documents without the weights, created with (folder, recipe).
+        exact: for int8, the predictor in fp32, which keeps the fp32 weights in memory.
 
     Raises:
-        ModelError: the folder cannot be used, its weights are not those of the recipe's task, or
-            another program writes over them; `run` and `logits` notice this too.
-        UserError: there is no such device, or it does not have the precision.
+        ModelError: the folder cannot be used, its weights belong to another task, or another
+            program overwrites them; `run` and `logits` notice this too.
+        UserError: the device does not exist or lacks the precision.
     """
 
     inputs = EncoderInputs
@@ -235,7 +236,7 @@ class EncoderPredictor(Decoder):
 
     @staticmethod
     def automatic(device: str) -> str:
-        """The precision of "auto" on a device."""
+        """Precision that "auto" stands for on a device."""
         from ldt.model.precision import automatic
 
         return automatic(find_device(device))
@@ -260,7 +261,7 @@ class EncoderPredictor(Decoder):
         return logits
 
     def _there(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """A batch on the device."""
+        """Batch moved to the device."""
         return {key: values.to(self.device) for key, values in batch.items()}
 
     def _run(self, inputs) -> Outputs:
@@ -268,7 +269,8 @@ class EncoderPredictor(Decoder):
         return {name: as_array(outputs[name]) for name in self.task.answers.outputs}
 
     def _lowered(self, inputs, exact: Outputs) -> Outputs:
-        """Lower the model's precision for good, log how far its outputs are off; return them."""
+        """Lower the model's precision for good, log the deviation of its outputs, and
+        return them."""
         precision, self._lower_to = self._lower_to, "fp32"  # also where there is no memory now
         self._lower(precision)
         lowered = self._run(inputs)
@@ -294,7 +296,7 @@ class EncoderPredictor(Decoder):
         return lowered
 
     def _lower(self, precision: str) -> None:
-        """Lower the model's precision; that of ``exact`` stays as it is."""
+        """Lower the model's precision; that of ``exact`` is unchanged."""
         from ldt.model.precision import lower, lowered, lowered_in
 
         if self._memory is not None and self.device.type == "cpu":
@@ -306,8 +308,8 @@ class EncoderPredictor(Decoder):
 
 
 class Unchanged:
-    """The weight files of a folder as they are now, which nobody may write over while they are
-    read. Files that are replaced, as ldt does, may be: what is mapped are the old ones."""
+    """State of a folder's weight files, which must not be overwritten while they are memory-mapped.
+    Replacing files, as ldt does, is safe: the old ones stay mapped."""
 
     def __init__(self, folder: Path):
         from ldt.model import adapters
@@ -318,7 +320,7 @@ class Unchanged:
         self._files = {file: _stamp(file) for file in weight_files(folder)}
 
     def check(self) -> None:
-        """Raise a ModelError for a file that has another size or time than before."""
+        """Raise ModelError if a file's size or modification time changed."""
         for file, before in self._files.items():
             try:
                 now = _stamp(file)
@@ -337,18 +339,18 @@ def _stamp(file: Path) -> tuple[int, ...]:
 
 
 def as_array(values: Any) -> np.ndarray:
-    """Whole numbers of a tensor as they are, others in float32."""
+    """numpy array of a tensor: integers unchanged, other types in float32."""
     return (values.float() if values.is_floating_point() else values).cpu().numpy()
 
 
 def _same_tokens(one: np.ndarray, other: np.ndarray) -> bool:
-    """True if one row of tokens begins with the other, as it does where only padding follows."""
+    """True if one row of tokens is a prefix of the other, which differs by padding only."""
     size = min(len(one), len(other))
     return np.array_equal(one[:size], other[:size])
 
 
 def too_large(features: list[Feature], device: Any) -> ResourceError:
-    """The error of a batch that the memory of a device does not hold."""
+    """Error for a batch that does not fit in a device's memory."""
     if str(device).startswith("cuda"):
         import torch
 
@@ -364,10 +366,10 @@ def too_large(features: list[Feature], device: Any) -> ResourceError:
 
 
 def find_device(name: str):
-    """The torch device called ``name``; "auto" is the GPU if there is one.
+    """Torch device of a name; "auto" is the GPU if there is one.
 
     Raises:
-        UserError: there is none.
+        UserError: it does not exist.
     """
     import torch
 
@@ -383,19 +385,19 @@ def find_device(name: str):
 
 
 class ExportedPredictor(Decoder):
-    """An exported model with its task and tokenizer: a `ldt.inference.stream.DocumentPredictor`.
+    """Exported model with task and tokenizer: an `ldt.inference.stream.DocumentPredictor`.
 
     Args:
-        folder: that `ldt export` wrote.
+        folder: folder that `ldt export` wrote.
         recipe: recipe of its training.
         device: "auto" or "cpu".
-        precision: "fp32", which stands for that of the file.
-        runtime: what runs it, one of `RUNTIMES`.
-        shown: as `Decoder` has them.
+        precision: "fp32", which stands for the file's own precision.
+        runtime: one of `RUNTIMES`.
+        shown: as for `Decoder`.
 
     Raises:
         ModelError: the folder cannot be used.
-        UserError: the library is not installed, or is asked for another device.
+        UserError: the library is not installed or does not support the device.
     """
 
     inputs = EncoderInputs
@@ -422,7 +424,7 @@ class ExportedPredictor(Decoder):
 
     @staticmethod
     def automatic(device: str) -> str:
-        """The precision of "auto": the file has one of its own."""
+        """Precision of "auto": that of the file."""
         return "fp32"
 
     def run(self, batch: dict[str, Any]) -> Outputs:

@@ -1,6 +1,7 @@
-"""Answers by Ray Data, which reads, maps and writes on a cluster of machines.
+"""Prediction with Ray Data on a cluster.
 
-`Predictor` is for programs, `predict` is ``ldt predict --engine ray``; it alone imports Ray.
+`Predictor` is for programs, `predict` for ``ldt predict --engine ray``; only the latter imports
+Ray.
 """
 
 import json
@@ -32,16 +33,17 @@ _READING = ("text", "id", "fields", "max_length")  # keys of the data section th
 
 
 class Predictor:
-    """A class for ``map_batches`` of Ray Data: rows of documents in, rows of answers out.
+    """Class for Ray Data's ``map_batches``: batches of documents in, batches of answers out.
 
-    Each actor of a pool makes one and loads the model then. Rows go out in their order with the
-    column of their ids as it came in, by which Ray's checkpoints know them, and ``answer``, JSON
-    text as in a line of ``ldt predict``; {"id", "error"} for a document that cannot be used.
+    Each actor creates one and loads the model. Rows keep their order and their id column, by which
+    Ray's checkpoints identify them, and get ``answer``, a JSON line of ``ldt predict``, or {"id",
+    "error"} for a document that cannot be used.
 
     Args:
-        folder: folder of a finished run, which all machines have.
-        ids: name of the column with the ids, each of which is there once.
-        options: of `ldt.load`, such as ``data={"text": …}``, ``precision`` and ``batch_tokens``.
+        folder: folder of a finished run, present on all machines.
+        ids: name of the column of unique ids.
+        options: options of `ldt.load`, such as ``data={"text": ...}``, ``precision`` and
+            ``batch_tokens``.
 
     Raises:
         UserError: the folder or an option cannot be used.
@@ -54,10 +56,10 @@ class Predictor:
         self.engine = Engine.open(folder, **options).load()
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The answers for a batch: {column: [rows]} both times.
+        """Answer a batch: {column: [rows]} in and out.
 
         Raises:
-            DataError: there is no column of ids, or a row has none.
+            DataError: the id column is missing, or a row has no id.
         """
         if self.ids not in batch:
             raise DataError(f"no column {self.ids!r} of ids; there are {listed(list(batch))}")
@@ -77,26 +79,25 @@ def predict(
     model: str | None,
     options: PredictOptions,
 ) -> int:
-    """Answer for the rows of files, into a folder of Parquet files.
+    """Answer the rows of files, into a folder of Parquet files.
 
-    Rows of the answers have the column of the ids and ``answer``, see `Predictor`. While it goes
-    on, a folder beside ``output`` says which ids are answered for, by Ray's checkpoints.
+    Rows have the id column and ``answer``, see `Predictor`. During the run a folder beside
+    ``output`` holds Ray's checkpoints of the answered ids.
 
     Args:
-        input: files or patterns, which all machines have under these names.
-        output: folder, which all machines have.
-        address: of a cluster; None is RAY_ADDRESS, or this machine.
-        resume: whether a run that was killed is gone on with.
-        overwrite: whether a folder that is there is removed.
-        model: folder of a finished run, which all machines have; None is runs/latest.
-        options: options of the answers; ``data.id`` is the column of the ids, each of which is
-            there once.
+        input: files or patterns, present on all machines under these names.
+        output: output folder, reachable from all machines.
+        address: address of a cluster; None is RAY_ADDRESS, or this machine.
+        resume: True continues a killed run.
+        overwrite: True removes an existing folder.
+        model: folder of a finished run, present on all machines; None is runs/latest.
+        options: prediction options; ``data.id`` is the column of unique ids.
 
     Returns:
-        The exit code: 0; 7 where a row has an error for an answer.
+        The exit code: 0, or 7 if a row got an error.
 
     Raises:
-        UserError: Ray is not installed or the cluster is not there, or a file or folder cannot be
+        UserError: Ray is not installed, the cluster is unreachable, or a file or folder cannot be
             used.
     """
     try:
@@ -140,7 +141,7 @@ def predict(
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    """Connect to a cluster, unless that is done."""
+    """Connect to a cluster unless connected."""
     if ray.is_initialized():
         return
     try:
@@ -150,7 +151,7 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 def _documents(input: Sequence[str]) -> tuple[list[str], str]:
-    """The files, which are of one kind, and the name of Ray's function that reads them."""
+    """The files, all of one kind, and the name of Ray's function that reads them."""
     paths = [path if is_remote(path) else os.path.abspath(path) for path in each(input)]
     readers = {}
     for path in paths:
@@ -165,7 +166,7 @@ def _documents(input: Sequence[str]) -> tuple[list[str], str]:
 
 
 def _target(output: str | None, resume: bool, overwrite: bool) -> str:
-    """The folder to write into, as far as it may be."""
+    """Output folder, checked."""
     if output is None or Path(output).suffix:
         raise UserError("--engine ray writes a folder of Parquet files: --output answers")
     if is_remote(output):
@@ -183,7 +184,7 @@ def _target(output: str | None, resume: bool, overwrite: bool) -> str:
 
 
 def _pool(cluster: dict[str, float]) -> tuple[int, dict[str, float]]:
-    """Number of actors that a cluster has room for, and resources of each."""
+    """Number of actors that fit the cluster, and the resources of each."""
     if gpus := int(cluster.get("GPU", 0)):
         return gpus, {"num_gpus": 1}
     processors = int(cluster.get("CPU", 1))
@@ -193,7 +194,7 @@ def _pool(cluster: dict[str, float]) -> tuple[int, dict[str, float]]:
 
 
 def _closed(answers: Any, ids: str, target: str, checkpoint: str) -> int:
-    """Count what was written; the record of what is answered goes, as all is."""
+    """Count the rows written and remove the checkpoints."""
     hashes, wrong = array("q"), 0
     for batch in answers.iter_batches(batch_format="numpy"):
         hashes.extend(map(hash, batch[ids].tolist()))

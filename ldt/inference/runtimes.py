@@ -1,4 +1,4 @@
-"""Runtimes of a model: torch, or on the CPU the library of a file that ldt export wrote."""
+"""Runtimes of a model: torch, or on the CPU the library for a file that ldt export wrote."""
 
 import os
 from abc import ABC, abstractmethod
@@ -20,16 +20,16 @@ Format = Literal["onnx", "openvino", "torch"]
 
 @dataclass(frozen=True)
 class Exported:
-    """A format of exported models.
+    """Format of exported models.
 
     Args:
-        name: of the format.
-        runtime: name of what runs it.
-        title: the same in words.
-        package: that has what runs it.
-        writes: packages that writing it needs besides.
-        extra: of ldt-toolkit that has them all; None where ldt needs them anyway.
-        files: names of the model's files; the first is opened.
+        name: name of the format.
+        runtime: name of its runtime.
+        title: name for messages.
+        package: package of the runtime.
+        writes: further packages needed for writing.
+        extra: extra of ldt-toolkit with these packages; None if ldt always needs them.
+        files: names of the model's files; the first one is opened.
         precisions: number formats of its weights.
     """
 
@@ -49,7 +49,7 @@ class Exported:
 
     @property
     def install(self) -> str:
-        """The package of ldt that has what writes and runs it, for pip."""
+        """Name for pip of ldt with the packages of this format."""
         return "ldt-toolkit" if self.extra is None else f"'ldt-toolkit[{self.extra}]'"
 
 
@@ -70,14 +70,14 @@ RUNTIMES: dict[str, Exported] = {each.runtime: each for each in _FORMATS}
 
 
 class Session(ABC):
-    """An exported file, ready to run on the CPU.
+    """Exported file loaded for inference on the CPU.
 
     Args:
-        file: of `ldt export`.
-        threads: of the library; None: as many as `ldt.system.thread_count` has.
+        file: file that `ldt export` wrote.
+        threads: number of threads; None for `ldt.system.thread_count`.
 
     Attributes:
-        inputs: names of what goes in, in order.
+        inputs: names of the inputs, in order.
 
     Raises:
         UserError: the library is not installed.
@@ -101,15 +101,15 @@ class Session(ABC):
 
     @abstractmethod
     def _open(self, file: Path, threads: int) -> None:
-        """Make the file ready, and say its inputs."""
+        """Load the file and return the names of its inputs."""
 
     @abstractmethod
     def _run(self, inputs: "dict[str, np.ndarray]") -> "Outputs":
-        """The outputs by name for all inputs."""
+        """Outputs by name."""
 
     def __call__(self, batch: dict[str, Any]) -> "Outputs":
-        """The outputs by name for inputs [b, n], numpy or torch; what the graph does not take is
-        left out."""
+        """Outputs by name for inputs [b, n], numpy or torch; inputs unknown to the graph are
+        ignored."""
         import numpy as np
 
         arrays = {name: np.asarray(batch[name]) for name in self.inputs if name in batch}
@@ -119,7 +119,7 @@ class Session(ABC):
 
 
 class OnnxSession(Session):
-    """ONNX, run by ONNX Runtime."""
+    """ONNX with ONNX Runtime."""
 
     format = RUNTIMES["onnx"]
 
@@ -158,7 +158,7 @@ class OpenVinoSession(Session):
 
 
 class ProgramSession(Session):
-    """Programs of torch.export, run by torch without the classes of ldt."""
+    """Programs of torch.export, which torch runs without ldt's classes."""
 
     format = RUNTIMES["pt2"]
 
@@ -178,6 +178,6 @@ class ProgramSession(Session):
 
 
 def session(format: Exported, file: Path, threads: int | None = None) -> Session:
-    """A file of a format, ready to run; arguments and errors as of `Session`."""
+    """Load a file of a format; arguments and errors as for `Session`."""
     sessions: tuple[type[Session], ...] = (OnnxSession, OpenVinoSession, ProgramSession)
     return next(each for each in sessions if each.format is format)(file, threads)

@@ -1,6 +1,6 @@
-"""spaCy's pipes `ldt_ner` and `ldt_textcat`: a finished run answers inside a pipeline of spaCy.
+"""spaCy components `ldt_ner` and `ldt_textcat`, which apply a trained model in a spaCy pipeline.
 
-spaCy finds them by the entry points of the package; nothing here is imported without it.
+spaCy finds them by the package's entry points; it is imported only there.
 """
 
 from abc import ABC, abstractmethod
@@ -21,10 +21,10 @@ _DEFAULTS: dict[str, Any] = {"folder": None, "options": {}}
 
 
 class Pipe(ABC):
-    """A component of spaCy that asks the model of a run about the text of each document.
+    """spaCy component that applies a trained model to each document's text.
 
-    The model is loaded with the first document. Documents of any length are read, by chunks as in
-    ``ldt predict``; the whole answer, with its flags, is in ``doc._.ldt``.
+    The model is loaded with the first document. Long documents are read in chunks, as in ``ldt
+    predict``; the whole answer with its flags is in ``doc._.ldt``.
     """
 
     def __init__(self, model: Engine):
@@ -36,7 +36,7 @@ class Pipe(ABC):
         return self._noted(doc, self.model(doc.text))
 
     def pipe(self, stream: Iterable[Doc], batch_size: int = 128) -> Iterator[Doc]:
-        """Yield the documents, asked about so many at a time: of the more, the better batches."""
+        """Yield the documents, ``batch_size`` at a time; larger batches are faster."""
         for docs in minibatch(stream, batch_size):
             answers = self.model([doc.text for doc in docs])
             yield from map(self._noted, docs, answers)
@@ -48,13 +48,13 @@ class Pipe(ABC):
 
     @abstractmethod
     def note(self, doc: Doc, answer: dict[str, Any]) -> None:
-        """Write an answer where spaCy has its like."""
+        """Write an answer to spaCy's own attributes."""
 
 
 class Entities(Pipe):
-    """Entities, in ``doc.ents``; those that other components found there give way to ldt's.
+    """Writes entities to ``doc.ents``, replacing overlapping ones of other components.
 
-    An entity that begins or ends inside of a token of spaCy takes the whole of it.
+    An entity that begins or ends inside a spaCy token is extended to the whole token.
     """
 
     def note(self, doc: Doc, answer: dict[str, Any]) -> None:
@@ -69,8 +69,8 @@ class Entities(Pipe):
 
 
 class Categories(Pipe):
-    """The probability of each class, of a regression the number, in ``doc.cats``; what the run
-    decided on is in ``doc._.ldt``."""
+    """Writes class probabilities, or the number of a regression, to ``doc.cats``; the decision is
+    in ``doc._.ldt``."""
 
     def note(self, doc: Doc, answer: dict[str, Any]) -> None:
         doc.cats.update(answer["scores"])
@@ -78,7 +78,7 @@ class Categories(Pipe):
 
 @Language.factory("ldt_ner", default_config=_DEFAULTS, assigns=["doc.ents", "token.ent_type"])
 def ldt_ner(nlp: Language, name: str, folder: str | None, options: dict[str, Any]) -> Entities:
-    """A run of the task token_classification; see `_model`."""
+    """Component for a run of the task token_classification; see `_model`."""
     return Entities(_model(name, TokenClassification, folder, options))
 
 
@@ -86,12 +86,12 @@ def ldt_ner(nlp: Language, name: str, folder: str | None, options: dict[str, Any
 def ldt_textcat(
     nlp: Language, name: str, folder: str | None, options: dict[str, Any]
 ) -> Categories:
-    """A run of the task classification; see `_model`."""
+    """Component for a run of the task classification; see `_model`."""
     return Categories(_model(name, Classification, folder, options))
 
 
 def _model(name: str, task: type, folder: str | None, options: dict[str, Any]) -> Engine:
-    """The model of a run, which is not loaded yet."""
+    """Engine of a run, not loaded yet."""
     model = Engine.open(folder, **options)
     trained = model.trained.task
     if not isinstance(trained, task):

@@ -1,10 +1,10 @@
-"""Documents in, answers out: in order, in batches by length, in constant memory. No torch here.
+"""Streaming prediction: documents in, answers out, in order and in constant memory. No torch here.
 
-Documents are collected until `LOOKAHEAD_BATCHES` batches of tokens or `LOOKAHEAD_DOCUMENTS` of
-them wait, or until a pipe pauses. Their windows are sorted by length and run in batches; the
-answers leave as one group, in the order of the input. Which documents form a group depends on the
-documents alone (pauses aside), and the answers of a group on the group alone; a run is resumed at
-the start of a group, so it forms the same batches and writes the same bytes.
+Documents are collected until `LOOKAHEAD_BATCHES` batches of tokens or `LOOKAHEAD_DOCUMENTS` wait,
+or until a pipe pauses. Their chunks are sorted by length and run in batches; the answers leave as
+one group, in input order. Groups depend on the documents alone (pauses aside), and a group's
+answers on the group alone. A run resumes at the start of a group, so it forms the same batches and
+writes the same bytes.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ Records = Callable[..., Iterator[Example]]  # makes them anew; its argument is `
 
 
 class DocumentEncoder(Protocol):
-    """Maker of inputs of documents.
+    """Encoder of documents.
 
     Attributes:
         max_length: longest input, in tokens.
@@ -46,34 +46,34 @@ class DocumentEncoder(Protocol):
     max_length: int
 
     def encode(self, example: Example) -> list[Feature]:
-        """Inputs made of a document; DataError when it cannot be used."""
+        """Inputs of a document; DataError if it cannot be used."""
 
 
 class DocumentPredictor(DocumentEncoder, Protocol):
-    """A model that answers for documents."""
+    """Model that answers documents."""
 
     def outputs(self, features: list[Feature]) -> list[Outputs]:
-        """Arrays by name for each input, of any documents, run as one batch."""
+        """Output arrays by name for each input, run as one batch."""
 
     def decode(self, outputs: list[Outputs], example: Example, features: list[Feature]) -> Answer:
-        """The answer for a document, flags included, from the arrays of its inputs."""
+        """Answer to a document with flags, from the outputs of its inputs."""
 
 
 class Answering:
-    """Answers of groups of documents, one group after the other.
+    """Executor that answers groups of documents in this process.
 
-    As the executor of a `Pipeline` it answers a group as it is given; like
-    `ldt.inference.executor.Workers` it gives groups back in the order in which they came.
+    Like `ldt.inference.executor.Workers` it returns groups in the order of submission.
 
     Args:
-        batch_tokens: most tokens of a batch, padding included; a longer window is run alone.
-        exact: another predictor, for the first documents of a run; it is let go of after
-            the first group that is not compared to its end, as none behind it is compared.
-        lock: is held while the model runs for a pipeline.
+        model: predictor.
+        batch_tokens: largest number of tokens of a batch, with padding; a longer chunk runs alone.
+        exact: second predictor for the first documents of a run; released after the first group
+            that is not compared completely.
+        lock: lock held while the model runs.
 
     Attributes:
-        tell: is called with windows and tokens that have been run for a pipeline; with less than
-            none where they have to be run again.
+        tell: callback of chunks and tokens computed; negative numbers mean that they are computed
+            again.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Answering:
             return [self(documents, compared, self.tell)]
 
     def rest(self) -> Iterable[Answered]:
-        """Nothing: whoever gave a group has its answers."""
+        """Yield nothing: `put` returned all answers."""
         return ()
 
     ready = rest
@@ -102,16 +102,17 @@ class Answering:
     def __call__(
         self, documents: Sequence[Document], compared: int = 0, tell: Tell = untold
     ) -> Answered:
-        """The answers for a group.
+        """Answer a group.
 
         Args:
-            compared: number of its first documents that are answered by ``exact`` as well.
-            tell: is called after every batch, with zeros after one of ``exact``, and with zeros
-                after every document.
+            documents: encoded documents.
+            compared: number of its first documents to answer by ``exact`` as well.
+            tell: called after every batch, with zeros after one of ``exact`` and after every
+                document.
 
         Raises:
-            ModelError: the model's numbers are not finite.
-            ResourceError: the memory does not hold a single window.
+            ModelError: outputs are not finite.
+            ResourceError: memory is too small for a single chunk.
         """
         exact: list[Answer] = []
         if compared:
@@ -146,10 +147,10 @@ class Answering:
         features: list[Feature],
         lengths: list[int],
     ) -> Iterator[tuple[list[int], list[Outputs]]]:
-        """Yield the inputs of a batch and their arrays, in parts that the memory holds.
+        """Yield the inputs of a batch with their outputs, in parts that fit in memory.
 
-        A batch that is too large is parted, and all after it, as the memory will be no larger
-        then. Groups stay as they are, so that a run is resumed at the same ones.
+        If a batch is too large, it and all later ones are halved. Group borders do not change, so
+        that a resumed run forms the same groups.
         """
         while batch:
             most = max(1, self.fitting // lengths[batch[0]])
@@ -171,9 +172,9 @@ class Answering:
 
 
 def batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Indices of ``lengths``, the longest first, in batches of alike ones.
+    """Batches of indices of ``lengths``, longest first, so that similar lengths are together.
 
-    A batch padded to its longest has at most ``batch_tokens`` tokens, or is a single one.
+    A batch padded to its longest has at most ``batch_tokens`` tokens, or a single member.
     """
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
@@ -189,11 +190,15 @@ def batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:
 class Counts:
     """Progress of a run.
 
-    ``tokens`` are those of the ``windows``, special and repeated ones included; ``long`` counts
-    documents that did not fit one input, ``cut`` those that were not read to the end, with
-    ``unread`` of their ``lengths``, the tokens of all documents; ``wordless`` counts summaries of
-    one token or none, ``labels`` the answers of a classification, ``resumed`` the documents that
-    had theirs already.
+    Attributes:
+        documents, windows, tokens: documents, chunks, and tokens of the chunks with special and
+            repeated ones.
+        long: documents longer than one input.
+        cut, unread, lengths: documents not read to the end, their unread tokens, and the tokens of
+            all documents.
+        wordless: summaries of at most one token.
+        labels: answers of a classification, by label.
+        resumed: documents answered by the earlier run.
     """
 
     documents: int = 0
@@ -209,7 +214,7 @@ class Counts:
     started: float = field(default_factory=time.monotonic)
 
     def rate(self) -> str:
-        """Text for people: documents, inputs, tokens, tokens a second."""
+        """Progress as text: documents, inputs, tokens, tokens per second."""
         seconds = time.monotonic() - self.started
         return (
             f"{plural(self.documents, 'document')}, {plural(self.windows, 'input')}, "
@@ -240,17 +245,18 @@ _Waiting = tuple[Document, dict[str, Any]]  # with what its answer has of its re
 
 @dataclass
 class Pipeline:
-    """Documents to groups of answers, in their order.
+    """Documents to groups of answers, in order.
 
     Args:
-        model: makes inputs of documents.
-        executor: `Answering`, or `ldt.inference.executor.Workers`: answers groups of documents.
-        batch_tokens: most tokens of a batch, padding included; a longer window is run alone.
-        refuse: is called with a record that cannot be used, and why; None raises.
-        beside: makes what an answer has of its record; a DataError where the record lacks it.
-        progress: (called after a batch, seconds between two calls at least).
-        agreement: with another predictor, whose answers for the first documents are to be the same.
-        lock: is held while inputs are made.
+        model: encoder of documents.
+        executor: `Answering` or `ldt.inference.executor.Workers`.
+        batch_tokens: largest number of tokens of a batch, with padding; a longer chunk runs alone.
+        refuse: called with a record that cannot be used, and the error; None raises.
+        beside: function for what an answer takes from its record; raises DataError if the record
+            lacks it.
+        progress: (callback after a batch, least seconds between calls).
+        agreement: comparison with another predictor on the first documents.
+        lock: lock held while documents are encoded.
     """
 
     model: DocumentEncoder
@@ -272,18 +278,18 @@ class Pipeline:
     def answer(
         self, records: Iterable[Example | None], resumed: Any = None
     ) -> Iterator[list[Answer]]:
-        """Yield the answers of every record, a group at a time.
+        """Yield the answers to all records, a group at a time.
 
         Args:
             records: examples, and None where the input pauses.
-            resumed: `ldt.inference.answer_file.AnswerFile` with the answers for the first of them;
-                None for none.
+            resumed: `ldt.inference.answer_file.AnswerFile` with the answers to the first records;
+                None if there are none.
 
         Raises:
-            DataError: a record cannot be used. The answers before it were yielded.
-            PrecisionError: too many answers are not those of the other predictor; none was yielded.
-            UserError: the answers that are there are not those of these records.
-            ModelError: the model's numbers are not finite.
+            DataError: a record cannot be used; earlier answers were yielded.
+            PrecisionError: too many answers differ from the other predictor's; none was yielded.
+            UserError: stored answers belong to other records.
+            ModelError: outputs are not finite.
         """
         seen = SeenIds()
         try:
@@ -298,7 +304,7 @@ class Pipeline:
             resumed.require_no_more("its end")
 
     def _add(self, example: Example, seen: SeenIds, resumed: Any) -> bool:
-        """Add a record to the group, unless its answer is there; True if the group is full."""
+        """Add a record to the group unless it is answered; returns True if the group is full."""
         try:
             if not seen.add(example.id):
                 raise DataError(f"{example.where}: id {example.id!r} came before")
@@ -329,14 +335,14 @@ class Pipeline:
             self.progress[0](self.counts)
 
     def _end(self) -> Iterator[list[Answer]]:
-        """Wait for all answers, also those held back."""
+        """Wait for all answers, including those held back."""
         yield from self._flush()
         yield from self._take(self.executor.rest())
         if self.agreement:
             yield from self.agreement.release([], end=True)
 
     def _flush(self) -> Iterator[list[Answer]]:
-        """Give the documents that wait as one group, and take what is answered by now."""
+        """Submit the waiting documents as one group, and collect finished ones."""
         group, self._group, self._tokens = self._group, [], 0
         if not group:
             yield from self._take(self.executor.ready())
@@ -364,11 +370,11 @@ class Pipeline:
 
 
 class Shard(NamedTuple):
-    """Every ``of``-th record of an input, from the one with that ``number`` on.
+    """Every ``of``-th record of an input, beginning with number ``number``.
 
     Args:
-        number: from 1 to ``of``.
-        of: how many shards there are.
+        number: number of the shard, from 1 to ``of``.
+        of: number of shards.
     """
 
     number: int
@@ -376,10 +382,10 @@ class Shard(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Shard":
-        """The shard that "2/7" names.
+        """Parse a shard such as "2/7".
 
         Raises:
-            UserError: it names none.
+            UserError: the text has another form.
         """
         numbers = re.fullmatch("([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
         if numbers is None or int(numbers[1]) > int(numbers[2]):
@@ -392,22 +398,23 @@ class Shard(NamedTuple):
         return f"{self.number}/{self.of}"
 
     def has(self, record: int) -> bool:
-        """True if the record of a number, from 1, is in the shard."""
+        """True if the shard contains the record with this number, from 1."""
         return (record - self.number) % self.of == 0
 
     def part(self, target: str) -> str:
-        """The file with the answers of the shard: "answers.jsonl.2-of-7"."""
+        """File of the shard's answers: "answers.jsonl.2-of-7"."""
         return f"{target}.{self.number}-of-{self.of}"
 
 
 class InputDocuments:
-    """`Records`, which are counted and of which a hash is taken while they are read.
+    """`Records` that are counted and hashed while they are read.
 
     Args:
-        shard: whose records are given alone; hash and count are of all.
+        records: reader of the records.
+        shard: shard whose records are yielded; count and hash cover all records.
 
     Attributes:
-        count: number of records that were read, the broken ones among them.
+        count: number of records read, including broken ones.
     """
 
     def __init__(self, records: Records, shard: Shard | None = None):
@@ -416,7 +423,7 @@ class InputDocuments:
         self._total = hashlib.sha256()
 
     def __call__(self, *, on_error: OnError | None) -> Generator[Example, None, None]:
-        """Yield the records; a broken one goes to ``on_error``, or is raised where that is None."""
+        """Yield the records; a broken one goes to ``on_error``, or is raised if that is None."""
         self.count, self._total = 0, hashlib.sha256()
 
         def broken(error: DataError, raw: bytes) -> None:
@@ -435,11 +442,11 @@ class InputDocuments:
                 yield example
 
     def _counted(self, raw: bytes) -> bool:
-        """Count a record; True if it is one of the shard."""
+        """Count a record; returns True if it is in the shard."""
         self.count += 1
         self._total.update(raw)
         return self.shard is None or self.shard.has(self.count)
 
     def sha256(self) -> str:
-        """The hash of what was read last, once it was read to its end."""
+        """Hash of the input, once it was read to its end."""
         return self._total.hexdigest()

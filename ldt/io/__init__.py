@@ -1,1 +1,1 @@
-"""Bytes to records and back: files, pipes, stores and tables; and what is written, whole or not."""
+"""Input and output: files, pipes, remote stores and tables, and atomic writing."""

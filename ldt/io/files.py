@@ -1,4 +1,4 @@
-"""Atomic files and folders, the lock of a folder, free disk space, files of results."""
+"""Atomic files and folders, folder locks, manifests, free disk space, and result files."""
 
 from __future__ import annotations
 
@@ -33,29 +33,30 @@ _LEFTOVER = re.compile(r".+\.tmp-\d+")
 
 
 def temporary(target: Path) -> Path:
-    """The name beside ``target`` under which this process fills it."""
+    """Temporary name beside ``target`` under which this process writes it."""
     return target.with_name(f"{target.name}.tmp-{os.getpid()}")
 
 
 def digest(path: Path) -> str:
-    """sha256 of a file, in hexadecimal."""
+    """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def stamp(path: Path) -> dict[str, int]:
-    """Size and time of a file, by which it is seen to have changed."""
+    """Size and modification time of a file, for detecting changes."""
     stat = path.stat()
     return {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
 
 
 def key_of(parts: dict[str, Any]) -> str:
-    """Name of a cache by the JSON values that its content depends on."""
+    """Cache key: hash of the JSON values that the cached content depends on."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file, text in UTF-8, atomically: after an error or a crash it is as it was before."""
+    """Write a file atomically (text in UTF-8): after an error or a crash the old file is still
+    there."""
     remove_abandoned(path)
     unfinished = temporary(path)
     try:
@@ -72,13 +73,13 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """Make a folder atomically: yields a temporary one beside ``target``, to be filled.
+    """Create a folder atomically: yields a temporary folder beside ``target`` to fill.
 
-    After the block it is on the disk under its name, in place of an older folder of that name. If
-    the block or the disk fails, ``target`` is as it was and the temporary folder is removed.
+    After the block the folder is flushed and renamed, replacing an older folder. If the block or
+    the disk fails, ``target`` is unchanged and the temporary folder is removed.
 
     Raises:
-        OSError: the disk did not take it.
+        OSError: the disk is full or failed.
     """
     remove_abandoned(target)
     folder = temporary(target)
@@ -91,7 +92,7 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a folder with all that is in it, as far as that is possible."""
+    """Remove a file, a link or a folder with its content, ignoring what cannot be removed."""
     if path.is_dir() and not path.is_symlink():
         for _ in range(2):  # a disk of the network may hold on to names at first
             shutil.rmtree(path, ignore_errors=True)
@@ -103,10 +104,10 @@ def remove(path: Path) -> None:
 
 
 def move_into_place(folder: Path, target: Path) -> None:
-    """Fsync a filled folder and rename it to ``target``; an older folder there is replaced.
+    """Flush a filled folder and rename it to ``target``, replacing an older folder.
 
     Raises:
-        OSError: the disk did not take it; ``target`` is as it was.
+        OSError: the disk is full or failed; ``target`` is unchanged.
     """
     settle(folder)
     if target.exists():
@@ -124,13 +125,14 @@ def move_into_place(folder: Path, target: Path) -> None:
 
 
 def write_manifest(folder: Path, **facts: Any) -> None:
-    """Write the size and the sha256 of every file of a folder into its ``manifest.json``.
+    """Write size and SHA-256 of every file of a folder into its ``manifest.json``.
 
     Args:
-        facts: what else it is to say.
+        folder: folder to describe.
+        facts: further entries of the manifest.
 
     Raises:
-        OSError: the disk did not take it.
+        OSError: the disk is full or failed.
     """
     entries = {
         path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": digest(path)}
@@ -141,10 +143,11 @@ def write_manifest(folder: Path, **facts: Any) -> None:
 
 
 def damage(folder: Path, *, hashes: bool = True) -> str | None:
-    """The first difference of a folder from its manifest; None without one.
+    """First difference between a folder and its manifest; None if they agree.
 
     Args:
-        hashes: False compares sizes only, which takes no time.
+        folder: folder with a ``manifest.json``.
+        hashes: False compares only sizes, which is fast.
     """
     try:
         entries = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
@@ -168,10 +171,10 @@ def damage(folder: Path, *, hashes: bool = True) -> str | None:
 
 
 def settle(folder: Path) -> None:
-    """Fsync all that is in a folder, with the rights that the umask leaves.
+    """Flush all files of a folder to disk, and give them the permissions that the umask allows.
 
-    Libraries that write through a temporary file, as safetensors does, leave it to its owner alone.
-    The folder was made by the umask, so files get its rights but that of entering.
+    Libraries that write through a temporary file, such as safetensors, leave it readable by its
+    owner only. The folder has the umask's permissions; files get them without execution.
     """
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
@@ -181,7 +184,7 @@ def settle(folder: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Fsync a file, or the list of names of a folder."""
+    """Flush a file, or the entries of a folder, to disk (fsync)."""
     if os.name == "nt" and path.is_dir():
         return  # Windows has no handle for it
     handle = os.open(path, os.O_RDONLY)
@@ -195,27 +198,29 @@ def flush(path: Path) -> None:
 
 
 def unwritten(error: Exception) -> str | None:
-    """The words of a message about an exception of saving; None of one that is not about the disk,
-    for which torch has no type of its own."""
+    """Message for a failed save; None if the exception is not about the disk.
+
+    torch raises no specific type for a full disk.
+    """
     if any(text in str(error) for text in _TORCH_WRITE):
         return "the disk did not take all of a file"
     return str(error) or repr(error) if isinstance(error, OSError | SafetensorError) else None
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files and folders of killed processes. Call it under the folder's lock."""
+    """Remove temporary files and folders of killed processes; needs the folder's lock."""
     for path in folder.iterdir():
         if _LEFTOVER.fullmatch(path.name):
             remove(path)
 
 
 def remove_abandoned(target: Path) -> None:
-    """Remove what processes left beside ``target`` that were killed while they made it.
+    """Remove what killed processes left beside ``target`` while they wrote it.
 
-    An older folder that one of them had moved away, with nothing in its place yet, goes back.
+    An older folder that had been moved away is restored if nothing took its place.
 
     Args:
-        target: a path, whose name may be a pattern with ``*``.
+        target: a path, whose name may contain ``*``.
     """
     for moved in (_REPLACED, ""):
         for path in target.parent.glob(f"{_pattern(target.name)}{moved}.tmp-*"):
@@ -232,8 +237,8 @@ def _pattern(name: str) -> str:
 
 
 def _abandoned(path: Path) -> bool:
-    """True if the process that the name of a temporary file ends with is gone, or has that number
-    without having made the file: it is this one, or began later."""
+    """True if the process named by a temporary file is gone, or has reused its number: it is this
+    process, or started later."""
     maker = path.name.rpartition("-")[2]
     if not maker.isdecimal() or int(maker) == os.getpid():
         return maker.isdecimal()
@@ -244,7 +249,7 @@ def _abandoned(path: Path) -> bool:
 
 
 def _lives(number: int, since: float) -> bool:
-    """True if the process of a number runs and began before a time, in seconds of the epoch."""
+    """True if the process is running and started before ``since``, in seconds of the epoch."""
     import psutil
 
     try:
@@ -258,13 +263,13 @@ def _lives(number: int, since: float) -> bool:
 def require_space(
     folder: Path, needed: int, what: str, would_do: str = "free some, or name another folder"
 ) -> None:
-    """Stop before the start when the disk cannot hold what a command will write.
+    """Refuse to start if the disk lacks space for what a command will write.
 
     Args:
-        folder: on the disk in question; need not exist yet.
+        folder: folder on the disk; need not exist yet.
         needed: bytes.
-        what: what needs them, for the message.
-        would_do: advice.
+        what: purpose of the bytes, for the message.
+        would_do: remedy, for the message.
     """
     free = shutil.disk_usage(existing(folder)).free
     if free < needed:
@@ -275,7 +280,7 @@ def require_space(
 
 
 def existing(path: Path) -> Path:
-    """The path itself or its nearest parent that exists."""
+    """The path or its nearest existing parent."""
     path = path.absolute()
     while not path.exists() and path != path.parent:
         path = path.parent
@@ -283,18 +288,18 @@ def existing(path: Path) -> Path:
 
 
 class Lock:
-    """Right of one process to write in a folder, held as a context.
+    """Exclusive right of one process to write in a folder, as a context manager.
 
-    The kernel's lock on ``.lock`` says who has it, and is gone with its process; where a file
-    system has none, `filelock` looks whether that process lives. ``.lock.json`` names the host, the
-    process and when it started, for messages.
+    A kernel lock on ``.lock`` ends with its process; on file systems without locks `filelock`
+    checks if the owner is alive. ``.lock.json`` names the host, the process and its start, for
+    messages.
 
     Args:
-        folder: made if missing.
-        wait: until another process releases it, instead of raising.
+        folder: folder to lock; created if missing.
+        wait: True waits for the lock instead of raising.
 
     Raises:
-        UserError: another process holds it, or the folder cannot be made or written.
+        UserError: another process holds the lock, or the folder cannot be created or written.
     """
 
     def __init__(self, folder: Path, *, wait: bool = False):
@@ -327,7 +332,7 @@ class Lock:
             self._lock.release()
 
     def same_folder(self) -> bool:
-        """True if the folder of that name is the one that was locked; OSError if there is none."""
+        """True if the path still leads to the locked folder; OSError if it is gone."""
         return self._ours == _identity(self.folder)
 
     def _acquire(self) -> None:
@@ -355,7 +360,7 @@ class Lock:
             raise
 
     def _read(self) -> dict[str, Any]:
-        """The owner that the file beside the lock names; {} where none does."""
+        """Owner recorded beside the lock; {} if there is none."""
         try:
             owner = json.loads(self._owner.read_text(encoding="utf-8"))
         except (OSError, ValueError):  # missing, empty, or cut short by a full disk
@@ -372,10 +377,10 @@ class Lock:
 
 
 def holder(folder: Path) -> dict[str, Any] | None:
-    """Who holds the `Lock` of a folder: ``host``, ``pid`` and when it ``started``; None if nobody.
+    """Owner of a folder's `Lock`: ``host``, ``pid`` and ``started``; None if it is free.
 
-    It is not tried, so that a process which wants the folder does not meet this one. A process of
-    another host counts as alive.
+    The lock is not tried, so another process can take it meanwhile. A process on another host
+    counts as alive.
     """
     lock = Lock(folder)
     owner = lock._read()
@@ -389,13 +394,13 @@ def holder(folder: Path) -> dict[str, Any] | None:
 
 
 def _identity(folder: Path) -> tuple[int, int]:
-    """Device and number of a folder, by which another one of the same name is told from it."""
+    """Device and inode of a folder, which distinguish it from a later one of the same name."""
     stat = folder.stat()
     return stat.st_dev, stat.st_ino
 
 
 def check_target(target: Path) -> None:
-    """Refuse a file that cannot be made."""
+    """Refuse a file that cannot be created."""
     if target.is_dir():
         raise UserError(f"{target}: a folder; name a file for the answers")
     if not target.parent.is_dir():
@@ -403,11 +408,12 @@ def check_target(target: Path) -> None:
 
 
 def check_result(target: Path, option: str, sources: Iterable[str | Path | None] = ()) -> None:
-    """Refuse a file that cannot be written, before the work whose result it gets.
+    """Refuse a result file that cannot be written, before the work starts.
 
     Args:
-        option: that names it, for messages.
-        sources: files that are read, none of which it may be.
+        target: path of the result.
+        option: name of the option, for messages.
+        sources: input files, which the result must not overwrite.
     """
     path = resolved(target)
     if is_stream(path):
@@ -422,7 +428,7 @@ def check_result(target: Path, option: str, sources: Iterable[str | Path | None]
 
 
 def write_result(target: Path, text: str) -> None:
-    """Write the result; a pipe or device gets it as it is, a link goes on pointing to its file."""
+    """Write a result: directly into a pipe or device, through a link into its file."""
     path = resolved(target)
     try:
         if is_stream(path):
@@ -437,10 +443,10 @@ def write_result(target: Path, text: str) -> None:
 
 
 def require_place(target: Path) -> None:
-    """Make a file of a block beside ``target``, and remove it.
+    """Try to write one block beside ``target``.
 
     Raises:
-        OSError: why there is no place for it.
+        OSError: nothing can be written there.
     """
     probe = temporary(target)
     try:
@@ -456,7 +462,7 @@ def require_place(target: Path) -> None:
 
 
 def resolved(target: Path) -> Path:
-    """The path, or what it links to."""
+    """The path, or the target of its link."""
     if not target.is_symlink():
         return target
     path = Path(os.path.realpath(target))
@@ -466,7 +472,7 @@ def resolved(target: Path) -> Path:
 
 
 def is_stream(output: str | Path | None) -> bool:
-    """True if what is written goes straight out: to standard output, a pipe or a device."""
+    """True if output goes to standard output, a pipe or a device."""
     if output is None or output == "-":
         return True
     return os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output)
@@ -480,14 +486,14 @@ def _same(target: Path, source: str | Path) -> bool:
 
 
 def check_new_folder(target: Path, source: Path, overwrite: bool) -> None:
-    """Refuse a folder for a model that is in use or cannot be made, before anything is loaded.
+    """Refuse an output folder that is in use or cannot be created, before anything is loaded.
 
-    What killed processes left beside it is removed first.
+    Leftovers of killed processes beside it are removed first.
 
     Args:
-        target: folder to make.
-        source: folder that it is made from.
-        overwrite: whether a model that is there may be replaced.
+        target: folder to create.
+        source: model folder it is made from.
+        overwrite: True permits replacing an existing model.
     """
     place, here = Path(os.path.abspath(target)), Path(os.path.realpath(source))
     remove_abandoned(place)
@@ -504,7 +510,7 @@ def check_new_folder(target: Path, source: Path, overwrite: bool) -> None:
 
 @contextmanager
 def writing(target: Path) -> Iterator[None]:
-    """Name the target in errors of the disk."""
+    """Add the target's name to disk errors raised in the block."""
     try:
         yield
     except SafetensorError as error:

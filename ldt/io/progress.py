@@ -1,4 +1,4 @@
-"""Progress of long work: a line of the log every half minute, or one that counts on a terminal."""
+"""Progress of long work: a log line every half minute, or a live line on a terminal."""
 
 import logging
 import sys
@@ -15,14 +15,13 @@ ItemT = TypeVar("ItemT")
 
 
 class Heartbeat:
-    """Logs how far a piece of work is, every half minute: ``encoding train: 120 of 400 documents,
-    ETA 1:10``.
+    """Log progress every half minute: ``encoding train: 120 of 400 documents, ETA 1:10``.
 
     Args:
-        what: the work, as the line begins.
-        total: how many there are in all; None where nobody knows.
-        unit: what is counted, in the plural.
-        first: how many were done before it began.
+        what: description of the work, the start of the line.
+        total: total count; None if unknown.
+        unit: plural name of what is counted.
+        first: count already done before.
     """
 
     def __init__(
@@ -32,7 +31,7 @@ class Heartbeat:
         self.began = self.last = time.monotonic()
 
     def due(self) -> bool:
-        """True where half a minute has gone by without a line; the caller logs one then."""
+        """True if half a minute has passed without a line; the caller then logs one."""
         now = time.monotonic()
         if now - self.last < EVERY:
             return False
@@ -40,11 +39,11 @@ class Heartbeat:
         return True
 
     def heard(self) -> None:
-        """Another line has just been logged."""
+        """Restart the half minute, because another line was logged."""
         self.last = time.monotonic()
 
     def __call__(self, done: int) -> None:
-        """Log where it is due; ``done`` is how many, with those of before."""
+        """Log a line if one is due; ``done`` includes the count done before."""
         if not self.due():
             return
         taken = self.last - self.began
@@ -63,10 +62,12 @@ def reported(
     first: int = 0,
     total: int | None = None,
 ) -> Iterator[ItemT]:
-    """Pass items on, with a `Heartbeat` of the work that is done on them.
+    """Yield the items and log progress by a `Heartbeat`.
 
     Args:
-        total: how many there are in all; None: as many as ``items``, if these know.
+        items: items to pass on.
+        what, unit, first: as for `Heartbeat`.
+        total: total count; None takes the length of ``items`` if it has one.
     """
     if total is None and isinstance(items, Sized):
         total = len(items)
@@ -85,11 +86,11 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def progress_line(shown: bool) -> Iterator[tuple[Callable[[Any], None], float]]:
-    """Yield a function to call with the work, whose ``rate()`` is its progress, and the seconds
-    from one call to the next.
+    """Yield a function to call with the running work, whose ``rate()`` is its progress, and the
+    interval of calls in seconds.
 
-    On a terminal a line counts and is gone at the end, with ``shown``, which is False where answers
-    appear there. What is no terminal gets a line of the log every half minute.
+    On a terminal a live line counts and disappears at the end; ``shown`` is False if answers are
+    printed there. Elsewhere a log line appears every half minute.
     """
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn

@@ -1,9 +1,8 @@
-"""Items that are written into a file once, in order, and read in any order.
+"""Records written to a file once, in order, and read at random.
 
-The documents of a training and their features may be larger than memory; a list of them in a file
-takes 24 bytes of memory an item and more. The file has no name, so that it is gone with the last
-process that has it open, whatever ends that; or it has one, and later processes open it. What of
-such a file is there when a process is killed need not be written again.
+Training documents and their features can exceed memory; a record store takes about 24 bytes of
+memory per record. An anonymous file disappears with the last process that has it open. A named one
+can be reopened by later processes, and keeps what a killed process had written.
 """
 
 import errno
@@ -46,22 +45,24 @@ Place = tuple[int, int, int]  # in the file: start, end, and the crc32 of what s
 
 
 class RecordStore(Sequence[ItemT], Generic[ItemT]):
-    """Items in a file. What is read equals what was written, and is new each time.
+    """Sequence of records in a file. Reading returns a new, equal copy each time.
 
-    Processes that are forked or spawned share the file.
+    Forked and spawned processes share the file.
 
-    ``columns``: how many numbers of an item are kept in memory with its place (`numbers`).
+    ``columns``: how many integers of each record are kept in memory beside its position
+    (`numbers`).
     """
 
     noun = "items"  # in messages
     columns = 0
 
     def __init__(self, items: Iterable[ItemT] = (), at: Path | None = None):
-        """Write the items.
+        """Write the records.
 
         Args:
-            at: name of the file, less its suffix; what it has already comes first, as far as it
-                is whole. None for a temporary file.
+            items: records to write.
+            at: path without suffix of a named file, whose intact records come first; None uses an
+                anonymous file.
         """
         known: dict[str, Place] = {}
         writer = Writer(at, PLACE + self.columns)
@@ -96,11 +97,11 @@ class RecordStore(Sequence[ItemT], Generic[ItemT]):
 
     @classmethod
     def opened(cls, at: Path) -> Self:
-        """The items of a file that is whole.
+        """Open a complete named store.
 
         Raises:
             OSError: there is none.
-            ValueError: it is not what it was.
+            ValueError: it is damaged.
         """
         store = cls.__new__(cls)
         store._index = read_index(at, PLACE + cls.columns)
@@ -112,21 +113,21 @@ class RecordStore(Sequence[ItemT], Generic[ItemT]):
 
     @abstractmethod
     def pack(self, item: ItemT) -> tuple[dict[str, Any], Any]:
-        """The fields of an item, long texts among them, and what else there is to it."""
+        """Split a record into its fields, which may be long texts, and the remaining data."""
 
     @abstractmethod
     def unpack(self, fields: dict[str, Any], more: Any) -> ItemT:
-        """The item of what `pack` returned."""
+        """Inverse of `pack`."""
 
     def numbers(self, item: ItemT) -> tuple[int, ...]:
-        """The ``columns`` of an item."""
+        """Integers of a record that are kept in memory, ``columns`` of them."""
         return ()
 
     def __len__(self) -> int:
         return len(self._index)
 
     def __getitem__(self, index: int) -> ItemT:  # type: ignore[override]  # no slices
-        """Read an item."""
+        """Read a record."""
         fields, apart, more = self._file.values(*self._index[index, :PLACE].tolist())
         before = self._texts
         self._texts = {
@@ -136,36 +137,36 @@ class RecordStore(Sequence[ItemT], Generic[ItemT]):
         return self.unpack(fields | {k: self._texts[place] for k, place in apart.items()}, more)
 
     def only(self, rows: Sequence[int] | np.ndarray) -> Self:
-        """The items of some numbers, in this order; they share the file."""
+        """Store of the records with these numbers, in this order, sharing the file."""
         part = copy(self)
         part._index = self._index[rows]
         return part
 
     def numbers_of(self, part: Self) -> np.ndarray:
-        """The numbers of the items of a part, made by `only` of items in the same file."""
+        """Numbers of the records in a part that `only` made."""
         return np.searchsorted(self._index[:, 1], part._index[:, 1])
 
 
 def values(content: bytes) -> Any:
-    """Content of a pickle of numbers, texts, dates, arrays and containers of them.
+    """Unpickle numbers, texts, dates, arrays and containers of these, and nothing else.
 
     Raises:
-        pickle.UnpicklingError, or what else unpickling raises: it holds anything else.
+        pickle.UnpicklingError, or other errors of unpickling: the content holds anything else.
     """
     return _Values(io.BytesIO(content)).load()
 
 
 def remove_after(at: Path, columns: int, count: int) -> None:
-    """Let only so many of the items stay that a file of this name has; see `RecordStore`."""
+    """Truncate a named store to its first ``count`` records; see `RecordStore`."""
     with suppress(FileNotFoundError):
         os.truncate(list_file(at), count * (PLACE + columns) * 8)
 
 
 class Writer:
-    """A file of rows that grows, and the list of their places, as a context.
+    """Growing file of records and its index, as a context manager.
 
-    Of a file with a name the list never tells of rows that are not on the disk; it goes on behind
-    the rows that are ``there``.
+    The index of a named file never lists records that are not on disk; writing continues behind the
+    records that are ``there``.
     """
 
     def __init__(self, at: Path | None, width: int):
@@ -200,7 +201,7 @@ class Writer:
             self.sync()
 
     def sync(self) -> None:
-        """Have all on the disk."""
+        """Flush everything to disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self.index.tofile(self._list)
@@ -209,7 +210,7 @@ class Writer:
         self.index, self._synced = array("q"), self.size
 
     def written(self) -> tuple["_File", np.ndarray]:
-        """The file for reading, and the numbers of all rows [rows, width]."""
+        """The file, opened for reading, and the index [rows, width]."""
         if self.at is not None:
             self.sync()
             return _File(self.at), read_index(self.at, self.width)
@@ -226,7 +227,7 @@ class Writer:
 
 
 class _File:
-    """A file that is open for reading, and closed when nothing refers to it."""
+    """File open for reading, closed when no reference is left."""
 
     def __init__(self, of: int | Path):
         self.at = None if isinstance(of, int) else of
@@ -234,7 +235,7 @@ class _File:
         weakref.finalize(self, os.close, self.handle)
 
     def read(self, start: int, end: int, crc: int) -> bytes:
-        """The bytes from ``start`` to ``end``, wherever other readers of the file are."""
+        """Bytes from ``start`` to ``end``, independent of other readers."""
         try:
             data = os.pread(self.handle, end - start, start)
         except OSError as error:
@@ -244,7 +245,7 @@ class _File:
         return data
 
     def values(self, start: int, end: int, crc: int) -> Any:
-        """The `RecordStore` that was written there."""
+        """Read and unpickle a record, checking its checksum."""
         data = self.read(start, end, crc)
         if self.at is None:
             return pickle.loads(data)
@@ -278,22 +279,22 @@ class _Values(pickle.Unpickler):
 
 
 def _inherited(handle: Any) -> _File:
-    """The file of a process that spawned this one."""
+    """File received from the process that spawned this one."""
     return _File(handle.detach())
 
 
 def row_file(at: Path) -> Path:
-    """The file of the rows of a name."""
+    """File of the records of a store."""
     return at.with_name(at.name + ".rows")
 
 
 def list_file(at: Path) -> Path:
-    """The file of the places of these rows."""
+    """File of the index of a store."""
     return at.with_name(at.name + ".index")
 
 
 def read_index(at: Path, width: int) -> np.ndarray:
-    """[rows, width] int64, mapped: the numbers of the rows that a file lists."""
+    """Memory-mapped index, [rows, width] int64."""
     path = list_file(at)
     rows = path.stat().st_size // (width * 8)
     if not rows:

@@ -1,10 +1,10 @@
-"""Files, pipes and hub data sets to examples, one at a time and in constant memory.
+"""Read files, pipes and hub datasets as examples, one at a time in constant memory.
 
-What is read: JSONL and JSON arrays, CSV, TSV, Parquet and Arrow, each detected by content or
-suffix; gzip, bz2, xz and zstd by content whatever the suffix. JSON is read strictly
-(``ldt.io.strict_json``). Raw control characters, NUL and U+2028 inside strings are kept.
+Formats are JSONL and JSON arrays, CSV, TSV, Parquet and Arrow, detected by content or suffix; gzip,
+bz2, xz and zstd are detected by content. JSON is read strictly (``ldt.io.strict_json``). Control
+characters, NUL and U+2028 inside strings are kept.
 
-Ids are not compared while a file is read, which takes memory per record: `SeenIds` does.
+Duplicate ids are not detected here, which takes memory per record; `SeenIds` does.
 """
 
 import dataclasses
@@ -35,10 +35,14 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 class Example:
     """One record of the user's data.
 
-    ``where`` ("train.jsonl:17") opens every message about it; ``id`` is the number of its line (of
-    its row in Parquet and, below the header, in CSV; of the item in a JSON array) where the record
-    has none. ``folder`` is that of the file, none for a stream: what a record names is there.
-    ``record`` is its number in the whole input, from 1, where that input is answered in shards.
+    Args:
+        fields: fields of the record.
+        id: id of the record, else its number: of the line, of the row in Parquet or below the
+            header of CSV, or of the item in a JSON array.
+        where: place for messages, such as "train.jsonl:17".
+        folder: folder of the file, for names of further files in the record; None for a stream.
+        record: number of the record in the whole input, from 1, if the input is divided into
+            shards.
     """
 
     fields: dict[str, Any]
@@ -58,30 +62,30 @@ def read(
     on_error: OnError | None = None,
     max_line_bytes: int = 256 << 20,
 ) -> Iterator[Example]:
-    """Yield the records of ``source`` in order, with the memory of one record.
+    """Yield the records of ``source`` in order, holding one record in memory.
 
     Args:
-        source: a path, "-" for standard input, or "hf:owner/name[:split]" (split "train" where none
-            is given), the only form that may use the network.
-        id_field: where a record has its id, text or a whole number; a dotted path as in ``field``.
-            Where it is null or empty, the id is the number of the record, from 1. None is a
-            field `id`, which may be missing too; "" takes the numbers.
-        placed: whether the id is "train.jsonl:17" there, as one of several files needs it.
-        format: "jsonl" (JSON arrays too), "csv" or "tsv"; None detects it by suffix and
-            content, and the delimiter of csv too (`tables.detect_delimiter`). Parquet is always
-            detected by content.
-        encoding: of the text, one that has ASCII in it; None is UTF-8 where the caller has no
+        source: a path, "-" for standard input, or "hf:owner/name[:split]" (default split "train"),
+            the only form that uses the network.
+        id_field: dotted path of the id, a text or an integer. If it is null or empty, the id is the
+            number of the record, from 1. None uses a field `id` if there is one; "" always uses
+            numbers.
+        placed: True makes such numbers "train.jsonl:17", which several files need.
+        format: "jsonl" (also JSON arrays), "csv" or "tsv"; None detects it by suffix and content,
+            and the delimiter of CSV (`tables.detect_delimiter`). Parquet is always detected by
+            content.
+        encoding: encoding of the text, a superset of ASCII; None is UTF-8, for callers without an
             option to name another.
-        on_error: None raises at the first bad record. Else it is called with the error and the
-            record's bytes (only the first 1,024 of a line that is too long, none for Parquet and
-            hub sets), and reading goes on.
-        max_line_bytes: a longer line is rejected without being held in memory. A JSON array is
-            read whole and may have this size in all.
+        on_error: None raises the first error. A function is called with the error and the record's
+            bytes (only 1,024 of a too long line, none for Parquet and hub datasets), and reading
+            continues.
+        max_line_bytes: longer lines are rejected without holding them in memory. For a JSON array,
+            which is read whole, the limit of its total size.
 
     Raises:
-        UserError: there is no such file, it is a folder, or standard input is a terminal.
-        DataError: "train.jsonl:17: what is wrong". Damage that ends a file (cut-off gzip, UTF-16,
-            a broken JSON array) is raised whether or not there is an ``on_error``.
+        UserError: the file is missing or a folder, or standard input is a terminal.
+        DataError: "train.jsonl:17: message". Damage that ends the file (truncated gzip, UTF-16, a
+            broken JSON array) is raised even with ``on_error``.
     """
     if format not in (None, "jsonl", *tables.DELIMITERS):
         raise ValueError(f"format must be jsonl, csv or tsv, got {format!r}")
@@ -111,10 +115,11 @@ def read(
 
 
 def identified(example: Example, path: str | None) -> str | int:
-    """The id at a dotted path; where it is null or empty, that which the example has.
+    """Id at a dotted path; the example's own id if that is null or empty.
 
     Args:
-        path: None is a field `id`, which may be missing; "" is none.
+        example: a record.
+        path: dotted path; None uses a field `id` if there is one, "" none.
     """
     value = field(example, path) if path else _find(example.fields, "id" if path is None else "")[1]
     if value is None or value == "":
@@ -128,20 +133,22 @@ def identified(example: Example, path: str | None) -> str | int:
 def lines(
     source: str, *, on_error: OnError | None = None, max_line_bytes: int, whole: bool = False
 ) -> Iterator[Line]:
-    """Yield the lines of a text file, decompressed; other arguments and errors as in `read`.
+    """Yield the lines of a text file, decompressed; arguments and errors as for `read`.
 
     Args:
-        whole: whether they are parts of one text, of which a byte order mark is left out at the
-            beginning alone; else at that of each line, as files that were joined have them.
+        source, on_error, max_line_bytes: as for `read`.
+        whole: True removes a byte order mark only at the beginning, as in one text; False also at
+            each line, as in concatenated files.
     """
     with streams.opened(source) as file:
         yield from _Reader(file, "", on_error, max_line_bytes).lines(whole)
 
 
 def field(example: Example, path: str) -> Any:
-    """Return the value at a dotted path, as "clauses.Audit Rights"; an exact key wins.
+    """Return the value at a dotted path, such as "clauses.Audit Rights"; an exact key takes
+    precedence.
 
-    At "Title + Body" are the texts of both that are not blank, with an empty line between them.
+    "Title + Body" joins the non-blank texts of both by an empty line.
     """
     present, value = _find(example.fields, path)
     if present:
@@ -155,7 +162,7 @@ def field(example: Example, path: str) -> Any:
 
 
 def has(example: Example, path: str) -> bool:
-    """True if there is something at the dotted path, be it null."""
+    """True if the dotted path exists, even with the value null."""
     whole = _find(example.fields, path)[0]
     return whole or all(_find(example.fields, part)[0] for part in path.split(JOIN))
 
@@ -164,7 +171,9 @@ def text(example: Example, path: str, blank: bool = False) -> str:
     """Return the text at a dotted path; it may be empty.
 
     Args:
-        blank: whether null is an empty text.
+        example: a record.
+        path: dotted path.
+        blank: True reads null as an empty text.
     """
     value = field(example, path)
     if blank and value is None:
@@ -175,14 +184,14 @@ def text(example: Example, path: str, blank: bool = False) -> str:
 
 
 def flat(value: Any) -> str:
-    """All text in a JSON value, a line for each."""
+    """All texts in a JSON value, one per line."""
     if isinstance(value, dict):
         value = list(value.values())
     return "\n".join(map(flat, value)) if isinstance(value, list) else str(value)
 
 
 def texts(example: Example, path: str) -> list[str]:
-    """Return the list of texts at a dotted path; it may be empty, and so may be texts in it."""
+    """Return the list of texts at a dotted path; the list and its texts may be empty."""
     values = field(example, path)
     if not isinstance(values, list):
         what = f"is {kind(values)}, expected a list of texts"
@@ -197,7 +206,7 @@ def texts(example: Example, path: str) -> list[str]:
 
 @dataclasses.dataclass
 class _Reader:
-    """One open source, and what its messages need."""
+    """An open source with the settings for reading it."""
 
     file: streams.Opened
     id_field: str | None
@@ -217,7 +226,7 @@ class _Reader:
         self.on_error(error, raw)
 
     def example(self, value: Any, number: int, where: str, raw: bytes) -> Iterator[Example]:
-        """Yield the example of a decoded record, or nothing when it is rejected."""
+        """Yield the example of a decoded record, or nothing if it is rejected."""
         if not isinstance(value, dict):
             self.reject(where, f'{kind(value)}, expected an object such as {{"text": "…"}}', raw)
             return
@@ -305,7 +314,7 @@ class _Reader:
                     yield from self.example(value, number, where, raw)
 
     def items(self, first: Line) -> Iterator[Example]:
-        """A JSON array: the file whole in memory, one decoded item at a time."""
+        """Items of a JSON array; the file is held in memory, items are decoded one at a time."""
         raw = first.raw + self.file.stream.read(self.limit + 1 - len(first.raw))
         if len(raw) > self.limit:
             what = f"a JSON array of more than {self.limit:,} bytes; one object a line has no limit"
@@ -341,7 +350,7 @@ class _Reader:
             raise DataError(f"{self.name}: text after the JSON array's closing ]")
 
     def rows(self, lines: Iterator[Line], format: str) -> Iterator[Example]:
-        """CSV with a header; the id of a row without one is its number below the header."""
+        """Rows of CSV with a header; the default id is the row's number below the header."""
         delimiter = tables.DELIMITERS[format]
         if format == "csv":
             delimiter, lines = tables.detect_delimiter(lines, self.name)
@@ -357,7 +366,7 @@ class _Reader:
 
 
 def suffix(name: str) -> str:
-    """The suffix under a compression's, without its point: "csv" for "a.csv.gz"."""
+    """Suffix without the dot, ignoring one of compression: "csv" for "a.csv.gz"."""
     stem, end = os.path.splitext(name.lower())
     if end in (".gz", ".bz2", ".xz", ".zst"):
         end = os.path.splitext(stem)[1]
@@ -369,7 +378,7 @@ def _is_utf16(raw: bytes) -> bool:
 
 
 def _past_space(text: str, start: int) -> int:
-    """The place of the first character from ``start`` on that is no white space of JSON."""
+    """Position of the first character from ``start`` on that is not JSON white space."""
     space = _SPACE.match(text, start)
     return space.end() if space else start
 
@@ -387,7 +396,7 @@ def _find(node: Any, path: str) -> tuple[bool, Any]:
 
 
 def _names(fields: dict, prefix: str = "", depth: int = 3) -> list[str]:
-    """The dotted names of all fields, those of objects inside included."""
+    """Dotted names of all fields, including those of nested objects."""
     names = []
     for key, value in fields.items():
         names.append(prefix + str(key))
@@ -397,11 +406,10 @@ def _names(fields: dict, prefix: str = "", depth: int = 3) -> list[str]:
 
 
 class SeenIds:
-    """Ids that have come: 16 bytes for a run of rising whole numbers, 8 for any other id.
+    """Set of ids: 16 bytes for a run of increasing integers, 8 for any other id.
 
-    Line numbers, which stand in for missing ids, are such a run, so a stream without ids needs
-    no memory for them. ``7`` and ``"7"`` are the same id, as they are in a prediction file. Ids
-    other than whole numbers are told apart by 64 bits of their hash.
+    Line numbers form such a run, so a stream without ids takes no memory. ``7`` and ``"7"`` are the
+    same id, as in prediction files. Other ids are compared by a 64-bit hash.
     """
 
     RECENT = 1 << 14
@@ -413,7 +421,7 @@ class SeenIds:
         self.sorted: list[np.ndarray] = []  # uint64, each more than the next
 
     def add(self, key: str | int) -> bool:
-        """Add an id; False if it has come before."""
+        """Add an id; returns False if it was already there."""
         number = _whole(key)
         if number is not None:
             last = self.ends[-1] if self.ends else None
@@ -441,7 +449,7 @@ class SeenIds:
 
 
 def _whole(key: str | int) -> int | None:
-    """An id as a number, if it is a whole one that 64 bits hold."""
+    """An id as an integer if it is one of 64 bits, else None."""
     if isinstance(key, str):
         if not (len(key) < 19 and key.isdecimal() and key.isascii()):
             return None

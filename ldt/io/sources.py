@@ -1,4 +1,4 @@
-"""Names of data: files, patterns, sets of the hub, and files of remote stores, by fsspec."""
+"""Names of data: files, patterns, hub datasets, and files in remote stores (fsspec)."""
 
 import functools
 import glob
@@ -24,19 +24,19 @@ _Result = TypeVar("_Result")
 
 
 def is_remote(name: str | os.PathLike[str]) -> bool:
-    """True if a name is that of a file in a store."""
+    """True for the name of a file in a remote store."""
     return bool(_REMOTE.match(os.fspath(name)))
 
 
 def is_hub_set(name: str) -> bool:
-    """True if a name is that of a data set of the hub, ``hf:owner/name``; ``hf://`` is a file."""
+    """True for a dataset of the hub, ``hf:owner/name``; ``hf://`` names a file."""
     return name.startswith("hf:") and not is_remote(name)
 
 
 def open_remote(name: str) -> io.BufferedReader:
-    """A file of a store, to be read from its beginning or from anywhere.
+    """Open a file of a remote store, seekable.
 
-    What goes wrong while it is read is an OSError.
+    Errors while reading are OSErrors.
     """
     system, path = _system(name)
     if _tried(name, lambda: system.isdir(path)):
@@ -45,7 +45,7 @@ def open_remote(name: str) -> io.BufferedReader:
 
 
 def _stored(pattern: str) -> list[str]:
-    """The files of a store that a pattern stands for, sorted."""
+    """Files of a remote store that match a pattern, sorted."""
     system, path = _system(pattern)
     entries = _tried(pattern, lambda: system.glob(path, detail=True))
     return sorted(
@@ -54,13 +54,13 @@ def _stored(pattern: str) -> list[str]:
 
 
 def exists_remote(name: str) -> bool:
-    """True if a store has a file of this name."""
+    """True if the remote file exists."""
     system, path = _system(name)
     return _tried(name, lambda: system.exists(path))
 
 
 def put_remote(file: Path, name: str) -> None:
-    """Write a file into a store, whole or not at all, as far as the store can promise it."""
+    """Upload a file, atomically as far as the store permits."""
     system, path = _system(name)
     folder = posixpath.dirname(path)
     protocols = {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
@@ -78,10 +78,10 @@ def put_remote(file: Path, name: str) -> None:
 
 
 def hub_fault() -> str | None:
-    """Why nothing of the hub can be read, and what would do; None where it can.
+    """Reason why the hub cannot be reached, with a remedy; None if it can.
 
-    It is asked once: without a network the libraries ask six times for a file, in 23 seconds. With
-    HF_HUB_OFFLINE it is not asked, nor by the libraries.
+    Checked only once: without a network the libraries would retry each file six times over 23
+    seconds. With HF_HUB_OFFLINE nothing is requested.
     """
     from huggingface_hub import constants, get_session
 
@@ -99,9 +99,8 @@ def hub_fault() -> str | None:
 
 
 def matches(name: str) -> list[str]:
-    """The files that a pattern stands for, sorted, or a folder that ``save_to_disk`` of the library
-    `datasets` has made; any other name is itself, there or not.
-    """
+    """Files that match a pattern, sorted, or those of a folder written by ``save_to_disk`` of
+    `datasets`; any other name unchanged, whether it exists or not."""
     if (noted := Path(name, "state.json")).is_file():
         files = [str(Path(name, file)) for file in _noted(noted, "_data_files")]
         return files or [name]
@@ -121,7 +120,7 @@ def matches(name: str) -> list[str]:
 
 
 def _noted(file: Path, key: str) -> list[str]:
-    """Names in a list of a JSON file of `datasets`; none where there is no such list."""
+    """File names listed in a JSON file of `datasets`; empty if there is no such list."""
     try:
         listed = json.loads(file.read_text("utf-8")).get(key, ())
         return [item["filename"] if isinstance(item, dict) else str(item) for item in listed]
@@ -130,16 +129,17 @@ def _noted(file: Path, key: str) -> list[str]:
 
 
 def each(names: Names) -> list[str]:
-    """The files of one name or of several, in their order, those of a pattern sorted; each once."""
+    """Files of one or several names, in order, those of a pattern sorted, without duplicates."""
     listed = [names] if isinstance(names, str) else names
     return list(dict.fromkeys(file for name in listed for file in matches(name)))
 
 
 def only(names: Names, what: str) -> str:
-    """The one file that the names stand for.
+    """The single file that the names refer to.
 
     Args:
-        what: it is, in words: "predictions of squad".
+        names: one or several names.
+        what: description of the file, such as "predictions of squad", for messages.
     """
     paths = each(names)
     if not paths:
@@ -150,16 +150,16 @@ def only(names: Names, what: str) -> str:
 
 
 def named(names: Names) -> str:
-    """``a.jsonl``, or of several ``a.jsonl and 4 more``, for messages."""
+    """``a.jsonl``, or for several files ``a.jsonl and 4 more``, for messages."""
     if isinstance(names, str):
         return names
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more"
 
 
 def digest(names: Names) -> str | None:
-    """sha256 of a file, or of the hexadecimal ones of several, in their order.
+    """SHA-256 of a file, or of the hashes of several files in order.
 
-    None where one is not a file here, as a set of the hub.
+    None if one of them is not a local file.
     """
     paths = [Path(name) for name in each(names)]
     if not all(path.is_file() for path in paths):
@@ -170,12 +170,12 @@ def digest(names: Names) -> str | None:
 
 @functools.lru_cache(256)
 def _digest(path: Path, size: int, changed: int) -> str:
-    """sha256 of a file, computed once as long as its size and time are the same."""
+    """SHA-256 of a file, cached while its size and modification time are unchanged."""
     return files.digest(path)
 
 
 class _Reading(io.RawIOBase):
-    """A file of fsspec, whose errors are of a hundred classes."""
+    """File of fsspec whose many error classes become OSError."""
 
     def __init__(self, file: Any):
         self._file = file
@@ -207,14 +207,14 @@ class _Reading(io.RawIOBase):
 
 
 def _system(name: str) -> tuple[Any, str]:
-    """The store of a name, and the path in it."""
+    """Store of a name, and the path within it."""
     import fsspec
 
     return _tried(name, lambda: fsspec.core.url_to_fs(name))
 
 
 def _tried(name: str, action: Callable[[], _Result]) -> _Result:
-    """Result of an action; whatever goes wrong in it is a UserError of one line."""
+    """Result of an action; any error becomes a UserError of one line."""
     try:
         return action()
     except FileNotFoundError:

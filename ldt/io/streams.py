@@ -1,4 +1,4 @@
-"""Files and standard input as streams of bytes, decompressed, without seeking."""
+"""Files and standard input as decompressed byte streams, without seeking."""
 
 import bz2
 import contextlib
@@ -20,7 +20,7 @@ log = logging.getLogger("ldt")
 
 
 def _zstd(stream: io.BufferedIOBase) -> io.BufferedIOBase:
-    """The decompressed bytes of a stream, by pyarrow, which reads Parquet as well."""
+    """Decompress zstd by pyarrow."""
     import pyarrow
 
     decompressed = pyarrow.CompressedInputStream(pyarrow.PythonFile(stream, "r"), "zstd")
@@ -28,7 +28,7 @@ def _zstd(stream: io.BufferedIOBase) -> io.BufferedIOBase:
 
 
 def tell(source: str, what: str) -> None:
-    """Log what was decided about how a file is read, once though it is read several times."""
+    """Log a decision about how a file is read, once even if it is read several times."""
     changed = os.stat(source).st_mtime_ns if os.path.isfile(source) else 0
     _tell(what, os.path.abspath(source), changed)
 
@@ -62,8 +62,13 @@ DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)
 
 
 class Opened(NamedTuple):
-    """``name`` for messages, ``stream`` of decompressed bytes; ``compression`` is "gzip", "bz2",
-    "xz", "zstd" or None; "parquet", "arrow" (a file) and "arrow stream" are only recognised.
+    """Open source.
+
+    Args:
+        name: name for messages.
+        stream: decompressed bytes.
+        compression: "gzip", "bz2", "xz", "zstd" or None; "parquet", "arrow" (file) and "arrow
+            stream" are recognised but not decoded.
     """
 
     name: str
@@ -72,18 +77,18 @@ class Opened(NamedTuple):
 
     @property
     def is_table(self) -> bool:
-        """True for a binary table, of which the stream has no lines."""
+        """True for a binary table, which has no lines."""
         return self.compression in {what for _, what in _TABLES}
 
     def damaged(self, error: Exception) -> str:
-        """The words of a message about one of `DAMAGE`."""
+        """Message for one of the errors in `DAMAGE`."""
         if self.compression:
             return f"the {self.compression} data are damaged or cut off ({error})"
         return f"cannot be read on ({error})"
 
 
 class Line(NamedTuple):
-    """A line of a file as it stands there."""
+    """Line of a file with its number, its offset in bytes and its raw bytes."""
 
     number: int  # from 1
     offset: int  # of its first byte in the decompressed file
@@ -92,11 +97,11 @@ class Line(NamedTuple):
 
 @contextlib.contextmanager
 def opened(source: str) -> Iterator[Opened]:
-    """Open a path, or standard input for "-"; its compression is detected by content.
+    """Open a path, or standard input for "-"; compression is detected by content.
 
     Raises:
-        UserError: there is no such file, it is a folder, or standard input is a terminal.
-        DataError: what cannot be read here (zip, spreadsheets, Word, PDF).
+        UserError: the file is missing or a folder, or standard input is a terminal.
+        DataError: the format is not supported (zip, spreadsheets, Word, PDF).
     """
     if source in _HELD and _HELD[source].stream.seekable():
         _HELD[source].stream.seek(0)
@@ -137,16 +142,17 @@ def opened(source: str) -> Iterator[Opened]:
 
 
 def beginning(source: str, most: int, enough: Callable[[bytes], bool]) -> bytes:
-    """The first bytes of a source, decompressed; none of Parquet and Arrow.
+    """First bytes of a source, decompressed; empty for Parquet and Arrow.
 
-    A pipe stays open, and the next that opens it gets these bytes again.
+    A pipe stays open, and the next reader gets these bytes again.
 
     Args:
-        most: number of bytes after which no more are read.
-        enough: tells whether those read so far are; a slow pipe is not waited for then.
+        source: a path, or "-" for standard input.
+        most: largest number of bytes to read.
+        enough: returns True if the bytes read so far suffice, so as not to wait for a slow pipe.
 
     Raises:
-        UserError, DataError: as `opened` does.
+        UserError, DataError: as for `opened`.
     """
     head = b""
     with contextlib.ExitStack() as stack:
@@ -165,7 +171,7 @@ def beginning(source: str, most: int, enough: Callable[[bytes], bool]) -> bytes:
 
 @contextlib.contextmanager
 def held(source: str) -> Iterator[Opened]:
-    """Keep a file open: in the block `opened` gives its stream again, from its beginning."""
+    """Keep a file open: within the block `opened` returns its stream from the beginning again."""
     with opened(source) as file:
         _HELD[source] = file
         try:
@@ -186,12 +192,13 @@ def _key(source: str) -> object:
 def not_utf8(
     raw: bytes, error: UnicodeDecodeError, offset: int = 0, encoding: str | None = None
 ) -> str:
-    """The words of a message about bytes that are not UTF-8, or not of another encoding.
+    """Message for bytes that are not valid in UTF-8 or another encoding.
 
     Args:
-        raw: the bytes that were decoded.
-        offset: of their first one in the file.
-        encoding: what `data.encoding` asks for; none where there is no such option.
+        raw: bytes that were decoded.
+        error: error of the decoder.
+        offset: offset of the first byte in the file.
+        encoding: value of `data.encoding`; None if the caller has no such option.
     """
     place = offset + error.start
     byte = f"0x{raw[error.start]:02x} at byte offset {place:,} of the file"
@@ -203,7 +210,7 @@ def not_utf8(
 
 
 class _Rejoined(io.RawIOBase):
-    """The bytes already taken from a stream, then the stream: looking ahead in a pipe."""
+    """Stream that returns bytes read ahead first, for pipes."""
 
     def __init__(self, head: bytes, rest: io.BufferedIOBase):
         self._head = head
@@ -222,9 +229,9 @@ class _Rejoined(io.RawIOBase):
 
 
 def _stdin() -> io.BufferedIOBase:
-    """Standard input with a buffer of its own.
+    """Standard input with its own buffer.
 
-    A thread may still wait in it when the process ends; Python aborts where that is sys.stdin's.
+    A thread may still be reading from it at exit, where Python would abort for sys.stdin.
     """
     try:
         return io.BufferedReader(io.FileIO(sys.stdin.buffer.fileno(), closefd=False), 1 << 16)

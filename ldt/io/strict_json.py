@@ -1,9 +1,8 @@
-"""JSON as the standard has it, where Python's own reader is lenient: values, files and fields.
+r"""Strict JSON, where Python's parser is lenient.
 
-NaN, Infinity, numbers too large for a float, a key twice in one object and a nesting too deep are
-no JSON here. A lone surrogate (an escaped ``\\ud800`` without its partner) is, but cannot be
-written as UTF-8: it becomes U+FFFD, one character for one character, so that offsets still hold.
-Raw control characters inside strings are accepted.
+NaN, Infinity, numbers too large for a float, duplicate keys and excessive nesting are errors. A
+lone surrogate (``\ud800`` without its partner) cannot be written as UTF-8 and becomes U+FFFD, one
+character for one, so that offsets still hold. Control characters inside strings are accepted.
 """
 
 import json
@@ -23,7 +22,7 @@ _KINDS = {str: "text", list: "a list", dict: "an object", int: "a whole number",
 
 
 class JsonError(ValueError):
-    """Text that is no JSON; ``at_end``: it ends too early."""
+    """Text that is not JSON; ``at_end`` says that it ends too early."""
 
     def __init__(self, message: str, at_end: bool = False):
         super().__init__(message)
@@ -31,10 +30,10 @@ class JsonError(ValueError):
 
 
 class JsonDecoder:
-    """Reads one value after the other out of text.
+    """Decode consecutive values from a text.
 
-    What breaks no syntax is noted in ``problems`` instead of raised, so that the end of the value
-    is known and reading can go on after it.
+    Faults that do not break the syntax are collected in ``problems`` instead of raised, so that
+    decoding can continue behind the value.
     """
 
     def __init__(self) -> None:
@@ -47,12 +46,12 @@ class JsonDecoder:
         )
 
     def decode(self, text: str, start: int = 0) -> tuple[Any, int]:
-        """Return the value that begins at ``start``, and where it ends.
+        """Return the value that begins at ``start``, and its end.
 
         The value must be rejected if ``problems`` is not empty afterwards.
 
         Raises:
-            JsonError: no value begins there; the message says what is wrong at which column.
+            JsonError: no value begins there; the message names the fault and the column.
         """
         self.problems.clear()
         try:
@@ -91,22 +90,24 @@ class JsonDecoder:
 
 
 class JsonFile(NamedTuple):
-    """``name`` for messages ("stdin" for "-"), and the value."""
+    """A file's name for messages ("stdin" for "-") and its value."""
 
     name: str
     value: Any
 
 
 def read(source: "str | JsonFile", encoding: str | None = None) -> JsonFile:
-    """Read a path, or standard input for "-"; a file that is read already is returned as it is.
+    """Read a path, or standard input for "-"; a `JsonFile` is returned unchanged.
 
     Args:
-        encoding: of its text; None is UTF-8 where the caller has no option to name another.
+        source: path, "-", or a file already read.
+        encoding: encoding of the text; None is UTF-8, for callers without an option to name
+            another.
 
     Raises:
-        UserError: there is no such file.
-        DataError: it is damaged, of another encoding or not exactly one value of strict JSON; a key
-            that stands twice in one object is an error too.
+        UserError: the file is missing.
+        DataError: the file is damaged, has another encoding, or is not exactly one value of strict
+            JSON (duplicate keys included).
     """
     if isinstance(source, JsonFile):
         return source
@@ -141,9 +142,9 @@ def read(source: "str | JsonFile", encoding: str | None = None) -> JsonFile:
 
 
 def json_line(value: Any) -> bytes:
-    """``value`` as one line of JSON, always valid UTF-8: a lone surrogate becomes U+FFFD.
+    """Serialise a value as one line of JSON, in valid UTF-8: a lone surrogate becomes U+FFFD.
 
-    Arrays of numpy become lists of numbers with `DIGITS` decimals.
+    numpy arrays become lists of numbers with `DIGITS` decimals.
 
     Raises:
         ValueError: a number is NaN or infinite.
@@ -162,7 +163,7 @@ def _listed(value: Any) -> Any:
 
 
 def take(item: Any, key: str, kind: type, where: str) -> Any:
-    """The field of an object of a gold file."""
+    """Field of an object in a gold file, checked for its type."""
     if not isinstance(item, dict):
         raise DataError(f"{where}: {shown(item)}, expected an object with {key!r}")
     if key not in item:
@@ -173,7 +174,7 @@ def take(item: Any, key: str, kind: type, where: str) -> Any:
 
 
 def texts(values: list, where: str) -> list[str]:
-    """Return the list itself, all texts."""
+    """The list, checked to hold only texts."""
     for value in values:
         if not isinstance(value, str):
             raise DataError(f"{where}: {shown(value)}, expected text")

@@ -1,4 +1,4 @@
-"""Rows of tables: CSV with any delimiter, Parquet, Arrow and sets of the hub, some at a time."""
+"""Rows of CSV with any delimiter, Parquet, Arrow and hub datasets, streamed."""
 
 import csv
 import itertools
@@ -21,10 +21,13 @@ Tree = list[str] | dict[str, Any] | None  # names of classes, by field where the
 
 
 class Row(NamedTuple):
-    """A row below the header.
+    """Row below the header.
 
-    ``fields`` are the cells by the names of the header; ``fault`` says what is wrong where there
-    are none.
+    Args:
+        line: number of its first line.
+        raw: bytes of the row.
+        fields: cells by column name.
+        fault: message if the row cannot be read, in place of fields.
     """
 
     line: int  # its first one, from 1
@@ -34,11 +37,11 @@ class Row(NamedTuple):
 
 
 def detect_delimiter(lines: Iterator[Line], name: str) -> tuple[str, Iterator[Line]]:
-    """The delimiter of a file with the suffix csv, and its lines again.
+    """Detect the delimiter of a CSV file; returns it with the lines from the beginning.
 
-    A comma, unless the first rows do not agree on the number of their cells by it, and do by a
-    semicolon, a tab or ``|``. Lines behind the header are looked at only where one of those stands
-    in it, so that a pipe with commas is read without waiting. A first line ``sep=;`` decides.
+    It is a comma, unless the first rows have different numbers of cells by comma and equal ones by
+    semicolon, tab or ``|``. Lines behind the header are read only if one of these occurs in it, so
+    that a comma-separated pipe is read without waiting. A first line ``sep=;`` decides.
     """
     taken = [next(lines)]
     if named := _EXCEL.fullmatch(taken[0].raw):
@@ -64,7 +67,7 @@ def detect_delimiter(lines: Iterator[Line], name: str) -> tuple[str, Iterator[Li
 
 
 def _widths(lines: list[str], delimiter: str) -> list[int]:
-    """The number of cells of each row; [0] where there is none."""
+    """Number of cells of each row; [0] if there is none."""
     try:
         return [len(row) for row in csv.reader(lines, delimiter=delimiter) if row] or [0]
     except csv.Error:
@@ -74,14 +77,14 @@ def _widths(lines: list[str], delimiter: str) -> list[int]:
 def delimited_rows(
     lines: Iterable[Line], delimiter: str, *, name: str, limit: int, encoding: str | None
 ) -> Iterator[Row]:
-    """Yield the rows below the header; a quoted cell may span lines. Every value is text.
+    """Yield the rows below the header; quoted cells may span lines. All values are text.
 
     Args:
-        lines: of the file, the header first.
+        lines: lines of the file, the header first.
         delimiter: one character.
-        name: of the file, for messages.
+        name: name of the file, for messages.
         limit: longest cell, in bytes.
-        encoding: of the text; None is UTF-8.
+        encoding: encoding of the text; None is UTF-8.
     """
     taken: list[Line] = []  # the lines of the current row
     codec = encoding or "utf-8"
@@ -123,9 +126,9 @@ def delimited_rows(
 
 
 def binary_rows(file: Opened) -> Iterator[dict]:
-    """Yield the rows of a file of Parquet or Arrow, or of a stream of Arrow.
+    """Yield the rows of a Parquet file, an Arrow file or an Arrow stream.
 
-    Classes that are numbers there have the names that the library `datasets` wrote into the file.
+    Class numbers are replaced by the names that `datasets` stored in the file.
     """
     import pyarrow
     from pyarrow import parquet
@@ -148,11 +151,13 @@ def binary_rows(file: Opened) -> Iterator[dict]:
 
 
 def named(rows: Iterable[dict], features: Mapping[str, Any], name: str) -> Iterator[dict]:
-    """Yield the rows with the names of their classes, which are told.
+    """Yield the rows with class names in place of numbers, and log the replacement.
 
     Args:
-        features: of the columns, as ``datasets.Features.to_dict`` has them; may be empty.
-        name: of the file, for messages.
+        rows: rows of the table.
+        features: features of the columns, as ``datasets.Features.to_dict`` returns them; may be
+            empty.
+        name: name of the file, for messages.
     """
     trees = {column: tree for column, feature in features.items() if (tree := _tree(feature))}
     if trees:
@@ -165,7 +170,7 @@ def named(rows: Iterable[dict], features: Mapping[str, Any], name: str) -> Itera
 
 
 def _features(schema: Any) -> dict[str, Any]:
-    """The features that `datasets` has noted in a schema; none where it did not write it."""
+    """Features that `datasets` stored in a schema; empty if there are none."""
     try:
         return dict(json.loads(schema.metadata[b"huggingface"])["info"]["features"])
     except (KeyError, TypeError, ValueError):
@@ -173,7 +178,7 @@ def _features(schema: Any) -> dict[str, Any]:
 
 
 def _tree(feature: Any) -> Tree:
-    """The names of the classes in a feature, lists of which are as one; None where it has none."""
+    """Class names within a feature, through lists and objects; None if there are none."""
     if isinstance(feature, list) and len(feature) == 1:  # of old versions
         return _tree(feature[0])
     if not isinstance(feature, dict):
@@ -188,7 +193,7 @@ def _tree(feature: Any) -> Tree:
 
 
 def _put(value: Any, tree: Tree) -> Any:
-    """The value with names in the place of the numbers of classes."""
+    """The value with class names in place of numbers."""
     if isinstance(value, list):
         return [_put(item, tree) for item in value]
     if isinstance(tree, dict) and isinstance(value, dict):
@@ -201,12 +206,12 @@ def _put(value: Any, tree: Tree) -> Any:
 
 
 def _first(tree: Tree) -> list[str]:
-    """The names of the first classes."""
+    """Names of the first classes found."""
     return tree if isinstance(tree, list) else _first(next(iter((tree or {"": []}).values())))
 
 
 def hub_rows(source: str) -> Iterator[dict]:
-    """Yield the rows of a set of the hub, "hf:owner/name[:split]"."""
+    """Yield the rows of a hub dataset, "hf:owner/name[:split]"."""
     import datasets
 
     name, _, split = source.removeprefix("hf:").partition(":")
@@ -216,9 +221,9 @@ def hub_rows(source: str) -> Iterator[dict]:
 
 
 def numbered(rows: Iterator[dict], source: str, what: str) -> Iterator[tuple[int, dict]]:
-    """Count rows from 1; whatever goes wrong in getting one is a DataError of one line.
+    """Number the rows from 1; any error while reading one becomes a DataError of one line.
 
-    The libraries below raise dozens of unrelated classes, so all are caught.
+    The libraries raise dozens of unrelated classes, so all exceptions are caught.
     """
     for number in itertools.count(1):
         try:

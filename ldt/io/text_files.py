@@ -1,6 +1,6 @@
-"""Text files: documents of their own, or named by a record.
+"""Plain text files as documents, or as fields named by a record.
 
-A document of its own has no field but its text, and so no label: it cannot be trained on.
+A text file on its own has no label, so it serves for prediction only.
 """
 
 import errno
@@ -28,7 +28,8 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def is_text(source: str) -> bool:
-    """True for a folder, and for a file with the suffix of text unless it begins as JSON does."""
+    """True for a folder, and for a file with a text suffix whose content does not begin
+    like JSON."""
     if source == "-" or sources.is_hub_set(source):
         return False
     if os.path.isdir(source):
@@ -52,20 +53,20 @@ def read(
     on_error: OnError | None = None,
     max_bytes: int,
 ) -> Iterator[Example]:
-    """Yield one document a file, in the order of their names; an empty file is one too.
+    """Yield one document per file, sorted by name; empty files included.
 
-    The id is the file's name, in a folder its path from there. Files of a folder that are no text
-    are counted in the log.
+    The id is the file's name, or its path within the folder. Other files of a folder are counted in
+    the log.
 
     Args:
-        source: file, "-" for standard input, or folder, which is searched with all below it.
-        field: name of the field that gets the text.
-        encoding, on_error: as of `ldt.io.records.read`.
-        max_bytes: a longer file is rejected.
+        source: file, "-" for standard input, or folder, searched recursively.
+        field: name of the field for the text.
+        encoding, on_error: as for `ldt.io.records.read`.
+        max_bytes: longer files are rejected.
 
     Raises:
-        UserError: a folder without a text file.
-        DataError: a file that cannot be read.
+        UserError: the folder has no text file.
+        DataError: a file cannot be read.
     """
     others = ""
     if source == "-":
@@ -98,13 +99,14 @@ def filled(
     on_error: OnError | None = None,
     max_bytes: int,
 ) -> Iterator[Example]:
-    """Yield records with the text of a file in the place of its name.
+    """Replace file names in a field of the records by the texts of these files.
 
     Args:
-        field: that holds the name (``data.text_files``).
-        folder: of the files, none of which is read from elsewhere; None is that of the record.
-        encoding: of files that are not UTF-8.
-        on_error, max_bytes: as of `read`.
+        examples: records.
+        field: field with the name (``data.text_files``).
+        folder: folder of the files; names outside it are refused. None uses the record's folder.
+        encoding: encoding of the files; None is UTF-8.
+        on_error, max_bytes: as for `read`.
     """
     for example in examples:
         try:
@@ -120,7 +122,7 @@ def filled(
 def _named(
     example: Example, field: str, folder: str | None, encoding: str | None, max_bytes: int
 ) -> str:
-    """The text of the file that a field names, in UTF-8 or the other encoding."""
+    """Text of the file that a field names."""
     where, name = example.where, records.text(example, field).strip()
     if folder is None:
         raise DataError(f"{where}: no folder to look for {name!r} in; data.evidence names it")
@@ -136,7 +138,7 @@ def _named(
 
 
 def _files(folder: str) -> tuple[list[Path], str]:
-    """The text files of a folder and of those in it, and the number of others by suffix."""
+    """Text files in a folder and below, and counts of other files by suffix."""
     paths, others = [], Counter[str]()
     for path in sorted(Path(folder).rglob("*")):
         if path.name.startswith(".") or not path.is_file():
@@ -152,7 +154,7 @@ def _files(folder: str) -> tuple[list[Path], str]:
 
 
 def text_of(path: str, encoding: str | None, max_bytes: int) -> str:
-    """The whole text of a file, or of standard input for "-"; a longer one is a DataError."""
+    """Text of a file, or of standard input for "-"; a longer one is a DataError."""
     parts, size = [], 0
     for line in records.lines(path, max_line_bytes=max_bytes, whole=True):
         parts.append(line.raw)
@@ -168,16 +170,17 @@ def text_of(path: str, encoding: str | None, max_bytes: int) -> str:
 
 
 def real(folder: Path) -> Path:
-    """The path with its links followed; one that leads back to itself stays as it is."""
+    """The path with links resolved; one that leads back to itself is unchanged."""
     return Path(os.path.realpath(folder))
 
 
 def inside(folder: Path, name: str, where: str) -> Path:
-    """Return the path of the file ``name`` in ``folder``, whether or not it is there.
+    """Path of a file within a folder, whether or not it exists; refuses a path outside.
 
     Args:
-        folder: resolved.
-        where: opens the message.
+        folder: folder with links resolved.
+        name: name of the file.
+        where: place of the record, for the message.
     """
     try:
         path = real(folder / name)
@@ -189,12 +192,12 @@ def inside(folder: Path, name: str, where: str) -> Path:
 
 
 def read_file(path: Path) -> str:
-    """Return the text as it stands, line ends too, without a byte order mark.
+    """Return the text with its line ends, without a byte order mark.
 
-    Bytes that are not UTF-8, which pages of the web have, become U+FFFD.
+    Invalid UTF-8, as web pages have it, becomes U+FFFD.
 
     Raises:
-        OSError: it cannot be read, or is no file: a pipe, a device, a folder.
+        OSError: the file cannot be read, or is a pipe, a device or a folder.
     """
     handle = os.open(path, _FLAGS)
     with open(handle, encoding="utf-8-sig", errors="replace", newline="") as file:
