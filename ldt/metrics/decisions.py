@@ -64,13 +64,8 @@ class Objective:
         return cls(None, bounded, float(least)) if bounded else cls(float(beta))
 
     def value(self, true: np.ndarray, given: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Value of the objective; higher is better.
-
-        Args:
-            true: number of true positives.
-            given: number of predicted positives.
-            right: number of gold positives.
-        """
+        """Value of the objective, higher is better, for numbers of true positives, of predicted and
+        of gold positives."""
         precision, recall = true / np.maximum(given, 1), true / np.maximum(right, 1)
         if self.beta is not None:
             square = self.beta**2
@@ -111,13 +106,8 @@ class Outcome(NamedTuple):
 
 
 def outcome(given: np.ndarray, right: np.ndarray, target: Objective) -> Outcome:
-    """Compare out-of-fold predictions of one label with its target.
-
-    Args:
-        given: [documents] bool, the label is predicted by a threshold fitted without the document.
-        right: [documents] bool, the document has the label.
-        target: objective of the threshold.
-    """
+    """Compare out-of-fold predictions of one label, [documents] bool, with its gold labels and its
+    target."""
     if not right.any():
         return Outcome("no documents")
     if not target.bounded:
@@ -169,9 +159,7 @@ def label_thresholds(
     weight n / (n + strength) for n positives. A label without positives gets `DEFAULT`.
 
     Args:
-        scores: [documents, labels], probabilities.
-        right: [documents, labels] bool, the gold labels.
-        target: objective to maximise.
+        scores, right, target: as for `best_threshold`.
         strength: number of positives at which both weigh the same; 0 disables the shrinkage.
     """
     best, _ = best_threshold(scores, right, target)
@@ -242,8 +230,7 @@ def abstain_for_risk(
     https://arxiv.org/abs/1705.08500, with a fixed grid in place of a search).
 
     Args:
-        confidence: [documents], confidence on held-out documents.
-        right: [documents] bool, True where the answer is correct.
+        confidence, right: as for `abstain_for_coverage`.
         risk: highest share of wrong answers, from 0 to 1.
         delta: probability that the bound fails.
     """
@@ -340,11 +327,7 @@ class Rules:
     positive: int | None = None
 
     def tuned(self, labels: int) -> list[int]:
-        """Numbers of the labels whose thresholds are fitted.
-
-        Args:
-            labels: number of labels.
-        """
+        """Numbers of the labels, of so many, whose thresholds are fitted."""
         if self.thresholds is not None or not (self.several or self.positive is not None):
             return []
         return list(range(labels)) if self.several else [self.positive or 0]
@@ -447,11 +430,7 @@ class Policy:
         return 1 - scores <= self.quantiles[least]
 
     def facts(self, names: Sequence[str]) -> dict[str, Any]:
-        """The policy as JSON, for `from_facts`.
-
-        Args:
-            names: names of the labels.
-        """
+        """The policy as JSON, for `from_facts`, with these names of labels."""
         facts: dict[str, Any] = {}
         if self.calibrator is not None:
             facts["calibration"] = {"method": self.calibrator.name} | asdict(self.calibrator)
