@@ -1,1 +1,1 @@
-"""Reports on a run and its answers: one page of HTML, and runs side by side."""
+"""Reports on a run and its answers as one HTML page, and comparison of runs."""

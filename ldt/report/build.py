@@ -1,4 +1,4 @@
-"""A subject to a report: the sentence, facts, figures, charts, tables and documents of a page."""
+"""Build a report from its subject: headline, facts, figures, charts, tables and documents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TITLES = {"classes": "Classes", "confusion": "Right and wrong by class"}  # of t
 
 
 def report(subject: Subject) -> Report:
-    """Everything on a page about answers, or about a run."""
+    """Content of the page about a run or a file of answers."""
     run, result, documents = subject.run, subject.result, subject.documents
     final = _of_run(run) if run else []
     figures = _of_result(result, subject) if result else final
@@ -60,12 +60,12 @@ def report(subject: Subject) -> Report:
 
 
 def _metric(run: Description) -> str | None:
-    """The metric that a run goes by."""
+    """Main metric of a run."""
     return (run.results.get("metric") or "").removeprefix("eval_") or None
 
 
 def _of_result(result: Result, subject: Subject) -> list[Figure]:
-    """The metrics that are no counts; first the one that the run goes by, or trainings do."""
+    """Metrics that are not counts, the main metric first."""
     run = subject.run
     names = [name for name, value in result.metrics.items() if isinstance(value, float)]
     first = _metric(run) if run else next((name for name in HEADLINES if name in names), None)
@@ -92,7 +92,7 @@ def _figure(
 
 
 def _of_run(run: Description) -> list[Figure]:
-    """The metrics of metrics.json; of a run that is not finished, those of its last evaluation."""
+    """Metrics of metrics.json; for an unfinished run those of its last evaluation."""
     values = run.results.get("metrics")
     if values is None:
         values = next((row for row in reversed(run.log) if any(map(is_metric, row))), {})
@@ -116,7 +116,7 @@ def _trivial(figure: Figure) -> str:
 
 
 def _tables(result: Result) -> list[Rows]:
-    """The tables of a result, and its subsets; what the documents or a chart show is left out."""
+    """Tables of a result and its subsets, except those shown with documents or as charts."""
     tables = [
         Rows(TITLES.get(name, name.replace("_", " ")), rows)
         for name, rows in result.tables.items()
@@ -159,14 +159,14 @@ def _facts(subject: Subject) -> dict[str, str]:
 
 
 def _data(facts: Mapping[str, Any]) -> str:
-    """A set of data in words: its source and its size."""
+    """Description of a dataset: source and size."""
     nouns = ("document", "token", "character", "byte")
     sizes = [plural(facts[f"{noun}s"], noun) for noun in nouns if f"{noun}s" in facts]
     return ": ".join([str(facts["source"]), *sizes[:1]])
 
 
 def _sentence(subject: Subject, figures: Sequence[Figure]) -> str:
-    """The headline: the share of right answers, and whether reading was of use."""
+    """Headline: the share of correct answers, and a comparison with the baseline."""
     documents, result = subject.documents, subject.result
     if not figures:
         if subject.run:
@@ -194,7 +194,7 @@ def _sentence(subject: Subject, figures: Sequence[Figure]) -> str:
 
 
 def _verdict(figure: Figure) -> str:
-    """Words on whether a metric is better than without reading, and whether that may be chance."""
+    """Compare a metric with its baseline, including its interval, in words."""
     assert figure.baseline is not None
     if not is_better(figure.name, figure.value, figure.baseline):
         return "no better than that"

@@ -1,8 +1,7 @@
-"""The charts of a report: which there are, how they are drawn, and their numbers.
+"""Charts of a report: kinds, drawing, and their numbers.
 
-They are drawn by matplotlib as SVG files, which a page shows as images. Each kind has a title, its
-size in px, and its numbers as a table for those who do not see it: the names of the columns, and
-rows.
+matplotlib draws them as SVG, embedded in the page as images. Each chart has a title, a size in px,
+and a table of its numbers (column names and rows) for screen readers.
 """
 
 import math
@@ -55,9 +54,9 @@ Points = list[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Lines:
-    """A chart of lines, or of points where ``points``: each series a list of (x, y).
+    """Line chart, or scatter plot with ``points``; each series is a list of (x, y).
 
-    ``diagonal`` draws y = x beside them, as a reliability diagram has it.
+    ``diagonal`` adds the line y = x, as in a reliability diagram.
     """
 
     title: str
@@ -113,7 +112,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Bars:
-    """A chart of bars, one a label, each with the number of items behind it."""
+    """Bar chart, one bar per label, with the number of items behind each bar."""
 
     title: str
     x: str
@@ -148,7 +147,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A table of counts, such as a confusion: rows are gold, columns are answers."""
+    """Matrix of counts, such as a confusion matrix: rows are gold, columns predicted."""
 
     title: str
     rows: Sequence[str]
@@ -190,7 +189,7 @@ Chart = Lines | Bars | Matrix
 
 
 def check() -> None:
-    """Refuse charts that could not be drawn, before anything is computed for them.
+    """Refuse to start if charts cannot be drawn.
 
     Raises:
         UserError: matplotlib is missing.
@@ -200,7 +199,7 @@ def check() -> None:
 
 
 def image(chart: Chart) -> str:
-    """A chart as the address of an SVG image that a page can hold; the same for the same chart.
+    """SVG image of a chart as a data URL; equal charts give equal images.
 
     Raises:
         UserError: matplotlib is missing.
@@ -228,11 +227,11 @@ def _number(value: float, _: object = None) -> str:
 
 
 def of_training(log: Sequence[Mapping[str, Any]], metric: str | None) -> list[Chart]:
-    """Loss, evaluation metric and learning rate by step.
+    """Charts of loss, evaluation metric and learning rate by step.
 
     Args:
-        log: the lines of metrics.jsonl.
-        metric: metric that the run goes by; None without an evaluation.
+        log: lines of metrics.jsonl.
+        metric: main metric of the run; None without an evaluation.
     """
     losses = {"training": _logged(log, "loss"), "evaluation": _logged(log, "eval_loss")}
     losses = {name: points for name, points in losses.items() if points}
@@ -247,7 +246,7 @@ def of_training(log: Sequence[Mapping[str, Any]], metric: str | None) -> list[Ch
 
 
 def _logged(log: Sequence[Mapping[str, Any]], key: str) -> Points:
-    """The finite values of a key by step, or the means of `POINTS` parts of them."""
+    """Finite values of a key by step, averaged within `POINTS` intervals if there are more."""
     values = [(float(row["step"]), number(row.get(key))) for row in log]
     points = [(step, value) for step, value in values if value is not None]
     if len(points) <= POINTS:
@@ -258,10 +257,11 @@ def _logged(log: Sequence[Mapping[str, Any]], key: str) -> Points:
 
 
 def of_result(result: Result, metric: str) -> list[Chart]:
-    """Charts of errors, ranking, calibration, and of scores by length and by place.
+    """Charts of errors, ranking, calibration, and scores by length and position.
 
     Args:
-        metric: metric of the bars by length and place.
+        result: scored answers.
+        metric: metric of the bars by length and position.
     """
     charts = [*_confusion(result), *_classes(result)]
     curves = result.curves.get("precision_at_recall") or {}
@@ -282,7 +282,7 @@ def of_result(result: Result, metric: str) -> list[Chart]:
 
 
 def _confusion(result: Result) -> list[Chart]:
-    """Gold by answer, the most frequent classes each, of rows with both."""
+    """Confusion matrix of the most frequent classes."""
     rows = [row for row in result.tables.get("confusion", ()) if "gold" in row]
     if not rows:
         return []
@@ -310,7 +310,7 @@ def _confusion(result: Result) -> list[Chart]:
 
 
 def _classes(result: Result) -> list[Chart]:
-    """F1 of each class where a document can have several."""
+    """F1 of each class in multi-label classification."""
     confusion = result.tables.get("confusion") or [{}]
     rows = [row for row in result.tables.get("classes", ()) if is_defined(row["f1"])]
     rows = sorted(rows, key=lambda row: -row["support"])[:BARS]
@@ -322,7 +322,7 @@ def _classes(result: Result) -> list[Chart]:
 
 
 def reliability(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """The points of a reliability diagram, beside the diagonal."""
+    """Reliability diagram with the diagonal."""
     if not rows:
         return []
     points = [(100 * row["probability"], 100 * row["right"]) for row in rows]
@@ -332,7 +332,7 @@ def reliability(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
 
 
 def _groups(title: str, x: str, groups: Sequence[Group], metric: str) -> list[Chart]:
-    """Bars of groups, where there are two at least."""
+    """Bar chart of groups if there are at least two."""
     groups = [group for group in groups if metric in group.metrics]
     if len(groups) < 2:
         return []

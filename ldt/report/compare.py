@@ -1,5 +1,5 @@
-"""Runs or answers side by side: what differs in how they were made, how they score the same
-documents, by a paired bootstrap, and which documents changed."""
+"""Compare runs or answers: settings, scores on the same documents by paired bootstrap, and changed
+documents."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ ROUNDING = 1e-9  # as far apart equal metrics may be that were added up in diffe
 
 @dataclass(frozen=True)
 class Difference:
-    """A metric of the first answers and of others, on the same documents.
+    """A metric of the first and of other answers, on the same documents.
 
     Args:
-        first, value: of either; None where it is not defined of those documents.
-        difference: of the others from the first.
-        interval: of the difference, by the paired bootstrap; None of a metric that has none.
-        above: share of the resamples in which the difference is above 0.
+        metric: name of the metric.
+        first, value: its two values; None if undefined on these documents.
+        difference: value minus first.
+        interval: paired bootstrap interval of the difference; None if the metric has none.
+        above: share of the resamples with a difference above 0.
     """
 
     metric: str
@@ -41,14 +42,16 @@ class Difference:
 
 @dataclass(frozen=True)
 class Change:
-    """A document that scores differently.
+    """Document that scores differently.
 
     Args:
-        change: two of "right", "wrong" and "no answer", as in "right to wrong"; "score" where that
-            is a matter of degree.
-        metric: the score that changed most, "right" where documents have none.
-        difference: of that score, from -1 to 1.
-        before, after: answers of the first and of the others.
+        id, where: id and place of the document.
+        change: such as "right to wrong", with "right", "wrong" and "no answer"; "score" if
+            correctness is a matter of degree.
+        metric: score that changed most, "right" if the documents have no scores.
+        difference: change of that score, from -1 to 1.
+        gold: gold answer.
+        before, after: first and other answer.
     """
 
     id: str
@@ -63,11 +66,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Beside:
-    """Others beside the first.
+    """Comparison of other answers with the first ones.
 
     Args:
-        differences: of the metrics.
-        changes: documents that changed, most changed first.
+        name: name of the other answers.
+        differences: differences of the metrics.
+        changes: changed documents, largest change first.
     """
 
     name: str
@@ -77,16 +81,18 @@ class Beside:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything side by side.
+    """Complete comparison.
 
     Args:
-        names: of all, the first one first.
-        facts: those that differ: of each name, a value in each.
-        documents: how many are compared; ``noun`` is what one is called, ``units`` what is
-            resampled.
-        others: all but the first.
-        warnings: what is odd about them.
-        decisions: of each name the decision in force, in words; "" of answers, and without one.
+        names: names of all answers, the first ones first.
+        facts: settings that differ: by name, one value per answers.
+        documents: number of compared documents.
+        noun: name of a document.
+        units: name of the bootstrap units.
+        others: comparisons of all but the first.
+        warnings: remarks about the answers.
+        decisions: decision policy of each, in words; empty for a file of answers or without a
+            policy.
     """
 
     names: Sequence[str]
@@ -100,13 +106,13 @@ class Comparison:
 
 
 def compare(subjects: Sequence[Subject]) -> Comparison:
-    """Compare answers for the same documents; of others the common ones count alone.
+    """Compare answers on the documents that all have in common.
 
     Args:
         subjects: two or more, each with a result.
 
     Raises:
-        DataError: they have no document in common.
+        DataError: there is no common document.
     """
     results = [each.result for each in subjects if each.result]
     first = results[0]
@@ -136,7 +142,7 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
 
 
 def _common(subjects: Sequence[Subject], results: Sequence[Result]) -> tuple[set[str], list[str]]:
-    """Ids that all have, and warnings of those that not all have."""
+    """Common ids, and warnings about ids that some lack."""
     asked = [{item.id for item in result.items} for result in results]
     common = set.intersection(*asked)
     if not common:
@@ -156,19 +162,21 @@ def _common(subjects: Sequence[Subject], results: Sequence[Result]) -> tuple[set
 def paired(
     results: Sequence[Result], units: Mapping[str, Hashable]
 ) -> list[tuple[dict[str, float], dict[str, np.ndarray]]]:
-    """Return of each result its metrics and those of each resample, of the same documents.
+    """Return, for each result, its metrics and their values in every resample, on the same
+    documents.
 
-    All results are computed anew on each of `RESAMPLES` resamples, which are the same for all: as
-    many units as there are, drawn with replacement, each with all of its questions (Efron and
-    Tibshirani 1993, chapter 8; Koehn 2004, https://aclanthology.org/W04-3250). So what makes a
-    document hard for both is no part of the interval of a difference.
+    All results are recomputed on the same `RESAMPLES` resamples of units, drawn with replacement,
+    each with all of its questions (Efron and Tibshirani 1993, chapter 8; Koehn 2004,
+    https://aclanthology.org/W04-3250). So document difficulty that both share does not widen the
+    interval of a difference.
 
     Args:
-        units: of the ids that count; all results have them.
+        results: scored answers.
+        units: bootstrap unit by id, for ids that all results have.
 
     Returns:
-        Metrics by name, from 0 to 100 where they are shares; and arrays [`RESAMPLES`] of those that
-        have an interval, empty for a single unit.
+        Metrics by name (shares from 0 to 100), and arrays [`RESAMPLES`] of those with an interval,
+            empty for a single unit.
     """
     places = {unit: place for place, unit in enumerate(dict.fromkeys(units.values()))}
     place_of = {id: places[unit] for id, unit in units.items()}
@@ -191,7 +199,7 @@ def paired(
 
 
 def _counts(units: int, at_once: int) -> Iterator[np.ndarray]:
-    """Draws of each unit, [rows, units], in all `RESAMPLES` rows together."""
+    """Yield how often each unit is drawn, [rows, units], `RESAMPLES` rows in total."""
     for drawn in draws(units, at_once):
         rows = np.arange(len(drawn))[:, None] * units
         yield np.bincount((drawn + rows).ravel(), minlength=drawn.size).reshape(-1, units)
@@ -200,7 +208,7 @@ def _counts(units: int, at_once: int) -> Iterator[np.ndarray]:
 def _figures(
     result: Result, place_of: Mapping[str, int], counts: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The metrics of a result in each row of counts [rows, units], those of its parts too."""
+    """Metrics of a result for each row of counts [rows, units], including its parts."""
     figures = result.figures or _means(result.items, result.derive)
     figures_of_all = figures(_weights(result.items, place_of, counts))
     for prefix, items in result.parts.items():
@@ -210,13 +218,13 @@ def _figures(
 
 
 def _weights(items: Sequence[Item], place_of: Mapping[str, int], counts: np.ndarray) -> np.ndarray:
-    """Weights of the items, [rows, items]: those of their units, 0 for one without a place."""
+    """Weights of the items, [rows, items]: the counts of their units, 0 for other items."""
     with_none = np.column_stack([counts, np.zeros(len(counts), counts.dtype)])
     return with_none[:, np.array([place_of.get(item.id, -1) for item in items])]
 
 
 def _means(items: Sequence[Item], derive) -> Figures:
-    """The figures of items whose metrics are made of the means of their scores."""
+    """Metrics computed from mean scores."""
     names = list(items[0].scores)
     scores = np.array([[item.scores[name] for name in names] for item in items], np.float64)
 
@@ -229,7 +237,7 @@ def _means(items: Sequence[Item], derive) -> Figures:
 
 
 def _differences(first, other) -> list[Difference]:
-    """Differences in all metrics that either has, in the order of the first."""
+    """Differences of all metrics that either has, in the order of the first."""
     (values, drawn), (others, drawn_too) = first, other
     differences = []
     for name in dict.fromkeys([*values, *others]):
@@ -251,12 +259,12 @@ def _differences(first, other) -> list[Difference]:
 
 
 def _unrounded(differences: np.ndarray) -> np.ndarray:
-    """The differences, 0 where there is none but that of rounding."""
+    """The differences, with rounding errors set to 0."""
     return np.where(np.abs(differences) < ROUNDING, 0.0, differences)
 
 
 def _changes(pairs: Sequence[tuple[Document, Document]]) -> list[Change]:
-    """The documents whose score or rightness changed, those that changed most first."""
+    """Documents whose score or correctness changed, largest change first."""
     changed = []
     for old, new in pairs:
         both = [name for name in old.scores if name in new.scores]
@@ -277,13 +285,13 @@ def _changes(pairs: Sequence[tuple[Document, Document]]) -> list[Change]:
 
 
 def _belief(document: Document) -> float:
-    """Confidence of a right answer, negative for a wrong one."""
+    """Confidence, negative for a wrong answer."""
     sure = document.confidence or 0.0
     return sure if document.right else -sure
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """Everything, at full precision."""
+    """The comparison at full precision."""
     values = asdict(comparison)
     interval = {"level": LEVEL, "resamples": RESAMPLES, "resampled": comparison.units}
     return values | {"interval": interval | {"seed": SEED}}

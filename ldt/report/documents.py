@@ -1,4 +1,4 @@
-"""Answers, with their gold and their texts, to the documents of a report."""
+"""Join answers with gold answers and texts to the documents of a report."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -37,12 +37,12 @@ Doubt = tuple[float, str] | None  # of a gold label, and of several the name of 
 
 
 class Read(NamedTuple):
-    """A document of a gold file.
+    """Document of a gold file.
 
     Args:
-        example: as it is read.
-        right: its right answer, as `Task.gold` has it.
-        answer: that it got; None where it got none.
+        example: the record.
+        right: gold answer, as from `Task.gold`.
+        answer: prediction; None if it is missing.
     """
 
     example: Example
@@ -78,14 +78,15 @@ def recipe_of(
     overrides: Iterable[str],
     gold: Names | None,
 ) -> Recipe:
-    """The recipe by which gold, documents and answers are read.
+    """Recipe for reading gold file, documents and answers.
 
     Args:
-        answer: the first one, which tells the task where nothing else does.
+        answer: first answer, from which the task is guessed if nothing else gives it.
+        format, recipe, overrides, gold: options as for `gather`.
 
     Raises:
-        UserError: neither format nor recipe beside a gold file; answers of no known task.
-        RecipeError: a recipe or keys that cannot be used.
+        UserError: a gold file without format or recipe, or answers of an unknown task.
+        RecipeError: the recipe or a key cannot be used.
     """
     if format in OWN:
         return evaluate.recipe_of(format, recipe, overrides)
@@ -108,8 +109,8 @@ def recipe_of(
 
 
 def result_of(answers: str, gold: Names, asked: Recipe, format: str | None) -> Result:
-    """The scores of all answers: of a published format by its metric, else as a training's
-    evaluation has them; raises as `ldt.inference.evaluate.evaluate` does."""
+    """Score all answers: by the metric of a published format, else as training's evaluation does;
+    raises as `ldt.inference.evaluate.evaluate`."""
     if format in METRICS and not asked.task.answers.own:
         return benchmarks.evaluate(gold, answers, format=format, data=asked.data)
     return evaluate.scored(asked, gold, answers)
@@ -118,14 +119,16 @@ def result_of(answers: str, gold: Names, asked: Recipe, format: str | None) -> R
 def _scores(
     task: Task, data, read: Read, item: Item | None
 ) -> tuple[bool | None, dict[str, float]]:
-    """True if a document is answered rightly, None where that is a matter of degree; and its
-    scores by the names of the metrics, from 0 to 1.
+    """Return True if the document is answered correctly (None if that is a matter of degree), and
+    its scores by metric, from 0 to 1.
 
     Args:
-        item: the document among those of a `Result`, None where that has none.
+        task, data: task and data section.
+        read: the document.
+        item: its item in the `Result`; None if there is none.
 
     Raises:
-        DataError: an answer that is not as ``ldt predict`` writes it.
+        DataError: the answer is not one of ``ldt predict``.
     """
     scores = dict(item.scores) if item is not None else {}
     if not scores or isinstance(task, TokenClassification):  # whose scores are counts
@@ -168,16 +171,16 @@ def gather(
 
     Args:
         answers: file of ``ldt predict``, lines or a table.
-        gold: labelled documents, in a published layout or as ``data.eval`` names them; None for no
+        gold: labelled documents, in a published layout or named as in ``data.eval``; None for no
             scores.
-        documents: file of the texts, where neither gold nor answers have them.
-        format: one of `ldt.tasks.OWN` or of `ldt.benchmarks.METRICS`; None where
-            a recipe says it, or without gold.
-        recipe, overrides: recipe and its changed keys, as for `ldt.inference.evaluate.evaluate`.
+        documents: file of the texts, if neither gold file nor answers contain them.
+        format: one of `ldt.tasks.OWN` or `ldt.benchmarks.METRICS`; None if a recipe gives it or
+            without gold.
+        recipe, overrides: as for `ldt.inference.evaluate.evaluate`.
 
     Raises:
-        UserError: a file that is not there, or cannot be read twice; a recipe that does not suit.
-        DataError: a file that cannot be used; a mark that does not fit its text.
+        UserError: a file is missing or cannot be read twice, or the recipe does not fit.
+        DataError: a file cannot be used, or a span does not fit its text.
     """
     overrides = list(overrides)
     if "-" in [answers, *sources.each(gold or []), *sources.each(documents or [])]:
@@ -231,7 +234,7 @@ def _rights(task: Any, data, examples: Sequence[Example], name: str) -> Sequence
 
 
 def _with_choice(task: Any, data, example: Example, answer: Example | None) -> Example | None:
-    """An answer that says in words which one of several choices it is, with the place of that."""
+    """Answer with the index of a choice that it names by its text."""
     if task.answers.kind != "choice" or answer is None or "choice" in answer.fields:
         return answer
     choice = choice_of(answer, task.choices(example, data))["choice"]
@@ -241,7 +244,7 @@ def _with_choice(task: Any, data, example: Example, answer: Example | None) -> E
 def _with_text(
     example: Example, texts: Mapping[str, Example], documents: Names, is_alone: bool
 ) -> Example:
-    """A gold example, or what an answer alone has kept, with what its document has."""
+    """Gold example, or the fields kept in an answer, completed from its document."""
     document = texts.get(str(example.id))
     if document is None:
         raise DataError(
@@ -281,7 +284,7 @@ def _document(task: Task, data, read: Read, items: Mapping[str, Item], doubt: Do
 
 
 def _confidence(answer: Mapping[str, Any]) -> float | None:
-    """The probability of an answer; of several classes that of the least sure of the decisions."""
+    """Probability of an answer; in multi-label classification that of the least certain label."""
     by_class, label = answer.get("scores"), answer.get("label")
     value = answer.get("score") if "start" not in answer or "type" in answer else None
     if isinstance(by_class, list):
@@ -315,7 +318,8 @@ def _notes(answer: Example | None) -> list[str]:
 
 
 def _doubts(read: Sequence[Read]) -> list[Doubt]:
-    """The doubt of each gold label; None where none is in doubt or no probabilities are known."""
+    """Confident-learning doubt of each gold label; None if there is none or probabilities are
+    unknown."""
     doubts_of_all: list[Doubt] = [None] * len(read)
     places, rows, names, right = [], [], list[str](), list[Any]()
     for place, each in enumerate(read):

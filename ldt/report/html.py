@@ -1,4 +1,4 @@
-"""HTML pages that need nothing beside them: one template, style and script for all of ldt's."""
+"""Self-contained HTML pages: one template, style and script for all pages of ldt."""
 
 import json
 import re
@@ -18,7 +18,7 @@ UNSEEN = re.compile(
 
 
 def visible(text: str) -> str:
-    """A text in which characters that nobody sees are named: ``⟨U+202E⟩``, ``⟨page break⟩``."""
+    """The text with invisible characters spelt out: ``⟨U+202E⟩``, ``⟨page break⟩``."""
     return UNSEEN.sub(lambda match: _name(match[0]), text)
 
 
@@ -27,12 +27,12 @@ def _name(character: str) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """A text of at most ``most`` characters, the last one an ellipsis where it was longer."""
+    """The text shortened to at most ``most`` characters, with an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
 def script_json(value: Any) -> str:
-    """JSON that can stand in a script element: no tag or comment begins in it, nothing hides."""
+    """JSON that is safe inside a script element: no tags or comments can begin in it."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     for character in "&<>":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -40,12 +40,12 @@ def script_json(value: Any) -> str:
 
 
 def render(name: str, connect: str = "'none'", **content: Any) -> tuple[str, str]:
-    """A page and its content security policy, under which its own script and style alone work.
+    """Return a page and its content security policy, which permits its own script and style only.
 
     Args:
-        name: name of its template, and of the script that follows the one of all pages.
-        connect: source that the script may ask, of a content security policy.
-        content: variables of the template; text from outside is escaped and made visible.
+        name: name of its template and of its script.
+        connect: source that the script may contact, as in a content security policy.
+        content: variables of the template; texts are escaped and made visible.
     """
     script, style = _asset("page.js") + _asset(f"{name}.js"), _asset("page.css")
     hashes = [b64encode(sha256(text.encode()).digest()).decode() for text in (script, style)]

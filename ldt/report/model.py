@@ -1,4 +1,4 @@
-"""Parts of a report before anything is drawn: figures, charts, tables and documents."""
+"""Content of a report: figures, charts, tables and documents."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ SILENT, MISSING = "left to a person", "without an answer"
 
 @dataclass(frozen=True, order=True)
 class Mark:
-    """Characters of a text, and what they are.
+    """Marked span of a text.
 
     Args:
-        start, end: characters of the text (code points), the end not included.
-        kind: `GOLD`, `ANSWER` (evidence and entities too) or `PASSAGE`, which explains an answer.
-        label: name of what is there, such as "answer", "evidence", or the type of an entity.
-        score: probability; None where there is none.
+        start, end: characters (code points), end exclusive.
+        kind: `GOLD`, `ANSWER` (also evidence and entities) or `PASSAGE`, which explains an answer.
+        label: name of the span, such as "answer", "evidence", or an entity type.
+        score: probability; None if there is none.
     """
 
     start: int
@@ -29,25 +29,25 @@ class Mark:
 
 @dataclass(frozen=True)
 class Document:
-    """A document or question with its answer.
+    """Document or question with its answer.
 
     Args:
         id: id of the document.
         where: its place in its file.
-        text: text of the document; None where the report was given none.
-        asks: further texts that belong to it, by name: question, hypothesis, candidates.
-        gold: right answer as a person reads it; None where there is none.
-        answer: answer of the model as a person reads it; None where there is none.
-        right: True or False; None where that is not known, is a matter of degree, or there is no
-            answer.
-        scores: scores of this document by the names of the metrics, from 0 to 1.
+        text: text of the document; None if the report has none.
+        asks: further texts by name: question, hypothesis, candidates.
+        gold: gold answer as text; None if there is none.
+        answer: answer as text; None if there is none.
+        right: True or False; None if unknown, a matter of degree, or unanswered.
+        scores: scores from 0 to 1 by metric.
         confidence: probability of the answer.
-        words: number of words of the text; None where that is not known.
-        marks: marks in the order of their places.
-        doubt: probability by which the model denies the gold label, from 0 to 1; None for no doubt.
-        notes: oddities, such as that it was not read to its end.
-        doubted: of several labels the doubtful one, and whether it is there; "" of one label.
-        unanswered: `SILENT` or `MISSING`; "" of a document that has an answer.
+        words: number of words of the text; None if unknown.
+        marks: marks sorted by position.
+        doubt: how likely the gold label is wrong, from 0 to 1; None if not suspected.
+        notes: remarks, such as that it was not read to its end.
+        doubted: in multi-label classification the suspected label, and whether it is set; else
+            empty.
+        unanswered: `SILENT` or `MISSING`; empty if there is an answer.
     """
 
     id: str
@@ -68,7 +68,7 @@ class Document:
 
     @property
     def verdict(self) -> str | None:
-        """``right``, ``wrong`` or ``no answer``; None where that is not known, or of degree."""
+        """``right``, ``wrong`` or ``no answer``; None if unknown or a matter of degree."""
         if self.unanswered or (self.right is False and self.answer is None):
             return "no answer"
         return None if self.right is None else "right" if self.right else "wrong"
@@ -76,7 +76,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Figure:
-    """A metric: its value, its interval, and the value of an answer without reading."""
+    """Metric with its interval and its baseline."""
 
     name: str
     value: float
@@ -87,7 +87,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Rows:
-    """A table of further figures, such as those of each class."""
+    """Table of further figures, such as one row per class."""
 
     title: str
     rows: Sequence[dict[str, object]]
@@ -95,18 +95,18 @@ class Rows:
 
 @dataclass(frozen=True)
 class Report:
-    """A page.
+    """Content of a page.
 
     Args:
         title: title, such as the name of the run.
-        sentence: the sentence for a reader who reads no further.
+        sentence: headline.
         facts: facts about the run: task, model, length, data, date, versions.
-        figures: the metrics, the most important one first.
-        scale: unit of the figures, as `ldt.metrics.result.Result` has it.
+        figures: metrics, the main one first.
+        scale: unit of the figures, as in `ldt.metrics.result.Result`.
         charts, tables: charts and tables in the order of the page.
-        documents: documents in the order of their file.
-        warnings: oddities of the answers as a whole.
-        meanings: a line for each name of a figure or column.
+        documents: documents in file order.
+        warnings: remarks about the answers.
+        meanings: explanation of each figure and column.
     """
 
     title: str

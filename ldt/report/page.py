@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else: no request, no font or script from outside."""
+"""Render a report as one self-contained HTML file without external requests, fonts or scripts."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -21,13 +21,14 @@ MARKS = 5_000  # of a text
 
 
 def render(report: Report, all_texts: bool = False) -> str:
-    """The page of a report: the same text for the same report.
+    """HTML page of a report; equal reports give equal pages.
 
     Args:
-        all_texts: whether the texts of all documents are in it, in place of a sample.
+        report: content of the page.
+        all_texts: True includes the texts of all documents, False a sample.
 
     Raises:
-        UserError: matplotlib is missing, which draws the charts.
+        UserError: matplotlib, which draws the charts, is missing.
     """
     documents = report.documents
     worst, doubtful = _worst(documents), _doubtful(documents)
@@ -52,7 +53,7 @@ def render(report: Report, all_texts: bool = False) -> str:
 
 
 class Cell(NamedTuple):
-    """A cell of a table: its text, whether it is a number, and the address that it leads to."""
+    """Table cell: its text, True if it is a number, and the target of its link."""
 
     text: str
     number: bool = False
@@ -62,7 +63,7 @@ class Cell(NamedTuple):
 def _table(
     caption: str, heads: Sequence[str], rows: Sequence[Sequence[object]], kind: str = ""
 ) -> dict[str, Any]:
-    """A table for the template, whose numbers have the same digits in a column."""
+    """Table for the template, with equal decimals within a column."""
     digits = [_digits([row[i] for row in rows]) for i in range(len(heads))]
     cells = [list(map(_cell, row, digits)) for row in rows]
     numbers = [any(row[i].number for row in cells) for i in range(len(heads))]
@@ -109,7 +110,7 @@ def _rows(table: Rows) -> dict[str, Any]:
 
 
 def _digits(column: Sequence[object]) -> int:
-    """Digits after the point: none of whole numbers, four of those up to 1, else two."""
+    """Decimals of a column: none for integers, four for values up to 1, else two."""
     numbers = [v for v in column if isinstance(v, int | float) and is_defined(v)]
     if not any(isinstance(value, float) for value in numbers):
         return 0
@@ -129,7 +130,7 @@ def _cell(value: object, digits: int) -> Cell:
 
 
 class RankedDocuments(NamedTuple):
-    """Documents to look at first: their numbers, each with its figure in words."""
+    """Documents to look at first: their numbers, each with a figure as text."""
 
     title: str
     head: str
@@ -137,7 +138,8 @@ class RankedDocuments(NamedTuple):
 
 
 def _worst(documents: Sequence[Document]) -> RankedDocuments:
-    """Wrong answers, the surest first; where right is a matter of degree, the lowest scores."""
+    """Wrong answers, most confident first; if correctness is a matter of degree, the
+    lowest scores."""
     wrong = [(i, each) for i, each in enumerate(documents) if each.right is False]
     if any(each.confidence is not None for _, each in wrong):
         wrong.sort(key=lambda pair: -(pair[1].confidence or 0))
@@ -184,7 +186,7 @@ def _listed(ranking: RankedDocuments, documents: Sequence[Document]) -> dict[str
 
 
 def _about_texts(documents: Sequence[Document], shown: set[int]) -> str:
-    """A sentence on the texts that are not in the page."""
+    """Sentence about texts left out of the page."""
     there = [i for i, each in enumerate(documents) if each.text is not None]
     inside = sum(i in shown for i in there)
     if inside == len(there):
@@ -197,7 +199,7 @@ def _about_texts(documents: Sequence[Document], shown: set[int]) -> str:
 
 
 def _data(documents: Sequence[Document], shown: set[int]) -> dict[str, Any]:
-    """The documents for the script of the page."""
+    """Documents for the page's script."""
     metrics = list(dict.fromkeys(name for document in documents for name in document.scores))
     rows = []
     for number, each in enumerate(documents):
@@ -229,9 +231,8 @@ def _rounded(value: float | None) -> float | None:
 
 
 def merged(marks: Iterable[Mark], length: int) -> list[dict[str, Any]]:
-    """The marks in the order of their places, each with its kinds: two of the same characters that
-    say the same are one, as gold and answer are where an answer is right. What lies outside of the
-    text's ``length`` characters is left out."""
+    """Marks sorted by position, each with its kinds. Equal marks are merged, as gold and answer of
+    a correct one. Marks outside the ``length`` characters of the text are dropped."""
     merged_marks: dict[tuple[int, int, str], dict[str, Any]] = {}
     for mark in sorted(marks, key=lambda mark: (mark.start, -mark.end)):
         start, end = max(mark.start, 0), min(mark.end, length)
@@ -246,8 +247,8 @@ def merged(marks: Iterable[Mark], length: int) -> list[dict[str, Any]]:
 
 
 def excerpts(text: str, marks: Sequence[dict[str, Any]]) -> list[list[Any]]:
-    """Parts of a text, [place, characters]: all of it or, of a very long one, its begin and what
-    is around the begins of marks."""
+    """Parts of a text, [offset, characters]: the whole text, or for a very long one its beginning
+    and the surroundings of marks."""
     if len(text) <= WHOLE:
         return [[0, text]]
     parts: list[list[int]] = []

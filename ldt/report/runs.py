@@ -1,4 +1,4 @@
-"""Run folders side by side: what each holds, read without its model."""
+"""List of run folders with their contents, read without loading models."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ FINISHED, RUNNING, STOPPED, DAMAGED = "finished", "running", "stopped", "damaged
 
 @dataclass(frozen=True)
 class Summary:
-    """A run in a list; None is what nobody wrote in its folder.
+    """Row of the list; None for values missing in the folder.
 
     Args:
-        name: the path of the folder, as it was found.
-        date: when the run was finished, else when it wrote its last line.
-        task, model: the names in its recipe; the model None where it began from scratch.
-        metric, value: what the run goes by and what it has, without an evaluation the loss; of a
-            run that is not finished as it was logged last.
-        length: longest input, in tokens (a character model: characters or bytes).
-        time: seconds of the training, over all sessions; None before it is finished.
+        name: path of the folder, as found.
+        date: end of the run, else the time of its last log line.
+        task, model: names in its recipe; model is None for training from scratch.
+        metric, value: main metric, or the loss without an evaluation; the last logged value for an
+            unfinished run.
+        length: longest input in tokens (characters or bytes for a character model).
+        time: seconds of training over all sessions; None if unfinished.
         size: bytes on disk, with checkpoints.
-        state: `FINISHED`, `RUNNING`, `STOPPED` (not finished, and nobody trains it) or `DAMAGED`.
-        note: how far it is, how it goes on, or what is damaged; "" of a finished one.
+        state: `FINISHED`, `RUNNING`, `STOPPED` (unfinished and not being trained) or `DAMAGED`.
+        note: progress, how to continue, or the damage; empty for a finished run.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Summary:
     note: str = ""
 
     def facts(self) -> dict[str, Any]:
-        """The row for JSON, the date as ISO 8601."""
+        """The row for JSON, with the date in ISO 8601."""
         return asdict(self) | {"date": self.date.isoformat() if self.date else None}
 
 
@@ -70,14 +70,15 @@ SORTS: dict[str, Callable[[Summary], Any]] = {
 
 
 def listed(folders: Iterable[str], sort: str = "date") -> list[Summary]:
-    """The runs of folders: a run itself, or those that lie in it (`Run.below`), each once.
+    """Runs of the folders, each a run itself or the parent of runs (`Run.below`), without
+    repetition.
 
     Args:
         folders: paths.
         sort: a key of `SORTS`.
 
     Raises:
-        UserError: a path that is no folder, or cannot be read.
+        UserError: a path is not a folder or cannot be read.
     """
     runs: dict[str, Run] = {}
     for name in folders:
@@ -99,7 +100,7 @@ def listed(folders: Iterable[str], sort: str = "date") -> list[Summary]:
 
 
 def summary(run: Run) -> Summary:
-    """Read what a run folder holds; one that is damaged says so in its state."""
+    """Summarise a run folder; damage is reported in its state."""
     size = run.size()
     try:
         record = run.record()
@@ -137,7 +138,7 @@ def summary(run: Run) -> Summary:
 
 
 def _finished(run: Run, record: dict[str, Any], facts: dict[str, Any]) -> Summary:
-    """A run that says of itself that it is finished."""
+    """Summary of a finished run."""
     names = [name for name in record.get("files", []) if isinstance(name, str)]
     missing = [name for name in names if not (run.folder / name).exists()]
     if missing:
@@ -159,7 +160,7 @@ def _finished(run: Run, record: dict[str, Any], facts: dict[str, Any]) -> Summar
 
 
 def _logged(log: list[dict[str, Any]], metric: Any) -> dict[str, Any]:
-    """The metric of the last evaluation, else the last loss; no value if it is not finite."""
+    """Metric of the last evaluation, else the last loss; no value if it is not finite."""
     for row in reversed(log):
         if names := [name for name in row if is_metric(name)]:
             names.sort(key=lambda name: (name != evaluated(metric), name == "eval_loss"))
@@ -169,7 +170,7 @@ def _logged(log: list[dict[str, Any]], metric: Any) -> dict[str, Any]:
 
 
 def _goodness(run: Summary) -> float:
-    """Lower of better runs, by a metric that they share."""
+    """Sort key, lower for better runs with a common metric."""
     if run.value is None:
         return math.inf
     metric = (run.metric or "").removeprefix("train_")
@@ -184,5 +185,5 @@ def _changed(path: Path) -> datetime | None:
 
 
 def _typed(kind: type, value: Any) -> Any:
-    """A value of a type; None for any other, such as a bool in the place of a number."""
+    """The value if it has the type, else None; a bool is not a number."""
     return value if type(value) is kind else None

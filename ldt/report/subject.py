@@ -1,4 +1,5 @@
-"""Subject of a report: answers, or a run folder, whose model answers its evaluation set."""
+"""Subject of a report: a file of answers, or a run folder whose model answers its
+evaluation set."""
 
 from __future__ import annotations
 
@@ -28,16 +29,17 @@ PASSAGES = 2  # that the answers of a run's model name, where the task has some
 
 @dataclass(frozen=True)
 class Subject:
-    """Answers, with what is known of them.
+    """Answers and everything known about them.
 
     Args:
-        name: as it was asked for.
-        run: None of a file of answers.
-        result: None without gold.
-        gold: the file, or what its name stands for.
-        missing: why there are no documents; "" where there are.
-        evaluated: whether the documents are those that metrics.json of the run is about.
-        warnings: what is odd about them.
+        name: name given by the user.
+        run: description of the run; None for a file of answers.
+        result: scores; None without gold.
+        documents: documents with their answers.
+        gold: name of the gold file.
+        missing: reason why there are no documents; empty if there are.
+        evaluated: True if the documents are those of the run's metrics.json.
+        warnings: remarks about the answers.
     """
 
     name: str
@@ -72,20 +74,20 @@ def subject(
     overrides: Iterable[str] = (),
     passages: int = 0,
 ) -> Subject:
-    """Read answers, or a run folder; the model of a run answers if nobody has yet.
+    """Read answers or a run folder; the run's model answers if no answers are given.
 
     Args:
-        name: a run folder, or answers of `ldt predict`, lines or a table.
-        gold: labelled documents; none for the evaluation set of a run, and for answers alone.
-        documents: what the answers are for, where the gold file has no text.
-        format, recipe, overrides: how the gold file is read, as of `ldt evaluate`; a run has a
-            recipe of its own.
-        answers: of a run's model, which then answers nothing.
-        passages: that the model names beside each answer, where its task has some.
+        name: run folder, or answers of `ldt predict`, lines or a table.
+        gold: labelled documents; empty for the run's evaluation set, or for unscored answers.
+        documents: documents of the answers, if the gold file has no text.
+        format, recipe, overrides: how to read the gold file, as in `ldt evaluate`; a run has its
+            own recipe.
+        answers: answers of a run's model, instead of running it.
+        passages: number of explaining passages per answer, if the task has them.
 
     Raises:
-        UserError: a path that is not there, options that do not go together.
-        DataError, ModelError: what cannot be read, or does not fit.
+        UserError: a path is missing, or options contradict each other.
+        DataError, ModelError: something cannot be read or does not fit.
     """
     from ldt.report.documents import gather
 
@@ -117,13 +119,14 @@ def subject(
 
 
 def evaluation_set(run: Description, gold: Names = ()) -> tuple[list[str], str, list[str]]:
-    """The files that a run is reported on, or why there are none; and what is odd about them.
+    """Return the files that a run is evaluated on, or the reason why there are none, and remarks.
 
     Args:
-        gold: other files than those of its evaluation.
+        run: description of the run.
+        gold: other files to use instead.
 
     Raises:
-        UserError: a pattern of them that no file matches.
+        UserError: a pattern matches no file.
     """
     task, data = run.recipe.task, run.recipe.data
     if task.reads.kind != "examples":
@@ -156,7 +159,7 @@ def evaluation_set(run: Description, gold: Names = ()) -> tuple[list[str], str, 
 def _answered(
     run: Description, gold: Sequence[str], answers: str | None, passages: int
 ) -> Iterator[str]:
-    """The file of the answers for a gold file; without one the model of the run answers."""
+    """Yield the file of answers to a gold file, made by the run's model if none is given."""
     if answers is not None:
         yield answers
         return

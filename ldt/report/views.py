@@ -1,4 +1,4 @@
-"""An example of each task as a person reads it: its text, the question, the right answer."""
+"""Readable form of an example of each task: its text, the question, the gold answer, and marks."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -26,22 +26,22 @@ Places = Iterable[Sequence[int]]
 
 @dataclass
 class View:
-    """An example with what its right answer and the one that it got mark in its text.
+    """Example with its gold answer and prediction as text and as marks.
 
     Args:
-        task, data: the task, and the data section by which its fields are named.
-        example: example of a gold file or of documents, or the answer where that has kept the text.
-        answer: answer of the model; None where there is none.
-        right: right answer as the task has it (`Task.gold`); None where it is not known.
+        task, data: task, and the data section that names its fields.
+        example: example of a gold file or of documents, or an answer that has kept the text.
+        answer: prediction; None if there is none.
+        right: gold answer, as from `Task.gold`; None if unknown.
 
     Attributes:
-        text: text of the document; None where there is none.
-        asks: texts that belong to it, by name.
-        gold, answer_text: right answer and answer in words; None where there is none.
+        text: text of the document; None if there is none.
+        asks: further texts by name.
+        gold, answer_text: gold answer and prediction as text; None if there is none.
         marks: marks in the text.
 
     Raises:
-        DataError: a right answer that cannot be read; a mark of either that does not fit the text.
+        DataError: the gold answer cannot be read, or a span does not fit the text.
     """
 
     task: Any
@@ -70,7 +70,7 @@ class View:
         self.marks = sorted(dict.fromkeys(self.marks), key=_order)
 
     def value(self, name: str) -> Any:
-        """The field of the example that the task calls so; None where it is not there."""
+        """Field of the example under the task's name for it; None if missing."""
         return optional(self.example, path_of(self.task, name, self.data))
 
     def add(self, kind: str, spans: Iterable[Span]) -> None:
@@ -78,14 +78,14 @@ class View:
         self.marks += [Mark(each.start, each.end, kind, each.label, each.score) for each in spans]
 
     def mark(self, kind: str, places: Places, label: str, where: str = "") -> None:
-        """Mark places that are not empty, once they fit the text."""
+        """Mark non-empty spans, checked against the text."""
         if self.text is not None:
             where = where or self.example.where
             spans = [Span(start, end, label) for start, end in places if start < end]
             self.add(kind, [checked(span, None, self.text, where, where) for span in spans])
 
     def _text(self, between: str) -> str | None:
-        """The text of a document or of several, parted so."""
+        """Text of the document, or texts joined by ``between``."""
         for path in dict.fromkeys(
             (path_of(self.task, self.task.reads.document, self.data), *TEXTS)
         ):
@@ -97,7 +97,7 @@ class View:
         return None
 
     def _asks(self) -> dict[str, str]:
-        """The texts beside a document, by name; of a list an item a line."""
+        """Further texts by name, lists with one item per line."""
         texts = {}
         names = ("question",) if self.task.answers.kind == "summary" else self.task.reads.asked
         for name in names:
@@ -118,7 +118,7 @@ _PLACED = {"facts": {"answer"}, "entities": {"entities"}}
 
 
 def optional(example: Example | None, path: str) -> Any:
-    """A field of an example; None where it is not there."""
+    """Field of an example; None if missing."""
     try:
         return None if example is None else records.field(example, path)
     except DataError:
@@ -126,7 +126,7 @@ def optional(example: Example | None, path: str) -> Any:
 
 
 def words(value: Any) -> str | None:
-    """A class, a list of them, a number or a text as a person reads it; None of None."""
+    """Class, list of classes, number or text in readable form; None for None."""
     if value is None:
         return None
     names = [f"{each:g}" if isinstance(each, float) else str(each) for each in several(value)]
@@ -134,7 +134,7 @@ def words(value: Any) -> str | None:
 
 
 def _one_of(answers: Iterable[str]) -> str:
-    """Several right answers, of which one is wanted."""
+    """Several accepted answers in words."""
     return " | ".join(dict.fromkeys(filter(None, answers))) or NO_ANSWER
 
 
@@ -149,7 +149,7 @@ def _choice(view: View) -> None:
 
 
 def _ranking(view: View) -> None:
-    """All documents of a query, whose order is the answer; gold are the places of relevant ones."""
+    """Documents of a query in predicted order; gold are the positions of relevant ones."""
     with suppress(DataError):
         view.text = view.task.parts(view.example, view.data)[0]
     if view.right is not None:
@@ -158,7 +158,7 @@ def _ranking(view: View) -> None:
 
 
 def _vectors(view: View) -> None:
-    """The documents of a query, a line for each; gold is the first, or the score of a pair."""
+    """Documents of a query, one per line; gold is the first one, or the score of a pair."""
     with suppress(DataError):
         view.text, query = view.task.parts(view.example, view.data)
         view.asks = {"query": query} if query else {}
@@ -178,7 +178,7 @@ def _span(view: View) -> None:
 
 
 def _mentions(view: View) -> None:
-    """A page, which may lie in a file of its own, where every name of the answer is marked."""
+    """Page, possibly in its own file, with every mention of the answer marked."""
     path = view.value("context_file")
     if view.text is None and path is not None:
         view.text = context_of(Path(path))
@@ -195,7 +195,7 @@ def _evidence(view: View) -> None:
 
 
 def _entities(view: View) -> None:
-    """Entities in characters of a text, or of given words that are laid end to end."""
+    """Entities in characters of a text, or of words joined to one."""
     example, answer, places = view.example, view.answer, None
     path = path_of(view.task, "tokens", view.data)
     if view.text is None and optional(example, path) is not None:
@@ -222,7 +222,7 @@ def _entities(view: View) -> None:
 
 
 def _entity_words(spans: Iterable[Span], text: str | None) -> str:
-    """Entities with their types; these alone where there is no text."""
+    """Texts of entities with their types; only types if there is no text."""
     return (
         "; ".join(
             f"{span.label}: {text[span.start : span.end]}" if text is not None else span.label
@@ -233,7 +233,7 @@ def _entity_words(spans: Iterable[Span], text: str | None) -> str:
 
 
 def _joined(listed: Sequence[Sequence[str]]) -> tuple[str, list[tuple[int, int]]]:
-    """Words as one text, a sentence a line; and the characters of each."""
+    """Words joined to one text, a sentence per line, and the character span of each word."""
     text, places = "", []
     for number, sentence in enumerate(listed):
         for place, word in enumerate(sentence):
@@ -244,7 +244,7 @@ def _joined(listed: Sequence[Sequence[str]]) -> tuple[str, list[tuple[int, int]]
 
 
 def _of_words(span: Span, places: Sequence[tuple[int, int]], where: str) -> Span:
-    """A span of words as one of characters."""
+    """Convert a span of words to characters."""
     if not 0 <= span.start < span.end <= len(places):
         raise DataError(
             f"{where}: {span.label} from word {span.start:,} to {span.end:,}, of {len(places):,}"
@@ -253,7 +253,7 @@ def _of_words(span: Span, places: Sequence[tuple[int, int]], where: str) -> Span
 
 
 def _facts(view: View) -> None:
-    """Paragraphs with their titles, of which sentences are evidence."""
+    """Paragraphs with titles, with evidence sentences marked."""
     right, answer = view.right, view.answer
     view.gold, view.text = right and right["answer"], None
     listed = view.value(view.task.reads.document)
@@ -281,7 +281,7 @@ def _facts(view: View) -> None:
 
 
 def _passages(view: View) -> None:
-    """A page with the passages and the spans of its annotations, those that enough of them have."""
+    """Page with the passages and spans of its annotations that enough annotators gave."""
     text, candidates = view.text, view.value("candidates") or []
 
     def passage(number: int | None) -> Places:
@@ -312,7 +312,7 @@ def _passages(view: View) -> None:
 
 
 def _paper(view: View) -> None:
-    """A paper whose paragraphs are evidence."""
+    """Paper with evidence paragraphs marked."""
     references = view.right["references"] if view.right else ()
     if view.right is not None:
         view.gold = _one_of(each.answer for each in references)

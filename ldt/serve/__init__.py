@@ -1,1 +1,1 @@
-"""A model that answers over HTTP: requests to batches, answers back, limits in between."""
+"""HTTP server of a trained model: routes, limits and batching."""

@@ -1,7 +1,6 @@
-"""The routes of the server, those of TEI and ldt's own, and its counts by the names of TEI 1.9.
+"""Routes of the server, those of TEI and ldt's own, and its metrics under the names of TEI 1.9.
 
-The text format of Prometheus is written by hand: the usual client library gives counters other
-names.
+Prometheus's text format is written by hand, because the usual client library renames counters.
 """
 
 import asyncio
@@ -62,7 +61,7 @@ CLOSING = (401, 403, 408, 413, 415, 503)  # after these the connection is closed
 
 
 class _Histogram:
-    """Number of values up to each bound, and their sum."""
+    """Histogram: cumulative counts by upper bound, and the sum."""
 
     def __init__(self, bounds: Sequence[float]):
         self.bounds, self.counts, self.sum = bounds, [0] * (len(bounds) + 1), 0.0
@@ -82,7 +81,7 @@ class _Histogram:
 
 
 class Metrics:
-    """Counts of events since the start; any thread may add."""
+    """Thread-safe counters and histograms."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -90,19 +89,19 @@ class Metrics:
         self._times = {name: _Histogram(bounds) for name, (_, bounds) in _HISTOGRAMS.items()}
 
     def count(self, name: str, number: int = 1, **label: str) -> None:
-        """Add to a counter; of its label, at most one, the values are few and known."""
+        """Add to a counter; it has at most one label, with few known values."""
         key = "".join(f'{{{name}="{value}"}}' for name, value in label.items())
         with self._lock:
             self._counts[name][key] = self._counts[name].get(key, 0) + number
 
     def observe(self, **values: float) -> None:
-        """Add a value to each of some histograms."""
+        """Add a value to each of the named histograms."""
         with self._lock:
             for name, value in values.items():
                 self._times[name].add(value)
 
     def text(self, waiting: int) -> str:
-        """All of it, and the documents that have no answer yet, in the text format."""
+        """Everything in Prometheus's text format, with the number of waiting documents."""
         lines = []
         with self._lock:
             for name, meaning in _COUNTERS.items():
@@ -117,14 +116,16 @@ class Metrics:
 
 
 class App:
-    """A model behind HTTP: an ASGI application.
+    """ASGI application that serves a model.
 
     Args:
-        key: key that callers must have; None for none.
+        served: the model.
+        limits: limits of requests.
+        key: API key of callers; None for none.
 
     Attributes:
-        draining: True if no more documents are taken; who runs the server sets it.
-        active: number of requests for an answer that are here.
+        draining: True if no more documents are accepted; set by the process that runs the server.
+        active: number of requests being answered.
     """
 
     def __init__(self, served: Served, limits: ServerLimits | None = None, key: str | None = None):
@@ -153,7 +154,7 @@ class App:
         self._app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_route})
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request, also one that fails."""
+        """Answer a request, with an error response if it fails."""
         if scope["type"] != "http":  # no lifespan: who made the app closes it
             return
         try:
@@ -165,16 +166,16 @@ class App:
 
     @property
     def ready(self) -> bool:
-        """True if documents are taken."""
+        """True if documents are accepted."""
         return not self.draining and self.scheduler.alive
 
     def close(self, seconds: float | None = None) -> bool:
-        """Answer what is here and stop; whether all have answers."""
+        """Answer the accepted requests and stop; returns True if all were answered in time."""
         self._reading.shutdown(wait=False, cancel_futures=True)
         return self.scheduler.drain(seconds)
 
     async def _guarded(self, path: str, request: Request) -> Response:
-        """An answer in JSON, or the error in its place."""
+        """JSON response, or an error response."""
         headers, arriving = dict(request.scope["headers"]), Arriving(request.receive)
         self.active += 1
         try:
@@ -215,7 +216,7 @@ class App:
         return asyncio.get_running_loop().run_in_executor(self._reading, work)
 
     async def _answer(self, path: str, body: bytes, request: Request) -> Response:
-        """The answer for a body, with what TEI says of it in headers."""
+        """Response to a body, with TEI's headers."""
         began, served, count = time.monotonic(), self.served, self.metrics.count
         if path == "/" and served.task.answers.kind == "vectors":
             path = "/embed"
@@ -239,8 +240,8 @@ class App:
     def _timed(
         self, asked: Asked, answered: Sequence[TimedAnswer], seconds: float
     ) -> dict[str, str]:
-        """Note the times of a request; its headers: milliseconds, as TEI has them, and the chunks
-        of all documents."""
+        """Record the times of a request; returns its headers: milliseconds as in TEI, and the
+        number of chunks."""
         for each in answered:
             parts = each.seconds
             self.metrics.observe(
@@ -262,7 +263,7 @@ class App:
         }
 
     async def _keyed(self, value: Callable[[], Any], request: Request) -> Response:
-        """A value that callers with a key alone may read."""
+        """Response with a value that requires the API key."""
         try:
             self.door.check_caller(dict(request.scope["headers"]))
         except Refused as error:
@@ -270,7 +271,7 @@ class App:
         return _json(value())
 
     async def _root(self, request: Request) -> Response:
-        """The page for people in a browser; TEI's clients get its empty 200."""
+        """Web page for browsers; TEI's clients get an empty 200."""
         accept = request.headers.get("accept", "").split(",")  # programs take anything
         if any(part.partition(";")[0].strip() == "text/html" for part in accept):
             return page()
@@ -314,7 +315,7 @@ class App:
 
 @cache
 def page() -> Response:
-    """The page for people, whose script asks this server and nobody else; no frame holds it."""
+    """Web page, whose script may contact this server only and which cannot be framed."""
     content, policy = html.render("serve", connect="'self'", title="ldt")
     return HTMLResponse(
         content,
@@ -329,7 +330,7 @@ def page() -> Response:
 
 
 def openapi(served: Served) -> dict[str, Any]:
-    """The OpenAPI document of a server, from its routes and the models of their bodies."""
+    """OpenAPI document, generated from the routes and the models of their bodies."""
     bodies = sorted({route.body for route in ROUTES.values()}, key=str)
     models: Any = [(each, "validation") for each in bodies]
     _, schemas = models_json_schema(models, ref_template="#/components/schemas/{model}")
@@ -370,7 +371,7 @@ def openapi(served: Served) -> dict[str, Any]:
 
 
 async def _all(futures: Sequence["Future[TimedAnswer]"], request: Request) -> list[TimedAnswer]:
-    """The answers of some documents; where one has none, or the caller leaves, nobody waits on."""
+    """Answers to several documents; the rest is cancelled if one fails or the caller leaves."""
     answers = asyncio.gather(*map(asyncio.wrap_future, futures))
     # asyncio tells of what fails when nobody waits any more, unless somebody has looked at it.
     answers.add_done_callback(lambda each: each.cancelled() or each.exception())

@@ -1,4 +1,4 @@
-"""Limits on a request before it is read: its sender, size and time; and why one has no answer."""
+"""Checks of a request before its body is parsed (caller, size, time), and error responses."""
 
 import asyncio
 import hashlib
@@ -23,13 +23,13 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class Refused(Exception):
-    """A request that has no answer.
+    """Request that gets an error response.
 
     Args:
-        status: status code of HTTP.
-        kind: kind of TEI where it has one: Empty, Tokenizer, Validation, Backend, Overloaded,
+        status: HTTP status code.
+        kind: error type of TEI, if it has one: Empty, Tokenizer, Validation, Backend, Overloaded,
             Unhealthy.
-        what: message for the caller; no path, no traceback.
+        what: message for the caller, without paths or tracebacks.
         failure: label of te_request_failure.
     """
 
@@ -38,16 +38,16 @@ class Refused(Exception):
         self.status, self.kind, self.failure = status, kind, failure
 
     def body(self) -> dict[str, Any]:
-        """Body of the answer."""
+        """Body of the response."""
         return {"error": str(self), "error_type": self.kind}
 
 
 class Gone(Exception):
-    """The caller has left."""
+    """The caller has disconnected."""
 
 
 def invalid(what: str) -> Refused:
-    """A request that is JSON, but not of a shape that can be answered."""
+    """Error 422: valid JSON of a wrong shape."""
     return Refused(422, "Validation", what)
 
 
@@ -67,10 +67,11 @@ _ERRORS: list[tuple[type[BaseException], int, str, str, str]] = [
 
 
 def refused(error: BaseException, hidden: str) -> tuple[Refused, bool]:
-    """Message of an exception to a caller, and whether it is a bug of the server.
+    """Error response for an exception, and True if it is a bug of the server.
 
     Args:
-        hidden: a path that no answer may name.
+        error: the exception.
+        hidden: path that no response may contain.
     """
     if isinstance(error, Refused):
         return error, False
@@ -88,10 +89,10 @@ class ServerLimits:
     """Limits of a server.
 
     Args:
-        places: documents without an answer, of all requests.
+        places: unanswered documents over all requests.
         documents: documents of one request.
         body: bytes of one request.
-        bodies: bytes of all requests that are here.
+        bodies: bytes of all requests being handled.
         seconds: timeout of a request.
         reading: timeout for receiving its body.
     """
@@ -105,7 +106,7 @@ class ServerLimits:
 
 
 class Arriving:
-    """Receiver of a request; ``whole`` is True once all of its body has come."""
+    """Receiver of a request; ``whole`` is True once its body is complete."""
 
     def __init__(self, receive: Receive):
         self.receive, self.whole = receive, False
@@ -120,7 +121,8 @@ class Doorkeeper:
     """Checks the key, host and size of a request.
 
     Args:
-        key: key that callers must have; None where all are from this machine.
+        limits: limits of the server.
+        key: API key of callers; None if only this machine can connect.
     """
 
     def __init__(self, limits: ServerLimits, key: str | None):
@@ -131,8 +133,8 @@ class Doorkeeper:
     def check_caller(self, headers: Headers) -> None:
         """Refuse a caller without the key.
 
-        Without a key only callers that know the server by a name of this machine are heard: a page
-        in a browser whose host has been given this address is none.
+        Without a key, the Host header must be a name of this machine, which blocks web pages by DNS
+        rebinding.
 
         Raises:
             Refused: 401 or 403.
@@ -149,11 +151,12 @@ class Doorkeeper:
 
     @asynccontextmanager
     async def body(self, headers: Headers, receive: Arriving) -> AsyncIterator[bytes]:
-        """The body of a request, which counts while this context lasts.
+        """Body of a request, counted against the limits while the block lasts.
 
         Raises:
-            Refused: it is no JSON by its headers (415), too long (413, 429) or too slow (408).
-            Gone: the caller has left.
+            Refused: the content type is not JSON (415), or the body is too long (413, 429) or too
+                slow (408).
+            Gone: the caller has disconnected.
         """
         if headers.get(b"content-type", b"").split(b";")[0].strip().lower() != b"application/json":
             raise Refused(415, "Validation", "expected Content-Type: application/json")
@@ -180,7 +183,7 @@ class Doorkeeper:
             self._bytes -= len(body)
 
     def _check_size(self, size: int, more: int) -> None:
-        """Refuse a body of a size, or ``more`` bytes beside those of all that are here."""
+        """Refuse a body of this size, or ``more`` bytes on top of all bodies being handled."""
         if size > self.limits.body:
             raise Refused(413, "Validation", f"a body of more than {self.limits.body:,} bytes")
         if self._bytes + more > self.limits.bodies:
@@ -188,7 +191,8 @@ class Doorkeeper:
             raise Refused(429, "Overloaded", what, "overloaded")
 
     async def discard(self, headers: Headers, receive: Arriving) -> None:
-        """Let the rest of a body go by for a moment: a caller that still sends reads no answer."""
+        """Read the rest of a body for a moment: a caller still sending does not read the
+        response."""
         if b"expect" in headers:  # it sends when it is asked to
             return
         left = self.limits.bodies
@@ -199,7 +203,7 @@ class Doorkeeper:
 
 
 def is_loopback(host: str) -> bool:
-    """True for a name or an address of this machine for itself."""
+    """True for a loopback name or address."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:

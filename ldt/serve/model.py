@@ -1,6 +1,6 @@
-"""The model of a run as it answers requests, each with options of its own. No HTTP here.
+"""Trained model that answers requests, each with its own options. No HTTP here.
 
-What runs a model is imported when there is one.
+The model's libraries are imported when it is loaded.
 """
 
 import logging
@@ -33,33 +33,33 @@ MOST_READ = 50_000_000  # characters: those of a document times those asked abou
 
 
 class RequestOptions(PredictOptions):
-    """Options of a request.
+    """Prediction options of a request.
 
     Args:
-        truncate: True reads of a document that does not fit one input only its beginning; else all
-            of it is read, in chunks.
+        truncate: True reads only the beginning of a document that exceeds one input, False reads
+            all of it in chunks.
     """
 
     truncate: bool = False
 
 
 class Served:
-    """The model of a run.
+    """Trained model of the server.
 
     Args:
         folder: folder of a finished run; None is runs/latest.
-        places: places of processes that have the model; None for those of ``options.workers``.
-        options: options of `PredictOptions`; ``batch_tokens`` is else `automatic_batch`.
+        options: prediction options; ``batch_tokens`` defaults to `automatic_batch`.
+        places: seats of the worker processes; None for those of ``options.workers``.
 
     Attributes:
         replicas: copies of the model, for `ldt.serve.scheduler.Scheduler`.
-        device: device that they are on.
-        precision: precision that they compute in.
-        predictor: the model or, of processes, what makes inputs.
-        folder: the folder, which no answer names.
-        name: name of the folder, which answers have in its place.
-        sha: hash of the files that decide what the model answers.
-        variant: function that gives the `Variant` of `RequestOptions`, made once.
+        device: device of the copies.
+        precision: precision of the copies.
+        predictor: the model, or with worker processes the encoder of documents.
+        folder: the folder, which no response may contain.
+        name: name of the folder, used in responses.
+        sha: hash of the files that determine the answers.
+        variant: cached function from `RequestOptions` to `Variant`.
 
     Raises:
         UserError: the folder or an option cannot be used.
@@ -115,26 +115,26 @@ class Served:
             tokenize(self.predictor.tokenizer, "a b")
 
     def close(self) -> None:
-        """End the processes that have the model."""
+        """End the worker processes."""
         self._stack.close()
 
     @property
     def task(self) -> AnyTask:
-        """The task of the run."""
+        """Task of the run."""
         return self.recipe.task
 
     def examples(
         self, documents: Sequence[Mapping[str, Any]], strict: bool = True
     ) -> list[Example]:
-        """The documents of a request as records of the user's files.
+        """Documents of a request as examples.
 
         Args:
-            documents: fields by the names that the task has for them, or by those of the files.
-            strict: whether a field that the task does not have is refused.
+            documents: fields under the task's names or those of the user's files.
+            strict: True refuses unknown fields.
 
         Raises:
-            DataError: an id that is neither text nor a whole number, or that one document has and
-                another lacks; a field that there is not, or twice; very many choices for a text.
+            DataError: an id is neither text nor integer or is given for some documents only, a
+                field is unknown or given twice, or there are too many choices.
         """
         numbered = enumerate(documents, 1)
         examples = [Example(dict(each), n, f"input {n:,}", record=n) for n, each in numbered]
@@ -146,7 +146,7 @@ class Served:
         return examples
 
     def _record(self, given: Mapping[str, Any], strict: bool) -> dict[str, Any]:
-        """The fields of a document by the names of the user's files."""
+        """Fields of a document under the names of the user's files."""
         reads = self.task.reads
         also = {"text": reads.document, **reads.also}
         paths = {name: self.path(name) for name in (reads.document, *reads.fields)}
@@ -172,12 +172,12 @@ class Served:
         return {paths.get(name, name): value for name, value in fields.items()}
 
     def path(self, name: str) -> str:
-        """Where the records of the training have a field of the task."""
+        """Path of a task's field in the training's records."""
         return self.predictor.path(name)
 
 
 def characters(value: Any) -> int:
-    """Number of characters of all texts in a value, with one for anything else."""
+    """Number of characters of all texts in a value, plus one for anything else."""
     total, stack = 0, [value]
     while stack:
         each = stack.pop()
@@ -189,20 +189,20 @@ def characters(value: Any) -> int:
 
 
 class Variant:
-    """A model that answers as a request asks: a `ldt.inference.stream.DocumentPredictor`. Where
-    processes have the model it makes inputs alone.
+    """Model with the options of a request: a `ldt.inference.stream.DocumentPredictor`. With worker
+    processes it only encodes.
 
     Args:
-        recipe: recipe of its training, with what differs here.
-        predictor: the model, or what makes inputs.
-        options: options that requests do not change.
+        recipe: recipe of the training.
+        predictor: the model, or the encoder of documents.
+        options: options that requests cannot change.
         asked: options of the request.
 
     Attributes:
-        alone: True where decoding takes the model as well.
+        alone: True if decoding uses the model too.
 
     Raises:
-        UserError: answers of the task do not have what the request asks for.
+        UserError: the task's answers lack what the request asks for.
     """
 
     def __init__(
@@ -222,10 +222,10 @@ class Variant:
         self.alone = bool(self.options.explained) and isinstance(self.task, ByLogits)
 
     def encode(self, example: Example) -> list[Feature]:
-        """The inputs of a document.
+        """Inputs of a document.
 
         Raises:
-            DataError: it cannot be used, or would not be read to its end, which nobody allowed.
+            DataError: it cannot be used, or would be cut although the request does not permit that.
         """
         features = self.predictor.encode(example)
         flags = features[0].get("flags", {})
@@ -245,18 +245,18 @@ class Variant:
         )
 
     def outputs(self, features: list[Feature]) -> list[Outputs]:
-        """Arrays by name for each input, run as one batch."""
+        """Output arrays by name for each input, run as one batch."""
         return self._answering.outputs(features)
 
     def decode(self, outputs: list[Outputs], example: Example, features: list[Feature]) -> Answer:
-        """The answer for a document."""
+        """Answer to a document."""
         return self._answering.decode(outputs, example, features)
 
 
 def variants(
     recipe: Recipe, predictor: Any, options: PredictOptions
 ) -> Callable[[RequestOptions], Variant]:
-    """The variants of a model by the options of a request, of which the newest are kept."""
+    """Function from the options of a request to a `Variant`, with a cache of the newest ones."""
 
     @lru_cache(VARIANTS)
     def variant(asked: str) -> Variant:
@@ -266,7 +266,7 @@ def variants(
 
 
 class ProcessReplica:
-    """The next free process as a `ldt.serve.scheduler.Replica`: it runs the model and answers."""
+    """`ldt.serve.scheduler.Replica` that uses the next free worker process."""
 
     aside = False
 
@@ -274,13 +274,13 @@ class ProcessReplica:
         self._workers = workers
 
     def outputs(self, documents: list[Document]) -> list[Outputs]:
-        """Arrays by name for documents of one input each, run as one batch."""
+        """Output arrays by name for documents of one input each, run as one batch."""
         return self._ask([(replace(example, fields={}), inputs) for example, inputs in documents])
 
     def answer(
         self, model: Any, outputs: list[Outputs], example: Example, features: list[Feature]
     ) -> Answer:
-        """The answer for a document."""
+        """Answer to a document."""
         return self._ask([(example, features)], model.asked, outputs)
 
     def _ask(self, *asked: Any) -> Any:
@@ -293,20 +293,20 @@ class ProcessReplica:
 
 @dataclass(frozen=True)
 class ReplicaMaker:
-    """Maker of the model of a process: a `ldt.inference.executor.Maker`."""
+    """`ldt.inference.executor.Maker` of a worker process's model."""
 
     model: ModelMaker
 
     def prepare(self) -> None:
-        """Import what the model needs."""
+        """Import the libraries of the model."""
         self.model.prepare()
 
     def settings(self) -> Settings:
-        """Settings that the device proposes."""
+        """Settings chosen for the device."""
         return self.model.settings()
 
     def load(self, settings: Settings) -> Callable[..., Any]:
-        """A function that gives outputs of some inputs, or the answer for one that has them."""
+        """Function that runs inputs, or decodes one document."""
         predictor: Any = self.model.load(settings).model
         replica = LocalReplica(predictor)
         variant = variants(self.model.recipe, predictor, self.model.options)
@@ -322,11 +322,10 @@ class ReplicaMaker:
 
 
 def automatic_batch(device: str, config: Any) -> int:
-    """Tokens of a batch where nobody says how many.
+    """Default number of tokens of a batch.
 
-    A GPU wants many, and on a CPU a small model, which spends its time between the operators. A
-    large one is as fast with few, and a short document that came a moment too late waits the less
-    for a batch to end.
+    A GPU needs many; so does a small model on a CPU, where overhead between operators dominates. A
+    large model is as fast with few, and short documents wait less for a batch to end.
     """
     if device.startswith("cuda"):
         return MOST

@@ -1,6 +1,6 @@
-"""Requests and answers: the shapes of TEI 1.9, which InferenceClient speaks too, and ldt's own.
+"""Request and response formats: those of TEI 1.9 (also used by InferenceClient) and ldt's own.
 
-No HTTP here. A request becomes `Asked`: documents, options, and what its answers are made into.
+No HTTP here. A request becomes `Asked`: documents, options, and a function for the response.
 """
 
 import sys
@@ -27,12 +27,12 @@ SPANS = ("span", "mention")  # kinds of answers that are pieces of the text
 
 
 class Asked(NamedTuple):
-    """A request that can be answered.
+    """Parsed request.
 
     Args:
         examples: its documents.
-        options: options of its answers.
-        shape: makes the body of the answer.
+        options: prediction options.
+        shape: builds the body of the response from the answers.
     """
 
     examples: list[Example]
@@ -46,17 +46,16 @@ class Asked(NamedTuple):
 
 
 class RequestBody(BaseModel):
-    """The body of a request."""
+    """Base class of request bodies."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     @classmethod
     def read(cls, body: bytes) -> Self:
-        """Read the body of a request.
+        """Parse the body of a request.
 
         Raises:
-            Refused: it is no JSON, by the standard (400); a field is missing, unknown or of another
-                type (422).
+            Refused: it is not JSON (400), or a field is missing, unknown or of a wrong type (422).
         """
         value = parsed(body)
         if not isinstance(value, dict):
@@ -74,7 +73,7 @@ class RequestBody(BaseModel):
 
 
 class Parameters(BaseModel):
-    """Parameters of InferenceClient that can be set; the training decides the others."""
+    """Parameters of InferenceClient that a request may set; the training determines the others."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -86,10 +85,10 @@ class Parameters(BaseModel):
 
 
 class Predict(RequestBody):
-    """The body of /predict and /, as TEI and InferenceClient send it.
+    """Body of /predict and /, as TEI and InferenceClient send it.
 
-    ``inputs`` is a text, a batch ``[["a"], ["b"]]``, of token classification and summaries also
-    ``["a", "b"]``, or an object of fields (``{"question", "context"}``) or a list of such.
+    ``inputs`` is a text, a batch ``[["a"], ["b"]]``, for token classification and summaries also
+    ``["a", "b"]``, or an object of fields (``{"question", "context"}``) or a list of objects.
     """
 
     inputs: str | list[Any] | dict[str, Any]
@@ -99,7 +98,7 @@ class Predict(RequestBody):
     parameters: Parameters | None = None
 
     def asked(self, served: Served) -> Asked:
-        """The request of a server's model."""
+        """Parsed request."""
         parameters, task = self.parameters or Parameters(), served.task
         form = task.answers.kind
         options: dict[str, Any] = {"truncate": bool(self.truncate), "raw_scores": self.raw_scores}
@@ -123,8 +122,8 @@ class Predict(RequestBody):
 
 
 class Native(RequestBody):
-    """The body of /answer, /entities, /rank and /summarize: fields of a document, or several
-    ``documents``, and what is asked for by the names of ``ldt predict``."""
+    """Body of /answer, /entities, /rank and /summarize: the fields of one document, or several
+    ``documents``, and options under their names in ``ldt predict``."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -139,10 +138,11 @@ class Native(RequestBody):
     chunks: bool = False
 
     def asked(self, served: Served, ranking: bool = False) -> Asked:
-        """The request of a server's model.
+        """Parsed request.
 
         Args:
-            ranking: whether the answer has all choices, best first.
+            served: the model.
+            ranking: True answers with all choices, best first.
         """
         fields = dict(self.model_extra or {})
         if self.documents is not None and fields:
@@ -170,7 +170,7 @@ class Native(RequestBody):
 
 
 class Rerank(RequestBody):
-    """The body of /rerank, as TEI and InferenceClient have it."""
+    """Body of /rerank, as in TEI and InferenceClient."""
 
     query: str
     texts: list[str]
@@ -180,7 +180,7 @@ class Rerank(RequestBody):
     return_text: bool = False
 
     def asked(self, served: Served) -> Asked:
-        """The request of a server's model, a document for each text."""
+        """Parsed request, with one document per text."""
         options = {"truncate": bool(self.truncate), "raw_scores": self.raw_scores}
 
         def shape(answers: list[Answer]) -> Any:
@@ -191,7 +191,7 @@ class Rerank(RequestBody):
 
 
 class CohereRerank(RequestBody):
-    """The body of /v1/rerank and /v2/rerank, as Cohere, Jina and vLLM have it."""
+    """Body of /v1/rerank and /v2/rerank, as in Cohere, Jina and vLLM."""
 
     model: str | None = None
     query: str
@@ -200,7 +200,7 @@ class CohereRerank(RequestBody):
     return_documents: bool = False
 
     def asked(self, served: Served) -> Asked:
-        """The request of a server's model, a document for each of the documents."""
+        """Parsed request, with one document per entry of ``documents``."""
 
         def shape(answers: list[Answer]) -> Any:
             results: list[dict[str, Any]] = [
@@ -217,20 +217,20 @@ class CohereRerank(RequestBody):
 def _asked(
     served: Served, query: str, texts: Sequence[Any], options: dict[str, Any], shape: Any
 ) -> Asked:
-    """The request of a ranking, whose documents are run with those of other requests."""
+    """Parsed reranking request, whose documents are batched with those of other requests."""
     documents = [{"query": query, "documents": [text]} for text in texts]
     return Asked(served.examples(documents), RequestOptions(**options), shape)
 
 
 def _best(answers: Sequence[Answer]) -> list[tuple[int, float]]:
-    """(place, score) of answers that have one score each, best first."""
+    """(index, score) of answers with a single score, best first."""
     scores = enumerate(answer["scores"][0] for answer in answers)
     return sorted(scores, key=lambda pair: -pair[1])
 
 
 class Embed(RequestBody):
-    """The body of /embed as TEI has it. With a ``unit`` an input has a list of objects, each with
-    the ``embedding`` of a part and its characters; see ``ldt embed``."""
+    """Body of /embed, as in TEI. With ``unit`` each input gets a list of objects with the
+    ``embedding`` of a part and its offsets; see ``ldt embed``."""
 
     inputs: str | list[str]
     truncate: bool | None = None
@@ -242,7 +242,7 @@ class Embed(RequestBody):
     late: bool | None = None
 
     def asked(self, served: Served) -> Asked:
-        """The request of a server's model."""
+        """Parsed request."""
         texts = [self.inputs] if isinstance(self.inputs, str) else self.inputs
         names = {"dimensions", "unit", "unit_tokens", "late"}
         options = self.model_dump(include=names, exclude_none=True)
@@ -263,7 +263,7 @@ class Embed(RequestBody):
 
 
 class EmbeddingRequest(RequestBody):
-    """The body of /v1/embeddings, as OpenAI's clients send it."""
+    """Body of /v1/embeddings, as OpenAI's clients send it."""
 
     input: str | list[str]
     model: str | None = None
@@ -272,7 +272,7 @@ class EmbeddingRequest(RequestBody):
     user: str | None = None
 
     def asked(self, served: Served) -> Asked:
-        """The request of a server's model."""
+        """Parsed request."""
         texts = [self.input] if isinstance(self.input, str) else self.input
         if "" in texts:
             raise invalid("input: a text is empty")
@@ -297,17 +297,18 @@ class EmbeddingRequest(RequestBody):
 
 
 class Tokenize(RequestBody):
-    """The body of /tokenize."""
+    """Body of /tokenize."""
 
     inputs: str | list[str]
     add_special_tokens: bool = True
     prompt_name: None = None
 
     def tokens(self, served: Served, most: int) -> list[list[dict[str, Any]]]:
-        """The tokens of texts, as TEI's /tokenize has them.
+        """Tokens of texts, as in TEI's /tokenize.
 
         Args:
-            most: number of texts of a request.
+            served: the model.
+            most: largest number of texts of a request.
         """
         texts = [self.inputs] if isinstance(self.inputs, str) else self.inputs
         check_batch(len(texts), most)
@@ -335,14 +336,14 @@ class Tokenize(RequestBody):
 
 
 class Route(NamedTuple):
-    """A route that is posted to.
+    """Route for POST requests.
 
     Args:
         body: model of its body.
-        says: description of its answer.
-        kinds: kinds of answers that it is for; none for all.
-        models: names of the tasks that have them.
-        asked: makes the request of a body and the model.
+        says: description of its response.
+        kinds: kinds of answers it is for; empty for all.
+        models: names of the tasks with such answers.
+        asked: parses a request from its body and the model.
     """
 
     body: type[Any]
@@ -352,10 +353,13 @@ class Route(NamedTuple):
     asked: Callable[[Any, Served], Asked] = lambda body, served: body.asked(served)
 
     def read(self, body: bytes, path: str, served: Served, most: int) -> Asked:
-        """The request of a body.
+        """Parsed request from a body.
 
         Args:
-            most: number of documents of a request.
+            body: body of the request.
+            path: path of the route.
+            served: the model.
+            most: largest number of documents of a request.
         """
         task = served.task
         if self.kinds and task.answers.kind not in self.kinds:
@@ -395,10 +399,10 @@ ROUTES = {
 
 
 def parsed(body: bytes) -> Any:
-    """The value of a body.
+    """JSON value of a body.
 
     Raises:
-        Refused: it is no JSON, by the standard; 400.
+        Refused: it is not valid JSON (400).
     """
     decoder = JsonDecoder()
     try:
@@ -432,7 +436,7 @@ def entities(answer: Answer, parameters: Parameters) -> list[dict[str, Any]]:
 
 
 def spans(answer: Answer, parameters: Parameters) -> Any:
-    """One span, or several of them where more than one is asked for."""
+    """One span, or a list if more than one is requested."""
     nothing = {"answer": "", "score": answer.get("no_answer", 0.0), "start": 0, "end": 0}
     best = {name: answer.get(f"best_{name}", answer[name]) for name in ("start", "end")}
     best |= {"answer": answer.get("best", answer["answer"])}
@@ -469,14 +473,14 @@ def _texts(
     options: dict[str, Any],
     shape: Callable[[list[Answer]], Any],
 ) -> Asked:
-    """A request for the vectors of texts, each the query or the document of a record."""
+    """Request for the vectors of texts, each the query or the document of a record."""
     name = role if role == "query" else served.task.reads.document
     examples = served.examples([{name: each} for each in texts])
     return Asked(examples, RequestOptions.of(options | {"truncate": truncate}), shape)
 
 
 def _check_function(function: str | None, served: Served) -> None:
-    """Refuse probabilities of another kind than those that the model was trained for."""
+    """Refuse an activation function other than the model's."""
     several = served.predictor.config.problem_type == "multi_label_classification"
     right = "sigmoid" if several else "softmax"
     if function not in (None, "none", right):
@@ -484,7 +488,7 @@ def _check_function(function: str | None, served: Served) -> None:
 
 
 def _inputs(inputs: Any, served: Served) -> tuple[bool, list[dict[str, Any]]]:
-    """Read ``inputs``: True if it is one document without a list around it, and the documents."""
+    """Parse ``inputs``: True if it is one document outside a list, and the documents."""
     task, name = served.task, served.task.reads.document
     single = not isinstance(inputs, list)
     each_input = [inputs] if single else inputs
@@ -509,7 +513,7 @@ def _inputs(inputs: Any, served: Served) -> tuple[bool, list[dict[str, Any]]]:
 
 
 def ranked(answer: Answer, texts: Sequence[str], most: int | None) -> Answer:
-    """An answer with all choices, or the ``most`` best, as TEI ranks texts."""
+    """Answer with all choices, or the ``most`` best, in TEI's form of ranked texts."""
     answer = dict(answer)
     if "scores" in answer:
         pairs = enumerate(zip(texts, answer["scores"], strict=True))
@@ -527,7 +531,7 @@ def ranked(answer: Answer, texts: Sequence[str], most: int | None) -> Answer:
 
 
 def _too_deep(value: Any) -> bool:
-    """True if lists and objects stand more than `DEEPEST` deep in each other."""
+    """True if lists and objects are nested deeper than `DEEPEST`."""
     level: list[Any] = [[value]]
     for _ in range(DEEPEST + 1):
         items = (each.values() if isinstance(each, dict) else each for each in level)
@@ -536,7 +540,7 @@ def _too_deep(value: Any) -> bool:
 
 
 def check_batch(size: int, most: int) -> None:
-    """Refuse a request of too many documents."""
+    """Refuse a request with too many documents."""
     if not size:
         raise Refused(400, "Empty", "inputs cannot be empty", "batch_size")
     if size > most:
@@ -545,7 +549,7 @@ def check_batch(size: int, most: int) -> None:
 
 
 def labels(served: Served) -> dict[str, Any]:
-    """The labels of a model as TEI's /info has them, or the pooling; none where it has neither."""
+    """Labels of a model in the form of TEI's /info, or the pooling; empty if it has neither."""
     names = getattr(served.predictor.config, "id2label", None) or {}
     if served.task.answers.kind == "vectors":
         return {"pooling": served.predictor.config.embedding["pooling"]}

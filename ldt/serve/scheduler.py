@@ -1,11 +1,11 @@
-"""Documents of many callers to answers: their chunks in batches, one a model. No HTTP here.
+"""Scheduler: batches chunks of many callers' documents. No HTTP here.
 
-A few threads tokenize, one runs each copy of the model; whichever is free takes the next batch. A
-document is due when the models have run as many tokens since its arrival as it has itself, and
-those that are due first come first: so short ones overtake a long one, but none does for ever. A
-batch takes chunks in this order, as many as fit. A document that has more is due again a batch
-later: once begun, each batch of a long one waits for documents that are there already, and a short
-one for a batch of it, not for all. Nothing waits for a batch to fill.
+Some threads tokenize, and one thread per copy of the model runs batches as soon as it is free.
+Scheduling is fair queueing by tokens: a document of n tokens is due once the models have run n
+tokens after its arrival, and earlier due documents go first, so short documents overtake a long one
+but cannot delay it for ever. A batch takes due chunks as long as they fit. Each further batch of a
+long document becomes due one batch later, so a short document waits for one batch of it, not for
+all. No batch waits to be filled.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ PASSED_OVER = 64  # documents that a batch may pass over because their next chun
 
 
 class FullError(UserError):
-    """Too many documents wait."""
+    """Too many documents are waiting."""
 
 
 class ClosedError(UserError):
-    """No more documents are taken."""
+    """No more documents are accepted."""
 
 
 @dataclass
 class TimedAnswer:
-    """An answer, and how it came about.
+    """Answer with its token count and times.
 
     Attributes:
+        answer: the answer.
         tokens: tokens of all chunks.
-        seconds: seconds of its tokenization, until the model had time for it (queue), and from its
-            first batch to its answer (inference).
+        seconds: seconds of tokenization, of waiting for the model (queue), and from its first batch
+            to the answer (inference).
     """
 
     answer: Answer
@@ -59,12 +60,12 @@ class TimedAnswer:
 
 @dataclass(eq=False)
 class _Job:
-    """A document, and how far it has come.
+    """Document being answered.
 
     Attributes:
-        begun: chunks that are in a batch, or were.
-        left: chunks without outputs.
-        due: tokens that the model will have run when it is its turn.
+        begun: number of chunks already put in a batch.
+        left: number of chunks without outputs.
+        due: token clock of the model at which it is due.
     """
 
     model: DocumentPredictor
@@ -89,16 +90,16 @@ _Chunk = tuple[_Job, int]  # and its number
 
 
 class Replica(Protocol):
-    """A copy of the model; one thread asks it.
+    """Protocol of a copy of the model, used by one thread.
 
     Attributes:
-        aside: True if another thread may ask for answers meanwhile, where the model is not needed.
+        aside: True if another thread may decode answers meanwhile, without the model.
     """
 
     aside: bool
 
     def outputs(self, documents: list[Document]) -> list[Outputs]:
-        """Arrays by name for documents of one input each, run as one batch."""
+        """Output arrays by name for documents of one input each, run as one batch."""
 
     def answer(
         self,
@@ -107,14 +108,14 @@ class Replica(Protocol):
         example: Example,
         features: list[Feature],
     ) -> Answer:
-        """The answer for a document, as `answer_of` has it."""
+        """Answer to a document, as from `answer_of`."""
 
 
 class LocalReplica:
-    """A `Replica` of this process.
+    """`Replica` in this process.
 
     Args:
-        model: whose outputs are those of all documents.
+        model: model that runs all inputs.
     """
 
     aside = True
@@ -128,16 +129,16 @@ class LocalReplica:
 
 
 class Scheduler:
-    """Scheduler that answers documents of many callers.
+    """Answers documents of many callers.
 
     Args:
-        replicas: the copies of the model.
-        batch_tokens: most tokens of a batch, padding included; a longer chunk is run alone.
-        places: documents that may be here at a time, those in the model among them.
-        told: is called with the chunks and tokens of each batch.
+        replicas: copies of the model.
+        batch_tokens: largest number of tokens of a batch, with padding; a longer chunk runs alone.
+        places: largest number of unanswered documents.
+        told: called with the chunks and tokens of each batch.
 
     Attributes:
-        clock: tokens that were run.
+        clock: number of tokens run so far.
     """
 
     def __init__(
@@ -168,15 +169,16 @@ class Scheduler:
     def submit(
         self, model: DocumentPredictor, examples: Sequence[Example], *, alone: bool = False
     ) -> list[Future[TimedAnswer]]:
-        """Take documents, all of them or none; a future that is cancelled frees its place.
+        """Accept documents, all or none; cancelling a future frees its place.
 
         Args:
-            model: makes their inputs and decodes their answers; its outputs are those of all.
-            alone: whether decoding takes the model as well, which then runs nothing else.
+            model: encodes and decodes these documents; inputs are run by the replicas.
+            examples: the documents.
+            alone: True if decoding uses the model too, which then runs nothing else.
 
         Raises:
-            FullError: there is no place for so many.
-            ClosedError: none are taken any more.
+            FullError: there are not enough free places.
+            ClosedError: no more documents are accepted.
         """
         jobs = [_Job(model, example, alone) for example in examples]
         with self._changed:
@@ -193,22 +195,23 @@ class Scheduler:
 
     @property
     def here(self) -> int:
-        """Documents that have no answer yet."""
+        """Number of unanswered documents."""
         return self.places - self._free
 
     @property
     def alive(self) -> bool:
-        """True if documents are taken, and the models' threads are there."""
+        """True if documents are accepted and the models' threads are running."""
         return not self._closed and all(thread.is_alive() for thread in self._models)
 
     def close(self) -> None:
-        """Take no more documents; those that are here are still answered."""
+        """Accept no more documents; accepted ones are still answered."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Take no more documents and wait for those that are here; whether all have answers."""
+        """Accept no more documents and wait for the answers; returns True if all were answered in
+        time."""
         self.close()
         with self._changed:
             empty = self._changed.wait_for(lambda: self._free == self.places, seconds)
@@ -246,7 +249,7 @@ class Scheduler:
         heappush(self._waiting, (job.due, self._number, job))
 
     def _run(self, replica: Replica) -> None:
-        """A model's thread: batch after batch, until there is nothing and nothing will come."""
+        """Thread of a model: run batches until the scheduler is closed and empty."""
         while (batch := self._next()) is not None:
             now = time.monotonic()
             for job, _ in batch:
@@ -258,7 +261,7 @@ class Scheduler:
             self.told(len(batch), tokens)
 
     def _next(self) -> list[_Chunk] | None:
-        """The chunks of the next batch, waited for; None where no more will come."""
+        """Wait for the next batch; None after the last one."""
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._waiting or self._over())
@@ -271,7 +274,7 @@ class Scheduler:
         return self._closed and self._free == self.places
 
     def _batch(self) -> list[_Chunk]:
-        """Chunks of the documents that are due first, as many as fit; of those that are left."""
+        """Chunks of the most due documents, as many as fit in a batch."""
         batch: list[_Chunk] = []
         again: list[_Job] = []
         longest = 0
@@ -296,7 +299,7 @@ class Scheduler:
         return batch
 
     def _run_batch(self, replica: Replica, batch: list[_Chunk]) -> None:
-        """Run a batch; where that fails its halves, so that only what cannot be run fails."""
+        """Run a batch, and its halves if it fails, so that only the faulty inputs fail."""
         try:
             outputs = replica.outputs(
                 [(job.example, [job.features[chunk]]) for job, chunk in batch]
@@ -328,7 +331,7 @@ class Scheduler:
 
 
 def _answer(replica: Replica, job: _Job) -> None:
-    """Give a document whose chunks have all been run its answer."""
+    """Decode the answer to a document whose chunks have all been run."""
     if job.future.done():
         return
     outputs: Any = job.outputs
@@ -352,6 +355,6 @@ def _fail(job: _Job, error: BaseException) -> None:
 
 
 def _give(job: _Job, give: Callable[[], None]) -> None:
-    """Give the caller something, if it is still there and has nothing yet."""
+    """Complete a caller's future unless it is cancelled or done."""
     if not job.future.done() and job.future.set_running_or_notify_cancel():
         give()

@@ -1,4 +1,4 @@
-"""The server as a process: its address, its signals, and how it ends."""
+"""Server process: its socket, its signals and its shutdown."""
 
 import logging
 import os
@@ -24,22 +24,22 @@ CLOSING = 5  # seconds for answers to leave when the last one is made
 
 
 class Protocol(H11Protocol):
-    """HTTP/1.1 whose connections must bring a request in time, and whose errors are JSON."""
+    """HTTP/1.1 protocol with a timeout for receiving a request, and JSON errors."""
 
     def connection_made(self, transport: Any) -> None:
-        """Give it its time; what follows a response has as much from uvicorn."""
+        """Start the timeout; after a response uvicorn sets an equal one."""
         super().connection_made(transport)
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
 
     def data_received(self, data: bytes) -> None:
-        """Read on; only a whole head, no single byte of it, ends the waiting."""
+        """Receive data; only a complete head ends the timeout, not a single byte."""
         self.conn.receive_data(data)
         self.handle_events()
 
     def send_400_response(self, msg: str) -> None:
-        """Say that this is no HTTP, where that can still be said, and close."""
+        """Answer that this is not HTTP, if still possible, and close."""
         body = json_line({"error": "invalid HTTP request", "error_type": "Validation"}).rstrip()
         headers = [
             (b"content-type", b"application/json"),
@@ -56,16 +56,18 @@ class Protocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """A server that drains at the first signal, and is gone at the second.
+    """uvicorn server that drains at the first signal and exits at the second.
 
-    uvicorn would end the process by the signal again, which then is no clean end.
+    uvicorn itself would raise the signal again, so that the process would not exit cleanly.
 
     Args:
-        draining: seconds for the requests that are here when the signal comes.
+        config: settings of uvicorn.
+        app: application to serve.
+        draining: seconds to finish requests after the signal.
 
     Attributes:
-        signals: the signal that came.
-        late: whether the seconds were over before all requests had answers.
+        signals: the received signals.
+        late: True if the time ran out before all requests were answered.
     """
 
     def __init__(self, config: uvicorn.Config, app: App, draining: float):
@@ -75,14 +77,14 @@ class Server(uvicorn.Server):
         self.signals = Signals(self._drain)
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
-        """Note signals while the server runs."""
+        """Record signals while the server runs."""
         return self.signals.handled()
 
     def _drain(self, number: int) -> None:
         self.app.draining = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say where."""
+        """Listen, and log the address."""
         await super().startup(sockets)
         for place in sockets or ():
             host, port = place.getsockname()[:2]
@@ -90,7 +92,7 @@ class Server(uvicorn.Server):
             log.info(f"{self.app.served.name} at http://{shown}:{port}")
 
     async def on_tick(self, counter: int) -> bool:
-        """True to end; until the last request has its answer others are told that it is late."""
+        """True to stop; until the last request is answered, new ones are refused."""
         if self.app.draining:
             self.late = (
                 bool(self.app.active) and time.monotonic() - self.signals.came > self.draining
@@ -100,10 +102,10 @@ class Server(uvicorn.Server):
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket at an address, which does not listen yet.
+    """Socket bound to an address, not listening yet.
 
     Raises:
-        UserError: the address cannot be had.
+        UserError: the address cannot be used.
     """
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
@@ -120,10 +122,10 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def check_key(host: str, key: str | None) -> None:
-    """Refuse to answer other machines without a key.
+    """Refuse to serve other machines without an API key.
 
     Raises:
-        UserError: it would.
+        UserError: there is no key.
     """
     if key is None and not is_loopback(host):
         raise UserError(
@@ -133,7 +135,7 @@ def check_key(host: str, key: str | None) -> None:
 
 
 def run(app: App, place: socket.socket, draining: float) -> int:
-    """Serve until a signal comes and all requests have answers; the number of the signal."""
+    """Serve until a signal arrives and all requests are answered; returns the signal's number."""
     server = Server(config(app), app, draining)
     server.run(sockets=[place])
     app.close(0.0 if server.late else CLOSING)
