@@ -1,4 +1,4 @@
-"""Turn a short-input model into a long-input one, and prove that it still computes the same."""
+"""Convert a short-input model to a long-input one, with a proof that both compute the same."""
 
 import json
 import os
@@ -40,14 +40,14 @@ _SAMPLE = "Nothing in this agreement (see § 4.2) limits liability for caffè or
 
 @dataclass
 class ConversionReport:
-    """Result of a conversion. `lines` or `str` make it text.
+    """Result of a conversion. `lines` or `str` give it as text.
 
     Attributes:
-        source: as it was given.
+        source: source as given by the user.
         target: folder of the converted model.
-        facts: lines by their subject.
+        facts: lines of the report by subject.
         checks: the proof.
-        scores: of a text, before and after; empty without one.
+        scores: scores on a text before and after; empty if no text was given.
     """
 
     source: str
@@ -67,7 +67,7 @@ class ConversionReport:
         return max(check.difference for check in self.checks)
 
     def lines(self) -> list[str]:
-        """The report as text, the proof and the next command last."""
+        """The report as text; the proof and the next command come last."""
         name = _shown(self.target)
         return [
             f"{self.source} -> {name}",
@@ -84,15 +84,14 @@ class ConversionReport:
 
 @dataclass
 class _Plan:
-    """A model that is to be written.
+    """Model to write.
 
     Attributes:
         origin: the source, a `Source` or `RotarySource`.
         target: folder to write.
-        config, weights, tokenizer: of the converted model.
-        facts: lines of the report by their subject.
-        prove: makes the checks of the model as it was written, so that the proof covers saving and
-            loading too.
+        config, weights, tokenizer: parts of the converted model.
+        facts: lines of the report by subject.
+        prove: checks the model after it was saved and loaded again.
     """
 
     origin: Any
@@ -118,37 +117,38 @@ def convert(
     rope_theta=None,
     rope_scaling=None,
 ) -> ConversionReport:
-    """Write a long-input model made from a short-input one, after a proof that it is the same.
+    """Write a long-input model made from a short-input one, after a proof that both compute the
+    same.
 
-    `ldt.convert.source` says how config and weights become long, and what is compared; of encoders
-    with rotary positions `ldt.convert.rotary` does. Everything is in a temporary folder beside the
-    target until the proof holds. Weights are saved in float32. The same source gives the same
+    `ldt.convert.source` defines how config and weights become long and what is compared,
+    `ldt.convert.rotary` does for encoders with rotary positions. Files stay in a temporary folder
+    beside the target until the proof holds. Weights are saved in float32. Equal sources give equal
     bytes.
 
     Args:
         source: folder or hub id of a BERT, RoBERTa, XLM-R, CamemBERT, BART, Longformer, LED or
             ModernBERT.
-        target: folder to write; by default ``<last part of source>-<max_length>`` here, for a
-            Poolingformer ``<last part of source>-poolingformer-<max_length>``.
+        target: folder to write; default ``<last part of source>-<max_length>`` in the current
+            directory, for a Poolingformer ``<last part of source>-poolingformer-<max_length>``.
         architecture: ``longformer`` or ``poolingformer``.
-        max_length: longest input of the result, in tokens, special tokens included; None: 4,096,
-            and 16,384 where the source is a BART or LED; of a ModernBERT its own.
-        window: tokens in reach on both sides together, in every layer; None: 512, of a BART 1,024,
-            in a Poolingformer 128, and of a Longformer or LED those that its layers have. Of a
-            ModernBERT it is that of the full layers; None: they stay full.
+        max_length: longest input of the result in tokens, with special tokens; None: 4,096, 16,384
+            for BART and LED, the source's own for ModernBERT.
+        window: attention window in tokens, both sides together, of every layer; None: 512, 1,024
+            for BART, 128 for a Poolingformer, the source's own for Longformer and LED. For
+            ModernBERT the window of its full-attention layers; None keeps them full.
         positions: a name in `ldt.convert.source.POSITION_TABLES`.
-        second_level: for a Poolingformer: keys of `LdtConfig` that begin with ``pooling`` and their
-            values, where they are not the defaults.
+        second_level: for a Poolingformer, values of the keys of `LdtConfig` that begin with
+            ``pooling``, where they differ from the defaults.
         check: file, folder or pattern of text on which source and converted model are scored as
-            masked LMs, on the same hidden words.
-        overwrite: replace a model that is at ``target``.
-        rope_theta, rope_scaling: of a ModernBERT, see `ldt.convert.rotary.read`.
+            masked LMs with the same masked tokens.
+        overwrite: True replaces an existing model at ``target``.
+        rope_theta, rope_scaling: for ModernBERT, see `ldt.convert.rotary.read`.
 
     Raises:
         UserError: an option or the target cannot be used.
-        ModelError: the source cannot be used, or the proof fails; the target is as it was.
+        ModelError: the source cannot be used, or the proof fails; the target is unchanged.
         ResourceError: the disk is too small.
-        ValueError: the keys of the second level do not go together.
+        ValueError: the keys of the second level contradict each other.
 
     Source: Beltagy et al. 2020 (arXiv:2004.05150), section 5.
     """
@@ -245,7 +245,7 @@ def _written(plan: _Plan, source, check) -> ConversionReport:
 
 
 def _source_folder(name):
-    """The folder of a source; a hub id is looked up when there is no folder of that name."""
+    """Folder of a source, downloaded from the hub if there is no folder of that name."""
     try:
         folder = find_folder(name)
     except ModelError as error:  # its advice is to convert something, as is being done
@@ -261,8 +261,7 @@ def _source_folder(name):
 
 
 def _target(source, folder, target, architecture, overwrite, max_length):
-    """The folder to write, roberta-base-4096 if none is given; refused before weights are read,
-    which takes time."""
+    """Folder to write, by default such as roberta-base-4096; checked before weights are read."""
     local = Path(source).expanduser().is_dir()
     name = Path(os.path.abspath(folder)).name if local else Path(source).name
     kind = "" if architecture == "longformer" else f"-{architecture}"
@@ -284,8 +283,8 @@ def _attention(origin, architecture, window, second_level):
 
 
 def _scores(source, folder, tokenizer, check, max_length):
-    """Bits per token on a text: the source at its own length, the converted model there and at
-    its longest."""
+    """Bits per token on a text: source at its length, converted model at the same and at
+    its own."""
     short, pad = source.length, source.config.pad_token_id
     text = MaskedText(texts(check), tokenizer, [short, max_length])
     ours = isinstance(source.model, LdtForMaskedLM)
@@ -302,7 +301,7 @@ def _scores(source, folder, tokenizer, check, max_length):
 
 
 def _plain(model):
-    """The logits at the labels of a model of transformers."""
+    """Function from inputs to the logits of masked tokens for a transformers model."""
 
     def logits(batch):
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
@@ -312,7 +311,7 @@ def _plain(model):
 
 
 def _refuse(report):
-    """Refuse a model that is not what its source is."""
+    """Refuse a model whose proof fails."""
     worst = max(report.checks, key=lambda check: (not check.ok, check.scale, check.difference))
     by = f"{worst.difference:.1e} ({worst.name}), the tolerance is {TOLERANCE * worst.scale:.1e}"
     if not worst.scale:
@@ -324,12 +323,12 @@ def _refuse(report):
 
 
 def _shown(path):
-    """./name for a bare name, which could be read as a hub id."""
+    """./name for a bare name, which could be mistaken for a hub id."""
     return f"./{path}" if len(path.parts) == 1 and not path.is_absolute() else str(path)
 
 
 def _write(folder, config, weights, tokenizer, generation):
-    """The files of a model; nothing in them depends on the time or on a path."""
+    """Write the files of a model; nothing in them depends on time or path."""
     size = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
     require_space(folder.parent, round(1.1 * size), "the model")
     config.save_pretrained(folder)
@@ -351,7 +350,7 @@ def _write(folder, config, weights, tokenizer, generation):
 
 @quiet()  # transformers warns of a sample longer than a very small model
 def _check_tokenizer(tokenizer, folder, config):
-    """Refuse a tokenizer that, saved and loaded, cuts text another way than the source's."""
+    """Refuse a tokenizer that tokenizes differently after saving and loading."""
     saved = load_tokenizer(folder, config)
     same = saved.get_vocab() == tokenizer.get_vocab()
     if not same or saved(_SAMPLE).input_ids != tokenizer(_SAMPLE).input_ids:

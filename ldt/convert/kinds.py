@@ -1,4 +1,4 @@
-"""The kinds of model that can be made long, and their configs."""
+"""Kinds of models that can be made long, and their configs."""
 
 import logging
 import os
@@ -90,7 +90,8 @@ _BY_NAMES = ("bert", "roberta", "xlm-roberta", "camembert")  # told without a mo
 
 
 def _kind_by_names(keys, folder):
-    """The kind of a model whose config.json does not say it, by names of its class or weights."""
+    """Kind of a model whose config.json does not name it, from the names of its class or
+    weights."""
     where = folder / "config.json"
     kinds = {
         kind: name
@@ -115,10 +116,10 @@ def _kind_by_names(keys, folder):
 
 
 def source_config(folder):
-    """(kind, transformers' config) of the model in a folder.
+    """Return (kind, transformers config) of the model in a folder.
 
     Raises:
-        ModelError: config.json is broken or of a model that cannot be made long.
+        ModelError: config.json is invalid, or the model cannot be made long.
     """
     keys = read_values(folder)
     kind = keys.get("model_type")
@@ -176,14 +177,14 @@ SHORT, SHORT_BART = 512, 1024  # tokens that models read which are converted fir
 
 @dataclass(frozen=True)
 class Candidate:
-    """Facts of a model that are known without reading its weights.
+    """Facts about a model, known without reading its weights.
 
     Args:
-        length: longest input, in tokens, of one that is trained as it is; none of one that is
+        length: longest input in tokens of a model that is trained directly; None if it must be
             converted first.
-        width: of its layers; none where it is not on this machine.
-        shortest: least length, in tokens, of what it is converted to.
-        tokenizer: none where it is not on this machine.
+        width: hidden size; None if the model is not on this machine.
+        tokenizer: its tokenizer; None if it is not on this machine.
+        shortest: least length, in tokens, for converting it.
     """
 
     length: int | None
@@ -192,21 +193,23 @@ class Candidate:
     shortest: int = SHORT
 
     def count(self, text: str) -> int:
-        """Tokens of a text, by a tokenizer that is here."""
+        """Number of tokens of a text, by a local tokenizer."""
         return len(self.tokenizer.encode(text, add_special_tokens=False).ids)  # type: ignore[union-attr]
 
 
 def candidate(path: str, writes: bool = False) -> Candidate:
-    """Look at a folder, or at the hub's copy on this machine; the network is not asked.
+    """Examine a folder, or the local copy of a hub model, without network.
 
-    Of a model that is not here its name tells: one called longformer reads 4,096 tokens.
+    A model that is not on this machine is judged by its name: one called longformer reads 4,096
+    tokens.
 
     Args:
-        writes: whether the task needs a model with a decoder, which writes; others need an encoder.
+        path: folder or hub id.
+        writes: True if the task generates text and needs a decoder; other tasks need an encoder.
 
     Raises:
-        ModelError: there is no such folder, or no model in it that ldt can train or convert for
-            such a task.
+        ModelError: the folder is missing, or has no model that ldt can train or convert for the
+            task.
     """
     folder = _folder(path)
     if folder is None:
@@ -234,7 +237,7 @@ def candidate(path: str, writes: bool = False) -> Candidate:
 
 
 def _folder(path: str) -> Path | None:
-    """The folder of the model; None of a hub id whose model is not on this machine."""
+    """Folder of the model; None if a hub model is not on this machine."""
     here = os.path.lexists(os.path.expanduser(path)) or os.path.isdir(os.path.dirname(path))
     if here or path.count("/") > 1 or path.startswith(".") or path.endswith("/"):
         return find_folder(path)  # raises where it is none

@@ -1,9 +1,10 @@
-"""Encoders with rotary positions made long: a longer input, windows for full layers, other angles.
+"""Make encoders with rotary positions long: longer inputs, windows for full-attention layers, new
+RoPE parameters.
 
-Weights stay as they are: there is no table of positions. What was full attention becomes a window
-with the global tokens of a task, so that time and memory grow with the length; equal to the source
-while a document fits half the window, and with all tokens global at any length. Layers with a
-window keep their window and their angles.
+Weights are unchanged, since there is no position table. Full attention becomes a window plus the
+task's global tokens, so time and memory grow linearly with length. The result equals the source for
+documents up to half the window, and at any length if all tokens are global. Layers with a window
+keep it and their RoPE parameters.
 """
 
 from dataclasses import dataclass
@@ -30,13 +31,13 @@ _FULL = "full_attention"
 
 @dataclass
 class RotarySource:
-    """A source and what is to become of it.
+    """Source model and the config of the result.
 
     Attributes:
-        folder: where its files are.
+        folder: folder of its files.
         kind: its model_type.
-        model: of ldt, with the masked-LM head where the file has one.
-        config: of the converted model.
+        model: ldt's model, with the masked-LM head if the file has one.
+        config: config of the converted model.
     """
 
     folder: Path
@@ -57,7 +58,7 @@ class RotarySource:
         return usable_length(self.model.config)
 
     def weights(self):
-        """{name: float32 tensor}, those of the source; tied ones once."""
+        """{name: float32 tensor} of the source, tied weights once."""
         weights = self.model.state_dict()
         if self.head and self.model.config.tie_word_embeddings:
             for name in self.model._tied_weights_keys:
@@ -65,11 +66,11 @@ class RotarySource:
         return weights
 
     def load(self, folder):
-        """The converted model as it was written."""
+        """Load the converted model."""
         return load(folder, type(self.model))
 
     def facts(self):
-        """Lines of the report by their subject."""
+        """Lines of the report by subject."""
         config, weights = self.config, self.weights()
         parameters = sum(tensor.numel() for tensor in weights.values())
         full = config.layer_types.count(_FULL)
@@ -93,19 +94,22 @@ class RotarySource:
 
 
 def read(folder, kind, source, max_length, window, rope_theta, rope_scaling):
-    """The `RotarySource` in a folder.
+    """Read the `RotarySource` in a folder.
 
     Args:
+        folder: folder of the model.
         kind: its model_type, of `KINDS`.
         source: its name, for messages.
-        max_length: longest input of the converted model, in tokens; None: the source's.
-        window: for full layers, in tokens, both sides together; None: they stay as they are.
-        rope_theta: base of the angles in layers that were full; None: the source's.
-        rope_scaling: ``NAME:FACTOR``, of the same layers, NAME in `SCALINGS`; None: the source's.
+        max_length: longest input of the converted model in tokens; None keeps the source's.
+        window: window of the full-attention layers in tokens, both sides together; None keeps them
+            full.
+        rope_theta: RoPE base of the full-attention layers; None keeps the source's.
+        rope_scaling: ``NAME:FACTOR`` for the same layers, NAME in `SCALINGS`; None keeps the
+            source's.
 
     Raises:
         ModelError: config or weights cannot be used.
-        UserError: the length would cut the source's, or an option does not fit it.
+        UserError: the length is below the source's, or an option does not fit it.
     """
     config = read_config(folder)
     length = usable_length(config)
@@ -143,15 +147,14 @@ def read(folder, kind, source, max_length, window, rope_theta, rope_scaling):
 @quiet()
 @torch.no_grad()
 def prove(source, model) -> list[OutputCheck]:
-    """Compare a converted model with its source on random tokens, as transformers computes it where
-    it does.
+    """Compare a converted model with its source on random tokens, computed by transformers where
+    possible.
 
-    The source is run with the angles of the converted model: what other angles change no proof can
-    say.
+    The source runs with the RoPE parameters of the converted model; their effect cannot be proved.
 
     Args:
         source: `RotarySource`.
-        model: the converted one, of ldt's class.
+        model: converted model, of ldt's class.
 
     Raises:
         ModelError: the source's outputs are not finite.
@@ -173,7 +176,7 @@ def prove(source, model) -> list[OutputCheck]:
 
 
 def _of_ldt(source):
-    """The source with the angles of the converted model."""
+    """Source in ldt with the RoPE parameters of the converted model."""
     config = type(source.config).from_dict(_turned(source, source.model.config.to_dict()))
     model = type(source.model)(config)
     model.load_state_dict(source.model.state_dict())
@@ -181,7 +184,7 @@ def _of_ldt(source):
 
 
 def _turned(source, values):
-    """Keys of the source's config with the angles of the converted model."""
+    """Config keys of the source with the RoPE parameters of the converted model."""
     return values | {
         "rope_parameters": source.config.rope_parameters,
         "max_position_embeddings": source.config.max_position_embeddings,
@@ -189,7 +192,7 @@ def _turned(source, values):
 
 
 def _of_transformers(source):
-    """The source as transformers computes it, with the angles of the converted model."""
+    """Source in transformers with the RoPE parameters of the converted model."""
     values = _turned(source, source.model.config.to_diff_dict())
     beginning = KINDS[source.kind]
     config = getattr(transformers, f"{beginning}Config").from_dict(values)
@@ -202,7 +205,7 @@ def _of_transformers(source):
 
 
 def _compare(name, source, theirs, model, length, offset, everywhere):
-    """`OutputCheck` of rows of ``length`` tokens and fewer, at positions from ``offset`` on."""
+    """`OutputCheck` of rows of up to ``length`` tokens, at positions from ``offset`` on."""
     inputs, real, _ = random_rows(source, length)
     inputs["position_ids"] = offset + torch.arange(length)[None]
     outputs = []
@@ -217,7 +220,7 @@ def _compare(name, source, theirs, model, length, offset, everywhere):
 
 
 def _scaling(text):
-    """(name, factor) of ``--rope-scaling``; UserError where it is none."""
+    """Parse ``--rope-scaling`` as (name, factor); UserError if it is invalid."""
     name, _, factor = text.partition(":")
     try:
         number = float(factor)

@@ -1,7 +1,7 @@
-"""Encoder-decoders as the source of a conversion: a BART or LED becomes a LED.
+"""Encoder-decoder sources: a BART or LED becomes a long LED.
 
-The encoder becomes long as other encoders do. The decoder, its position table included, stays as it
-is, so a LED writes no more than the BART did.
+The encoder becomes long as other encoders do. The decoder with its position table is unchanged, so
+the length of its output is too.
 """
 
 import copy
@@ -47,7 +47,7 @@ _TRIES = 3
 
 
 class Seq2SeqSource(Source):
-    """A BART or LED."""
+    """BART or LED."""
 
     target_config = LdtSeq2SeqConfig
     target_class = LdtForConditionalGeneration
@@ -61,7 +61,7 @@ class Seq2SeqSource(Source):
 
     @classmethod
     def read(cls, folder, kind, config):
-        """Read the source; ModelError also where the output has words of its own."""
+        """Read the source; ModelError also if input and output embeddings are not tied."""
         weights = {
             name: tensor
             for name, tensor in float_weights(folder).items()
@@ -104,12 +104,12 @@ class Seq2SeqSource(Source):
 
     @property
     def proved(self):
-        """Longest input that is proved: transformers' LED needs room for its windows."""
+        """Longest input that is proved; transformers' LED needs room for its windows."""
         return min(super().proved, self.length // 2 + 1) if self.windows else super().proved
 
     @property
     def facts(self):
-        """The decoder, and special tokens of the tokenizer that the file has no row for."""
+        """Decoder, and special tokens of the tokenizer without an embedding in the file."""
         old, new = self.model.config.vocab_size, self.config.vocab_size
         facts = {
             "decoder": f"the source's, {self.config.decoder_layers} layers, "
@@ -122,25 +122,25 @@ class Seq2SeqSource(Source):
         return facts
 
     def lengths(self, max_length):
-        """The rows of both position tables."""
+        """Sizes of both position tables."""
         return {
             "max_encoder_position_embeddings": max_length,
             "max_decoder_position_embeddings": self.config.max_decoder_position_embeddings,
         }
 
     def inputs(self, shape, generator):
-        """The first tokens of the decoder."""
+        """First tokens of the decoder."""
         length = min(_DECODED, self.config.max_decoder_position_embeddings)
         return {"decoder_input_ids": random_ids(self, (shape[0], length), generator)}
 
     def outputs(self, model, inputs, real):
-        """The encoder's states [kept, width] of the real tokens, and the decoder's logits."""
+        """Encoder states [kept, width] of the real tokens, and decoder logits."""
         outputs = model(**inputs, use_cache=False)
         words = self.model.config.vocab_size
         return [outputs.encoder_last_hidden_state[real], outputs.logits[..., :words]]
 
     def further_checks(self, model, length):
-        """All positions of the decoder, and the tokens that are generated."""
+        """Checks of all decoder positions, and of generated tokens."""
         return [
             self._decoder(model, length),
             self._tokens(model, length, "greedy tokens", 1),
@@ -148,7 +148,7 @@ class Seq2SeqSource(Source):
         ]
 
     def _decoder(self, model, length):
-        """`OutputCheck` of the decoder's states at all of its positions."""
+        """`OutputCheck` of the decoder's states at all positions."""
         generator = torch.Generator().manual_seed(0)
         rows = self.config.max_decoder_position_embeddings
         inputs = self._documents(1, length, generator)
@@ -160,8 +160,8 @@ class Seq2SeqSource(Source):
         return compared("decoder", rows, expected, converted, self.folder)
 
     def _tokens(self, model, length, name, beams):
-        """`OutputCheck` of generated tokens. Rounding decides between continuations equally
-        likely, which a wrong model is no reason for: one of three tries must be equal."""
+        """`OutputCheck` of generated tokens. Rounding may decide between equally likely
+        continuations, so one of three tries must be equal."""
         most = min(_WRITTEN, self.config.max_decoder_position_embeddings - 1)
         settings = GenerationConfig(
             num_beams=beams,
@@ -184,7 +184,7 @@ class Seq2SeqSource(Source):
         return OutputCheck(name, written, different, 0)
 
     def _documents(self, rows, length, generator):
-        """Random inputs of the encoder, the first token global."""
+        """Random encoder inputs with a global first token."""
         ids = random_ids(self, (rows, length), generator)
         everywhere = torch.zeros_like(ids)
         everywhere[:, 0] = 1
@@ -195,7 +195,7 @@ class Seq2SeqSource(Source):
         }
 
     def _both(self, model, inputs):
-        """Source and converted model, each with those inputs that it takes."""
+        """Source and converted model, each called with the inputs it accepts."""
         theirs = dict(inputs)
         if not self.windows:
             del theirs["global_attention_mask"]
@@ -203,7 +203,7 @@ class Seq2SeqSource(Source):
 
 
 def _tie(folder, config, weights):
-    """Have the one table of words under its own name alone."""
+    """Keep the shared embedding table under one name only."""
     stored = [name for name in (_WORDS, *_TIED) if name in weights]
     if not config.tie_word_embeddings and _TIED[-1] not in stored:
         raise ModelError(f"{folder}: weights are missing: {_TIED[-1]}")
@@ -218,7 +218,7 @@ def _tie(folder, config, weights):
 
 
 def _led_config(config):
-    """The LEDConfig that a BART has as it is; a LED's own."""
+    """LEDConfig made from a BART's config; a LED's own."""
     if isinstance(config, LEDConfig):
         return config
     rows = config.max_position_embeddings
@@ -232,8 +232,8 @@ def _led_config(config):
 
 
 def _led_name(name):
-    """encoder.layers.0.self_attn.q_proj.bias -> encoder.layers.0.self_attn.longformer_self_attn.
-    query.bias; others stay."""
+    """encoder.layers.0.self_attn.q_proj.bias ->
+    encoder.layers.0.self_attn.longformer_self_attn.query.bias; other names unchanged."""
     layer, attention, part = name.partition(".self_attn.")
     if not attention or not name.startswith("encoder."):
         return name
@@ -242,8 +242,8 @@ def _led_name(name):
 
 
 def _add_special_tokens(folder, config, base, head):
-    """Give special tokens of the tokenizer rows that the file lacks: bart-large-cnn and others
-    were trained without the <mask> of their tokenizer."""
+    """Add embeddings for special tokens missing in the file: bart-large-cnn and others were trained
+    without their tokenizer's <mask>."""
     tokenizer = read_tokenizer(folder)
     more = range(config.vocab_size, vocabulary_size(tokenizer))
     if more and set(more) <= set(tokenizer.all_special_ids):
@@ -254,7 +254,7 @@ def _add_special_tokens(folder, config, base, head):
 
 @quiet()
 def _generation(folder, config):
-    """The settings of `generate`, all ids of tokens among them."""
+    """Settings of `generate`, including all token ids."""
     settings = read_generation_config(folder, config)
     settings._from_model_config = False  # they are changed from now on where they stand
     for name in _SPECIAL:

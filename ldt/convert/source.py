@@ -1,15 +1,14 @@
-"""Models with a table of positions made long: what is read of them, becomes of them, is proved.
+"""Sources with a position table: how they are read, made long, and compared with the result.
 
-A ``longformer`` is a plain one, so transformers' LongformerModel loads it too. Its position table
-repeats the source's own in blocks of the source's own length; its global projections start as
-copies of the local ones. Sources that are long already are lengthened in the same way and keep
-their global projections.
+A ``longformer`` can also be loaded by transformers' LongformerModel. Its position table repeats the
+source's in blocks of the source's length; its global projections start as copies of the local ones.
+Sources that are already long are lengthened in the same way and keep their global projections.
 
-A ``poolingformer`` has a second level besides (`ldt.model.pooling.SecondLevel`) in the quarter of
-the layers that the paper recommends. Its projections start as copies of the first level's, which
-gives them the scale of trained ones and makes them, before training, what the ablation "weight
-sharing" is; its cells start as means. Its gate starts at zero, so that the converted model equals
-its source, and training decides how much of the second level is added.
+A ``poolingformer`` adds a second level (`ldt.model.pooling.SecondLevel`) in the quarter of the
+layers that the paper recommends. Its projections start as copies of the first level's, which gives
+them the scale of trained ones and equals the ablation "weight sharing" before training; its pooling
+starts as a mean. Its gate starts at zero, so the converted model equals its source, and training
+decides how much of the second level is used.
 """
 
 import copy
@@ -62,22 +61,22 @@ _DECODED = 64  # tokens whose logits are compared: vocabularies are large
 
 @dataclass
 class Source(ABC):
-    """A model that is to become long; its subclasses are the families of models.
+    """Model to be made long; subclasses are families of models.
 
     Attributes:
-        folder: where its files are.
+        folder: folder of its files.
         kind: its model_type; `longformer` or `led` for the authors' files.
-        config: transformers' config of the kind, with as many words as the tokenizer has.
-        model: transformers' own model, with its head when that is kept, else the base model.
-        base: {name: float32 tensor} of `model` without its head, as the long model names them.
-        head: {name: tensor} of the head, likewise; empty when it is not kept.
-        head_note: "kept", or why the head is not.
-        first: row of the position table that the first token of a text gets.
+        config: transformers config of the kind, with the tokenizer's vocabulary size.
+        model: transformers' model, with its head if that is kept, else the base model.
+        base: {name: float32 tensor} of `model` without its head, named as in the long model.
+        head: {name: tensor} of the head, likewise; empty if not kept.
+        head_note: "kept", or the reason why the head is dropped.
+        first: row of the position table for the first token of a text.
         left_out: parts of the file that the converted model has no place for.
-        windows: of the layers, as the file has them; empty where attention is full.
+        windows: windows of the layers in the file; empty for full attention.
         generation: settings of `generate` that are kept with the model.
-        embedding: of the config, where the source makes vectors of texts.
-        classifier: {name: tensor} of the head of a cross-encoder, which has one label; else empty.
+        embedding: config entry of a source that is an embedding model.
+        classifier: {name: tensor} of the head of a cross-encoder (one label); else empty.
     """
 
     folder: Path
@@ -111,37 +110,38 @@ class Source(ABC):
 
     @property
     def proved(self):
-        """Longest input of the proof, in tokens, which `model` sees all of."""
+        """Longest input of the proof in tokens, which `model` attends to completely."""
         return min(self.length, PROVED_LENGTH)
 
     @property
     def facts(self):
-        """Further lines of the report, by what they are about."""
+        """Further lines of the report by subject."""
         return {}
 
     def load(self, folder):
-        """The converted model as it was written, in float32 and evaluation mode."""
+        """Load the converted model in float32 and evaluation mode."""
         return self.target_class.from_pretrained(folder, dtype=torch.float32).eval()
 
     @abstractmethod
     def lengths(self, max_length):
-        """Values of the converted model's config that say how long its inputs are."""
+        """Config values of the converted model that set its input length."""
 
     @abstractmethod
     def inputs(self, shape, generator):
-        """Random inputs of the proof, besides ids and mask [rows, tokens] of the encoder."""
+        """Random inputs of the proof other than the encoder's ids and mask [rows, tokens]."""
 
     @abstractmethod
     def outputs(self, model, inputs, real):
-        """Tensors in which source and converted model have to agree; ``real``: no padding."""
+        """Tensors in which source and converted model must agree; ``real`` marks tokens that are
+        not padding."""
 
     def further_checks(self, model, length):
-        """`OutputCheck` of what only this family has, on inputs that the windows cover."""
+        """`OutputCheck` of parts that only this family has, on inputs covered by the windows."""
         return []
 
 
 class EncoderSource(Source):
-    """A BERT, RoBERTa or Longformer, with or without its masked-LM head or pooler."""
+    """BERT, RoBERTa or Longformer, with or without its masked-LM head or pooler."""
 
     target_config = LdtConfig
     fields = FIELDS
@@ -153,7 +153,7 @@ class EncoderSource(Source):
 
     @classmethod
     def read(cls, folder, kind, config):
-        """Read the source; ModelError where its weights cannot be used."""
+        """Read the source; ModelError if its weights cannot be used."""
         windows = []
         if KINDS[kind] == "Longformer":
             windows, config = seeing_all(folder, config, usable_length(config))
@@ -208,25 +208,25 @@ class EncoderSource(Source):
 
     @property
     def leading(self):
-        """Position embeddings in front of the first token's: RoBERTa's, up to the padding id."""
+        """Position embeddings before the first token's: RoBERTa's, up to the padding id."""
         return self.config.pad_token_id + 1
 
     @property
     def target_class(self):
-        """The masked LM, the cross-encoder, or the encoder alone."""
+        """Class of the result: masked LM, cross-encoder, or encoder."""
         if self.classifier:
             return LdtForSequenceClassification
         return LdtForMaskedLM if self.head else LdtModel
 
     def load(self, folder):
-        """The model, an encoder alone with a pooler only where the source has one."""
+        """Load the model; a bare encoder has a pooler only if the source has one."""
         options = {}
         if self.target_class is LdtModel:
             options = {"add_pooling_layer": self.model.pooler is not None}
         return self.target_class.from_pretrained(folder, dtype=torch.float32, **options).eval()
 
     def lengths(self, max_length):
-        """The rows of the position table."""
+        """Size of the position table."""
         return {"max_position_embeddings": self.leading + max_length}
 
     def inputs(self, shape, generator):
@@ -235,8 +235,8 @@ class EncoderSource(Source):
         return {"token_type_ids": torch.randint(types, shape, generator=generator)}
 
     def outputs(self, model, inputs, real):
-        """Hidden states [kept, width] of the real tokens, the pooled ones, and some logits; of a
-        cross-encoder its logits alone."""
+        """Hidden states [kept, width] of the real tokens, the pooled output, and some logits; for a
+        cross-encoder its logits only."""
         if self.classifier:
             return [model(**inputs).logits]
         base = model.base_model
@@ -252,7 +252,7 @@ class EncoderSource(Source):
 
 
 def _mlm_head(kind, config, weights):
-    """The head under Longformer's names, or {}; and a note on it for the report."""
+    """Head under Longformer's names, or {}; and a note for the report."""
     prefix, parts = "lm_head.", {part: part for part in _HEAD_PARTS}
     if kind == "bert":
         prefix, parts = _BERT_HEAD, _HEAD_PARTS
@@ -277,7 +277,7 @@ def _mlm_head(kind, config, weights):
 
 
 def _one_label(config, weights):
-    """The head of a cross-encoder under Longformer's names; {} of another model."""
+    """Head of a cross-encoder under Longformer's names; {} for other models."""
     if config.num_labels != 1 or "classifier.bias" not in weights:
         return {n: w for n, w in weights.items() if config.num_labels == 1 and n in _CLASSIFIER}
     # BERT's pooler is the first layer, with the same tanh behind it.
@@ -304,13 +304,15 @@ def float_weights(folder):
 
 
 def seeing_all(folder, config, length):
-    """(windows of a source that is long, its config with windows that see all of a short input).
+    """(windows of a long source, its config with windows that cover a whole short input).
 
     Args:
-        length: longest input of the source, in tokens.
+        folder: folder of the source.
+        config: its config.
+        length: longest input of the source in tokens.
 
     Raises:
-        ModelError: the windows cannot be those of the layers.
+        ModelError: the windows do not fit the layers.
     """
     try:
         windows = layer_windows(config)
@@ -322,16 +324,19 @@ def seeing_all(folder, config, length):
 
 
 def source_model(folder, cls, config, state, inside, tied=(), **options):
-    """transformers' model of a class in float32 and evaluation mode, with the weights of a file.
+    """transformers model in float32 and evaluation mode, with the weights of a file.
 
     Args:
+        folder: folder of the source.
+        cls: class of the model.
+        config: its config.
         state: {name: tensor} under the names of the class.
-        inside: beginnings of names for which each tensor of the file must have a place.
-        tied: ends of the names that the file need not have, since others stand for them.
-        options: of the class.
+        inside: prefixes of names; each such tensor of the file must have a place in the model.
+        tied: suffixes of names that may be missing because they are tied to others.
+        options: options of the class.
 
     Raises:
-        ModelError: weights are missing, misshapen, without a place or not finite.
+        ModelError: weights are missing, of wrong shape, without a place or not finite.
     """
     where = folder / "config.json"
     try:
@@ -365,12 +370,14 @@ def source_model(folder, cls, config, state, inside, tied=(), **options):
 
 
 def long_config(source, tokenizer, max_length, windows, pooling):
-    """The config of the converted model; special ids that the source lacks are the tokenizer's.
+    """Config of the converted model; special ids missing in the source are the tokenizer's.
 
     Args:
         source: `Source`.
-        windows: of the layers.
-        pooling: keys of the second level that are not the defaults.
+        tokenizer: its tokenizer.
+        max_length: longest input in tokens.
+        windows: windows of the layers.
+        pooling: keys of the second level that differ from the defaults.
     """
     special = {}
     for name in _SPECIAL:
@@ -394,11 +401,11 @@ def long_config(source, tokenizer, max_length, windows, pooling):
 
 
 def long_weights(source, config, positions="tile"):
-    """{name: tensor} of the converted model, under the names of the class that it is saved as.
+    """{name: tensor} of the converted model, under the names of its class.
 
     Args:
         source: `Source`.
-        config: of the converted model.
+        config: config of the converted model.
         positions: a name in `POSITION_TABLES`.
     """
     head = source.head | source.classifier
@@ -422,18 +429,18 @@ def long_weights(source, config, positions="tile"):
 
 
 def repeated(rows, length):
-    """Repeat rows [n, width] of positions up to a length."""
+    """Repeat position embeddings [n, width] up to ``length`` rows."""
     return rows[torch.arange(length) % len(rows)]
 
 
 def interpolated(rows, length):
-    """Stretch rows of positions over a length, linearly: the first and the last one stay."""
+    """Interpolate position embeddings linearly to ``length`` rows; the first and last are kept."""
     return F.interpolate(rows.T[None], size=length, mode="linear", align_corners=True)[0].T
 
 
 def random_behind(rows, length):
-    """Rows of positions, and behind them random ones of the same mean and deviation, always the
-    same: what the paper compares with (table 5)."""
+    """Append random position embeddings of equal mean and deviation, always the same ones: the
+    paper's baseline (table 5)."""
     generator = torch.Generator().manual_seed(0)
     new = torch.randn(length - len(rows), rows.shape[1], generator=generator)
     return torch.cat([rows, rows.mean() + rows.std() * new])
@@ -450,16 +457,16 @@ POSITION_TABLES = {"tile": repeated, "interpolate": interpolated, "random": rand
 def prove(source, model, max_length, window, tiled=True) -> list[OutputCheck]:
     """Compare a converted model with its source on random tokens.
 
-    The source runs by transformers, the written folder by ldt: on short inputs, which the window
-    covers, on inputs where all attention is global, and at the last positions.
+    transformers runs the source, ldt the written folder: on short inputs covered by the window, on
+    inputs with global attention everywhere, and at the last positions.
 
     Args:
         source: `Source`.
-        model: the converted one, of ldt's class with the source's head or pooler.
+        model: converted model, of ldt's class with the source's head or pooler.
         max_length: its longest input.
-        window: tokens in reach on both sides together, in the layer where it is smallest.
-        tiled: True if the position table repeats the source's; if not, the source is run with the
-            rows of the converted model, and the proof says nothing of them.
+        window: smallest window of a layer in tokens, both sides together.
+        tiled: True if the position table repeats the source's; otherwise the source runs with the
+            converted model's positions, which are then not proved.
 
     Raises:
         ModelError: the source's outputs are not finite.
@@ -479,14 +486,14 @@ def prove(source, model, max_length, window, tiled=True) -> list[OutputCheck]:
 
 
 def compared(name, tokens, expected, outputs, folder):
-    """`OutputCheck` of two lists of tensors; ModelError where the source's are not finite."""
+    """`OutputCheck` of two lists of tensors; ModelError if the source's are not finite."""
     gap = largest_gap(expected, outputs, folder)
     return OutputCheck(name, tokens, gap, max(x.abs().max().item() for x in expected))
 
 
 def random_rows(source, length):
-    """Random words and mask [rows, length], of rows of ``length`` tokens and fewer; where tokens
-    are real, and the generator."""
+    """Random ids and mask [rows, length], for rows of up to ``length`` tokens; the positions of
+    real tokens, and the generator."""
     generator = torch.Generator().manual_seed(0)
     lengths = torch.tensor(sorted({length, -(-length // 2), -(-length // 3), 1}, reverse=True))
     real = torch.arange(length) < lengths[:, None]
@@ -496,15 +503,15 @@ def random_rows(source, length):
 
 
 def random_ids(source, shape, generator):
-    """Ids [shape] of the source's words, any but padding."""
+    """Random ids [shape] of the source's vocabulary, without padding."""
     ids = torch.randint(source.model.config.vocab_size - 1, shape, generator=generator)
     return ids + (ids >= source.config.pad_token_id)
 
 
 @contextmanager
 def _positions(source, model, length, offset, tiled):
-    """Have both models read the rows of ``length`` tokens from ``offset`` on at the beginning of
-    their position tables; in the source its own, unless the converted model has others."""
+    """Have both models read rows from position ``offset`` on as if at the beginning; the source
+    uses its own position embeddings unless the converted model has others."""
     theirs, ours = (x.base_model.get_parameter(source.positions) for x in (source.model, model))
     rows = ours[source.leading + offset :][:length].clone()
     tile = theirs[source.first + torch.arange(offset, offset + length) % source.length]
@@ -520,7 +527,7 @@ def _positions(source, model, length, offset, tiled):
 
 
 def _compare(name, source, model, length, everywhere):
-    """`OutputCheck` of rows of ``length`` tokens and fewer."""
+    """`OutputCheck` of rows of up to ``length`` tokens."""
     inputs, real, generator = random_rows(source, length)
     inputs |= source.inputs(tuple(real.shape), generator)
     ours = inputs | {"global_attention_mask": real.long() * everywhere}

@@ -1,4 +1,5 @@
-"""A fine-tuned model to one file that other programs run, with proof that it computes the same."""
+"""Export a fine-tuned model to a file for other runtimes, with a proof that it computes
+the same."""
 
 import os
 from dataclasses import dataclass
@@ -23,17 +24,17 @@ from ldt.recipe.run import Run
 
 @dataclass
 class ExportReport:
-    """Result of an export; `lines` make it text.
+    """Result of an export; `lines` give it as text.
 
     Attributes:
-        source, target: folders, as they were given.
-        parameters: of the model.
-        interface: what goes in and comes out.
-        format: of the file.
-        opset: version of ONNX's operators; None in another format.
-        size: of the file, in bytes.
+        source, target: folders as given by the user.
+        parameters: number of parameters.
+        interface: inputs and outputs.
+        format: format of the file.
+        opset: version of ONNX's operators; None for another format.
+        size: size of the file in bytes.
         checks: the proof.
-        comparison: of the answers in int8 with those in fp32; None of a file in fp32.
+        comparison: comparison of int8 answers with fp32; None for a file in fp32.
     """
 
     source: str
@@ -47,7 +48,7 @@ class ExportReport:
     comparison: Int8Comparison | None = None
 
     def lines(self) -> list[str]:
-        """The report as text, the proof and the next command last."""
+        """The report as text; the proof and the next command come last."""
         names = self.interface
         facts = {
             "file": f"{' and '.join(self.format.files)}, {self.size / 1e6:,.1f} MB, "
@@ -77,24 +78,25 @@ def export(
     int8_bound: float = 0.01,
     overwrite: bool = False,
 ) -> ExportReport:
-    """Write a run's model as a file that runs without ldt, after a proof that it computes the same.
+    """Write a run's model as a file that runs without ldt, after a proof that both compute the
+    same.
 
-    Everything is in a temporary folder beside the target until the proof holds, for which the file
-    runs on the CPU by the library that it is for.
+    Files stay in a temporary folder beside the target until the proof holds, for which the file's
+    own runtime computes on the CPU.
 
     Args:
         run: folder of a finished run; None is `LATEST` in the current directory.
         target: folder to write.
         format: one of `FORMATS`.
-        precision: "fp32", or "int8" of an ONNX file: weights of 8 bits, after the proof.
+        precision: "fp32", or for ONNX "int8": weights of 8 bits, quantised after the proof.
         opset: version of ONNX's operators, one of `graph.OPSETS`; None is `graph.OPSET`.
-        check: documents on which int8 is compared with fp32; None: data.eval of the run.
-        int8_bound: share of these answers that may change.
-        overwrite: replace a model that is at ``target``.
+        check: documents for comparing int8 with fp32; None uses data.eval of the run.
+        int8_bound: largest share of these answers that may change.
+        overwrite: True replaces an existing model at ``target``.
 
     Raises:
         UserError: an option or the target cannot be used, or a package is missing.
-        ModelError: the model cannot be exported, or the proof fails; the target is as it was.
+        ModelError: the model cannot be exported, or the proof fails; the target is unchanged.
         PrecisionError: int8 changes too many answers.
         ResourceError: the disk is too small.
     """
@@ -138,7 +140,7 @@ def export(
 
 
 def _check_options(format: str, precision: str, opset: int | None) -> Exported:
-    """The format that is asked for, which can be written."""
+    """Requested format, checked to be writable."""
     exported = FORMATS[format]
     if precision not in exported.precisions:
         raise UserError(f"--precision {precision} is for --format onnx; {format} has fp32 alone")
@@ -154,7 +156,7 @@ def _check_options(format: str, precision: str, opset: int | None) -> Exported:
 
 
 def _model(folder: Path, recipe: Recipe, format: str) -> Any:
-    """The model of a run, which has a form in plain operators."""
+    """Model of a run in a form made of plain operators."""
     head = recipe.task.head()
     if not issubclass(head, HEADS):
         known = ", ".join(kind.__name__ for kind in HEADS)
@@ -169,7 +171,7 @@ def _model(folder: Path, recipe: Recipe, format: str) -> Any:
 
 
 def _check_proof(folder: Path, target: Path, checks: list[OutputCheck]) -> None:
-    """Refuse a file that does not compute what its model does."""
+    """Refuse a file whose proof fails."""
     if all(check.ok for check in checks):
         return
     worst = max(checks, key=lambda check: (not check.ok, check.relative))

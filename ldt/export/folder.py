@@ -1,4 +1,5 @@
-"""Files beside an exported model: tokenizer, config, recipe, and how to run it without ldt."""
+"""Files beside an exported model: tokenizer, config, recipe, and instructions for use
+without ldt."""
 
 import json
 import math
@@ -44,17 +45,16 @@ def write(
     """Write the files beside the graph.
 
     Args:
-        folder: of the graph.
+        folder: folder of the graph.
         source: folder of the run.
-        recipe: of the run.
-        config: of the model.
-        tokenizer: of the model.
-        interface: of the graph.
-        format: of the graph.
+        recipe: recipe of the run.
+        config, tokenizer: of the model.
+        interface: inputs and outputs of the graph.
+        format: format of the graph.
         checks: the proof.
 
     Raises:
-        OSError: the disk did not take it.
+        OSError: the disk is full or failed.
     """
     config.save_pretrained(folder)
     file = folder / "config.json"
@@ -75,20 +75,20 @@ def write(
 
 
 def append(folder: Path, line: str) -> None:
-    """Add a paragraph to the README, in front of its first heading of the second level."""
+    """Add a paragraph to the README before its first second-level heading."""
     file = folder / "README.md"
     before, mark, after = file.read_text("utf-8").partition("\n## ")
     file.write_text(f"{before.rstrip()}\n\n{line}\n{mark}{after}", "utf-8")
 
 
 def lay_out(file: Path, tokenizer: Any, longest: int, between: int = 1) -> None:
-    """Have tokenizer.json itself lay inputs out, cut and pad them, as ldt does.
+    """Make tokenizer.json itself add special tokens, truncate and pad as ldt does.
 
     Args:
-        file: of the tokenizer.
-        tokenizer: that it was saved from.
-        longest: tokens of an input.
-        between: separators between two texts.
+        file: file of the tokenizer.
+        tokenizer: tokenizer that it was saved from.
+        longest: longest input in tokens.
+        between: number of separators between two texts.
     """
     copy = Tokenizer.from_file(str(file))
     ids = {role: special_id(tokenizer, role) for role in ("cls", "sep")}

@@ -1,4 +1,4 @@
-"""A fine-tuned model as a graph with free batch and length, in a format that other programs run."""
+"""Export a fine-tuned model as a graph with free batch size and length."""
 
 import logging
 import warnings
@@ -36,12 +36,11 @@ _PAIRS = ("span", "mention", "ranking")  # answers whose inputs may have two typ
 
 @dataclass(frozen=True)
 class GraphInterface:
-    """Inputs and outputs of a graph for a task and a model.
+    """Inputs and outputs of a graph.
 
     Args:
-        globals_: how the graph finds global tokens, as `PaddedModel` has it.
-        inputs: names, in order.
-        outputs: names, in order.
+        globals_: how the graph determines global tokens, as in `PaddedModel`.
+        inputs, outputs: names, in order.
     """
 
     globals_: str
@@ -50,7 +49,7 @@ class GraphInterface:
 
     @classmethod
     def of(cls, task: Task, config: Any) -> "GraphInterface":
-        """The interface of a task's model."""
+        """Interface of a task's model."""
         asked = set(task.global_attention)
         if not asked or not config.global_tokens_count:
             globals_ = "none"
@@ -76,18 +75,19 @@ def write(
     format: str = "onnx",
     opset: int = OPSET,
 ) -> None:
-    """Write a model as one graph, weights included.
+    """Write a model as one graph with its weights.
 
     Args:
-        model: of ldt.
-        longest: tokens of the longest input.
-        file: to write; in OpenVINO's format the weights are in a second one beside it.
+        model: model of ldt.
+        interface: inputs and outputs.
+        longest: longest input in tokens.
+        file: file to write; OpenVINO puts the weights in a second file beside it.
         format: one of `WRITERS`.
         opset: version of ONNX's operators.
 
     Raises:
-        ModelError: the weights are larger than the format takes.
-        OSError: the disk did not take it.
+        ModelError: the weights exceed the format's limit.
+        OSError: the disk is full or failed.
     """
     # By which the graph is traced; no case of the proof has that many rows and tokens.
     sample = batch(model.config, interface, 3, min(40, longest), "right")
@@ -114,7 +114,7 @@ def _write_onnx(program: Any, interface: GraphInterface, file: Path, opset: int)
 
 
 def _write_openvino(program: Any, interface: GraphInterface, file: Path, opset: int) -> None:
-    """Write it by way of ONNX."""
+    """Write OpenVINO's format by way of ONNX."""
     import openvino
 
     onnx = _onnx(program, interface, opset).SerializeToString()
@@ -158,8 +158,7 @@ def _onnx(program: Any, interface: GraphInterface, opset: int) -> Any:
 
 
 def _name_sizes(model: Any) -> None:
-    """Call the free sizes of inputs and outputs batch, length and candidates, and leave out where
-    operators were called."""
+    """Name the free dimensions batch, length and candidates, and remove source locations."""
     names: dict[str, str] = {}
     for value in model.graph.input:
         second = "candidates" if value.name == "positions" else "length"
@@ -178,7 +177,7 @@ def _name_sizes(model: Any) -> None:
 
 @contextmanager
 def _quiet():
-    """Without the progress and advice of torch's exporter."""
+    """Silence progress and advice of torch's exporter."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -200,15 +199,15 @@ def _quiet():
 def prove(
     model: Any, interface: GraphInterface, session: Session, longest: int
 ) -> list[OutputCheck]:
-    """Compare a model and its file on the same random inputs, of other sizes than it was traced by.
+    """Compare a model and its file on the same random inputs, of other sizes than those traced.
 
-    The model runs by its own attention, which packs; global tokens and padding are made here.
+    The model runs with its own packed attention; global tokens and padding are created here.
 
     Args:
-        model: of ldt.
-        interface: of the file.
-        session: that runs the file.
-        longest: tokens of the longest input.
+        model: model of ldt.
+        interface: inputs and outputs of the file.
+        session: the loaded file.
+        longest: longest input in tokens.
 
     Raises:
         ModelError: the model's outputs are not finite.
@@ -241,10 +240,13 @@ def prove(
 def batch(
     config: Any, interface: GraphInterface, rows: int, tokens: int, padding: str = "none"
 ) -> dict[str, torch.Tensor]:
-    """Random inputs [rows, tokens] by name, and always their ``global_attention_mask``.
+    """Random inputs [rows, tokens] by name, always with ``global_attention_mask``.
 
     Args:
-        padding: "none"; "right", "left" or "inside", more in each row than in the one before.
+        config: config of the model.
+        interface: inputs of the file.
+        rows, tokens: size.
+        padding: "none"; "right", "left" or "inside", growing from row to row.
     """
     generator = torch.Generator().manual_seed(tokens)
     place, row = torch.arange(tokens), torch.arange(rows)[:, None]

@@ -1,4 +1,4 @@
-"""Weights of an ONNX file in 8 bits, and how many answers that changes."""
+"""Quantise the weights of an ONNX file to 8 bits, and count the answers that this changes."""
 
 import logging
 import os
@@ -25,14 +25,14 @@ BATCH_TOKENS = 4096
 
 @dataclass
 class Int8Comparison:
-    """Answers of the file in int8 and in fp32 for the same documents.
+    """Answers of the file in int8 and in fp32 to the same documents.
 
     Attributes:
-        source: of the documents.
-        documents, changed: how many there are, and how many have another answer.
-        drift: largest difference of two numbers in answers that are the same.
-        size: of the file in int8, as a share of that in fp32.
-        speed: processor time in fp32 divided by that in int8.
+        source: name of the documents.
+        documents, changed: number of documents, and of changed answers.
+        drift: largest difference of a number in unchanged answers.
+        size: size of the int8 file relative to fp32.
+        speed: CPU time in fp32 divided by that in int8.
     """
 
     source: str
@@ -51,10 +51,11 @@ class Int8Comparison:
 
 
 def documents_of(recipe: Recipe, source: Names | None) -> tuple[str, list[Any]]:
-    """A name for some documents, and the first `DOCUMENTS` of them.
+    """Name of the documents to compare, and the first `DOCUMENTS` of them.
 
     Args:
-        source: where they are; None: the recipe's evaluation set.
+        recipe: recipe of the run.
+        source: documents; None uses the recipe's evaluation set.
 
     Raises:
         UserError: there are none.
@@ -78,20 +79,20 @@ def documents_of(recipe: Recipe, source: Names | None) -> tuple[str, list[Any]]:
 
 
 def quantise(folder: Path, recipe: Recipe, source: str, examples: Sequence[Any], bound: float):
-    """Replace the graph of a folder by one with weights in int8; return the `Int8Comparison`.
+    """Replace the graph of a folder by one with int8 weights; returns the `Int8Comparison`.
 
-    Products of activations, embeddings and norms stay in float32.
+    Attention products, embeddings and norms stay in float32.
 
     Args:
-        folder: of an exported model in fp32.
-        recipe: of the run.
-        source: of the examples.
+        folder: folder of an exported model in fp32.
+        recipe: recipe of the run.
+        source: name of the examples.
         examples: documents to compare answers on.
-        bound: share of the answers that may change.
+        bound: largest share of the answers that may change.
 
     Raises:
-        PrecisionError: more have changed.
-        OSError: the disk did not take it.
+        PrecisionError: more answers changed.
+        OSError: the disk is full or failed.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -129,9 +130,9 @@ def quantise(folder: Path, recipe: Recipe, source: str, examples: Sequence[Any],
 
 
 def _projections(file: Path) -> list[str]:
-    """Names of the products with a matrix of weights; those with one for each head stay.
+    """Names of the products with a weight matrix; products within heads are left out.
 
-    ONNX Runtime makes a product, which it calls so, of a product and a sum in one.
+    ONNX Runtime fuses a product and a sum into one node of this name.
     """
     import onnx
 
@@ -143,13 +144,13 @@ def _projections(file: Path) -> list[str]:
 
 
 def _timed(model: ExportedPredictor, documents: Sequence[Document]) -> tuple[list[Any], float]:
-    """Answers for documents, and the processor time that they took."""
+    """Answers to documents, and the CPU time they took."""
     began = time.process_time()
     return Answering(model, BATCH_TOKENS)(documents).answers, time.process_time() - began
 
 
 def _drift(one: Any, other: Any) -> float:
-    """The largest difference of two numbers at the same place."""
+    """Largest difference of two numbers at the same place."""
     if isinstance(one, float) and isinstance(other, float):
         return abs(one - other)
     if isinstance(one, dict) and isinstance(other, dict):
