@@ -15,6 +15,7 @@ from pydantic import Field
 from ldt.benchmarks import hotpotqa
 from ldt.data.features import Feature, Segment, cut_off, ends, join
 from ldt.data.options import DataSection, Length
+from ldt.data.sentences import real_tokens
 from ldt.data.tokenization import marker_ids, tokenize, tokenize_inside
 from ldt.errors import DataError
 from ldt.io.records import Example, field, text
@@ -38,7 +39,7 @@ from ldt.tasks.base import (
     question_of,
 )
 from ldt.tasks.questions import Weight
-from ldt.tasks.text import aligned, mentions, real_tokens
+from ldt.tasks.text import aligned, mentions
 
 TYPES = ("span", "yes", "no")  # of answers, in the order of the head
 OPTIONS = " yes no null"  # behind the last paragraph, as the authors have it

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from ldt.data.features import Feature, Segment, ends
 from ldt.data.options import Count, DataSection, Length
-from ldt.data.sentences import UNITS, Span, Unit
+from ldt.data.sentences import UNITS, Span, Unit, real_tokens
 from ldt.data.tokenization import marker_ids, numbers_pairs, tokenize, tokenize_inside
 from ldt.errors import DataError, shown
 from ldt.io import text_files
@@ -40,7 +40,7 @@ from ldt.tasks.base import (
     strata_of,
 )
 from ldt.tasks.explained import Reading
-from ldt.tasks.text import aligned, real_tokens, with_marks
+from ldt.tasks.text import aligned, with_marks
 
 Weight = Annotated[float, Field(ge=0)]  # of a loss
 CLS = 0  # where an input without the answer points to

@@ -13,7 +13,7 @@ import numpy as np
 from ldt.benchmarks import squad, triviaqa
 from ldt.data.features import Feature
 from ldt.data.options import Count, DataSection, Length
-from ldt.data.sentences import Span, bare, trimmed
+from ldt.data.sentences import Span, bare, cuts_word, trimmed
 from ldt.errors import DataError, RecipeError, listed
 from ldt.io import text_files
 from ldt.io.records import Example, field, kind, text
@@ -40,7 +40,7 @@ from ldt.tasks.base import (
 from ldt.tasks.deciding import Calibrated, Decision, calibration, logits_of
 from ldt.tasks.explained import ByPlaces
 from ldt.tasks.questions import CLS, EVIDENCE, RightAnswer, SpanTask, context_of, thinned
-from ldt.tasks.text import cuts_word, mentions
+from ldt.tasks.text import mentions
 
 NAMES = ("no answer",)  # what a question is calibrated for
 UNSETTLED = 0.5  # "no answer" where it scores higher than every span

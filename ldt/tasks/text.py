@@ -1,29 +1,22 @@
-"""Words, mentions and paragraphs of a text, and their places among its tokens."""
+"""Mentions of names and paragraphs of a text, and their places among its tokens."""
 
 import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
-from ldt.data.sentences import JOINERS, SEPARATORS, Span, bare, is_mark, trimmed
+from ldt.data.sentences import JOINERS, Span, bare, is_mark, real_tokens, trimmed
 from ldt.data.tokenization import special_id, tokenize_inside, tokenize_with_offsets
 from ldt.errors import DataError, shown
 from ldt.io.records import Example, field, kind
 from ldt.metrics import word_overlap
 from ldt.metrics.entities import Entity
 
-_ALONE = (  # Thai, Lao, Burmese, Khmer, Chinese, Japanese
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
-    "\u2e80-\u2fff\u3001-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-)
-_LETTER_ALONE = re.compile(f"[{_ALONE}]")
-_PIECE = re.compile(rf"(?P<alone>[{_ALONE}])|[^\W{_ALONE}]+|[^\w\s]")
 _SYMBOLS = ("Sc", "Sm", "So")  # not Sk, accents that stand alone
 _LETTER = re.compile(rf"(?![{word_overlap.CJK}])[^\W_]")
 _JOINERS = "\u200c\u200d"  # inside of words of Indian languages and of Persian
@@ -52,11 +45,6 @@ def aligned(offsets: np.ndarray, spans: Iterable[Span]) -> list[Span]:
     return list(places)
 
 
-def real_tokens(offsets: np.ndarray) -> np.ndarray:
-    """Numbers of the tokens that stand for some part of a word."""
-    return np.flatnonzero(offsets[:, 1] > offsets[:, 0])
-
-
 def with_marks(span: Span, text: str) -> Span:
     """The span with the marks on its last letter, which some tokenizers drop or part from it."""
     start, end = span
@@ -65,103 +53,6 @@ def with_marks(span: Span, text: str) -> Span:
     ):
         end += 1
     return start, end
-
-
-@dataclass
-class Words:
-    """The words of a document in its text.
-
-    Args:
-        text: raw, or given words with a space between them.
-        places: [words, 2] int64, the first character of each word and the one behind its last.
-        sizes: words of each sentence; None of raw text.
-        nested: whether the words were given as a list of sentences.
-    """
-
-    text: str
-    places: np.ndarray
-    sizes: list[int] | None = None
-    nested: bool = False
-
-    @classmethod
-    def given(cls, sentences: list[list[str]], nested: bool) -> "Words":
-        """Words as they were given, a space between each two."""
-        words = [word for sentence in sentences for word in sentence]
-        sizes = np.array([len(word) for word in words], int)
-        ends = np.cumsum(sizes + 1) - 1
-        text = " ".join(words)
-        places = [trimmed(text, *place) for place in np.stack([ends - sizes, ends], 1).tolist()]
-        counts = [len(sentence) for sentence in sentences]
-        return cls(text, np.array(places, int).reshape(-1, 2), counts, nested)
-
-    @classmethod
-    def raw(cls, text: str) -> "Words":
-        """Runs of letters and digits, and every other sign that is no white space alone.
-
-        So is each letter of Chinese, Japanese, Thai and other scripts that put no space between
-        words. Marks and joiners go on with the word they stand in, though ``\\w`` has them not;
-        what is no part of a word (`ldt.data.sentences.trimmed`) is left out at its edges, and
-        parts words where it is no joiner.
-        """
-        places: list[list[int]] = []
-        open_ = False  # marks came last, on a letter
-        for piece in _PIECE.finditer(text):
-            start, end = piece.span()
-            if text[start] in SEPARATORS:
-                continue
-            mark = unicodedata.category(text[start])[0] in "MC"
-            behind = bool(places) and places[-1][1] == start
-            if behind and (mark or (open_ and _joins(text[start])) or _ties(text, start)):
-                places[-1][1] = end
-            else:
-                places.append([start, end])
-            open_ = mark and behind and (open_ or _joins(text[start - 1]))
-        words = [trimmed(text, *place) for place in places]
-        return cls(text, np.array([x for x in words if x[0] < x[1]], int).reshape(-1, 2))
-
-    def located(self, offsets: np.ndarray) -> np.ndarray:
-        """Return [words, 4] int64: number, first token, first character, the one behind the last.
-
-        Words without a token of their own are left out: those that the tokenizer drops and, of
-        given words, those that begin inside of a token. In raw text these go on with the word
-        before, and numbers are of what is left.
-
-        Args:
-            offsets: [tokens, 2], the characters of each token.
-        """
-        tokens = real_tokens(offsets)
-        starts, ends = offsets[tokens].T.astype(int)
-        words: list[list[int]] = []
-        first = np.searchsorted(ends, self.places[:, 0], side="right")
-        for number, ((start, end), token) in enumerate(zip(self.places, first, strict=True)):
-            if token == len(tokens) or starts[token] >= end:
-                continue
-            if starts[token] >= start:
-                words.append([number, tokens[token], start, end])
-            elif self.sizes is None and words:
-                words[-1][3] = end
-        located = np.array(words, int).reshape(-1, 4)
-        if self.sizes is None:
-            located[:, 0] = np.arange(len(located))
-        return located
-
-
-def cuts_word(text: str, start: int, end: int) -> bool:
-    """Tell whether a span begins or ends between two letters or digits, which make one word."""
-    return any(
-        0 < border < len(text) and all(map(_joins, text[border - 1 : border + 1]))
-        for border in (start, end)
-    )
-
-
-def _ties(text: str, place: int) -> bool:
-    """Tell whether a joiner makes one emoji of the symbol there and what is before."""
-    return text[place - 1] in JOINERS and unicodedata.category(text[place])[0] == "S"
-
-
-def _joins(sign: str) -> bool:
-    """Tell whether a character makes one word with such ones beside it: a letter or a digit."""
-    return sign.isalnum() and not _LETTER_ALONE.match(sign)
 
 
 def sentences(example: Example, path: str) -> tuple[list[list[str]], bool]:

@@ -11,6 +11,7 @@ from ldt.benchmarks import conll
 from ldt.data import sentences as splitter
 from ldt.data.features import Feature, ends
 from ldt.data.options import DataSection, Names
+from ldt.data.sentences import Words, cuts_word
 from ldt.data.tokenization import tokenize_with_offsets
 from ldt.errors import DataError, listed
 from ldt.io.records import Example, field, text
@@ -40,7 +41,7 @@ from ldt.tasks.base import (
 )
 from ldt.tasks.deciding import Weighted
 from ldt.tasks.explained import ByPlaces, Reading
-from ldt.tasks.text import Words, cuts_word, sentences, spans
+from ldt.tasks.text import sentences, spans
 
 
 class TokenClassification(Weighted, ByPlaces):

@@ -2,12 +2,13 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer, PretrainedConfig
 
+from ldt.data.sentences import Words
 from ldt.data.tokenization import tokenize_with_offsets
 from ldt.errors import DataError
 from ldt.io.records import Example
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import TokenClassification
-from ldt.tasks.text import Words, mentions, sentences, spans
+from ldt.tasks.text import mentions, sentences, spans
 
 
 def read(words):
