@@ -1,0 +1,211 @@
+"""Documents with clusters of mentions that refer to the same, and the JSON layouts of them.
+
+The layouts are told apart by their keys. Words stand in ``sentences`` (lists of words, or objects
+with ``tokens`` and ``speaker``) or in ``tokens``; else there is a ``text``. Clusters stand in
+
+- ``clusters``, pairs: in given words the first and the last one, counted over the whole document
+  (e2e-coref, s2e, LingMess, fastcoref); in a text the first character and the one behind the last
+  (fastcoref). Objects {start, end} are always characters, as in answers of ldt;
+- ``mention_clusters``, triples: sentence, first word, the one behind the last (PreCo);
+- ``coref_chains``, triples: sentence, first word, last word (coref-data).
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+from ldt.data.sentences import Span, Words
+from ldt.errors import DataError, shown
+from ldt.io import records
+from ldt.io.records import Example
+
+Clusters = list[list[Span]]
+
+# Fields of clusters, with what is added to the end of a mention so that it is exclusive.
+_KEYS = {"clusters": 1, "mention_clusters": 0, "coref_chains": 1}
+
+
+@dataclass
+class Document:
+    """Text with its words, and clusters of mentions.
+
+    Args:
+        id: id of the document.
+        text: the text; given words have a space between them, sentences a line end.
+        words: first character of each word, and the one behind its last.
+        sentences: first word of each sentence, and the one behind its last; empty if unknown.
+        speakers: speaker of each word, "" for none; None if unknown.
+        clusters: mentions as (first word, the one behind the last); None if unknown.
+        given: True if the words were given, False if they were found in a text.
+    """
+
+    id: str | int
+    text: str
+    words: list[Span]
+    sentences: list[Span]
+    speakers: list[str] | None = None
+    clusters: Clusters | None = None
+    given: bool = True
+
+    @classmethod
+    def of_words(cls, id: str | int, sentences: Sequence[Sequence[str]], **more: Any) -> "Document":
+        """A document of given words; ``more`` are further fields."""
+        ends = [*accumulate(map(len, sentences), initial=0)]
+        letters = [len(word) + 1 for sentence in sentences for word in sentence]
+        starts = [*accumulate(letters, initial=0)]
+        words = [(start, end - 1) for start, end in pairwise(starts)]
+        text = "\n".join(" ".join(sentence) for sentence in sentences if sentence)
+        return cls(id, text, words, [*pairwise(ends)], **more)
+
+    def characters(self) -> Clusters:
+        """The clusters in characters, end exclusive."""
+        return [
+            [(self.words[start][0], self.words[end - 1][1]) for start, end in cluster]
+            for cluster in self.clusters or []
+        ]
+
+    def in_words(self, clusters: Clusters, where: str) -> Clusters:
+        """Turn mentions in characters into words, those that a mention has a part of.
+
+        Raises:
+            DataError: a mention has no word, or is outside of the text.
+        """
+        starts, ends = ([place[side] for place in self.words] for side in (0, 1))
+        turned: Clusters = []
+        for cluster in clusters:
+            turned.append([])
+            for start, end in cluster:
+                first, last = bisect_right(ends, start), bisect_left(starts, end)
+                if not 0 <= start < end <= len(self.text) or first >= last:
+                    what = f"no word from character {start:,} to {end:,} of {len(self.text):,}"
+                    raise DataError(f"{where}: a mention has {what}")
+                turned[-1].append((first, last))
+        return turned
+
+    def sentence_words(self) -> list[list[str]]:
+        """The words of each sentence; one sentence if they are unknown."""
+        words = [self.text[start:end] for start, end in self.words]
+        return [words[start:end] for start, end in self.sentences or [(0, len(words))]]
+
+
+def read(example: Example, path: Callable[[str], str] = str) -> Document:
+    """The document of a JSON line; of a mention that stands twice the first one counts.
+
+    Args:
+        path: names of fields in the file, as `ldt.tasks.base.path_of` gives them.
+
+    Raises:
+        DataError: there are no words, or something else than the layouts have.
+    """
+    names = ("sentences", "tokens", "text")
+    name = next((name for name in names if records.has(example, path(name))), "text")
+    if name == "text":
+        text = records.text(example, path(name), blank=True)
+        words = [(start, end) for start, end in Words.raw(text).places.tolist()]
+        document = Document(example.id, text, words, [], given=False)
+    else:
+        value = records.field(example, path(name))
+        parts, speakers = _words(value if name == "sentences" else [value], example, path(name))
+        document = Document.of_words(example.id, parts, speakers=speakers)
+        if name == "tokens":
+            document.sentences = []
+    if records.has(example, path("speakers")):
+        value = records.field(example, path("speakers"))
+        document.speakers = _speakers(value, document, f"{example.where}: {path('speakers')!r}")
+    for key in _KEYS:
+        if records.has(example, path(key)):
+            where = f"{example.where}: field {path(key)!r}"
+            document.clusters = _clusters(records.field(example, path(key)), key, document, where)
+            break
+    return document
+
+
+def _words(value: Any, example: Example, path: str) -> tuple[list[list[str]], list[str] | None]:
+    """Words of each sentence, and the speaker of each word if the sentences say it."""
+    sentences: list[list[str]] = []
+    speakers: list[str] = []
+    for item in value if isinstance(value, list) else [value]:
+        words = item.get("tokens") if isinstance(item, dict) else item
+        if isinstance(words, list):
+            words = [word.get("text") if isinstance(word, dict) else word for word in words]
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            what = f"{shown(item)}, expected a list of words"
+            raise DataError(f"{example.where}: field {path!r}: {what}")
+        sentences.append(words)
+        speaker = item.get("speaker") if isinstance(item, dict) else None
+        speakers += [str(speaker or "")] * len(words)
+    return sentences, speakers if any(speakers) else None
+
+
+def _speakers(value: Any, document: Document, where: str) -> list[str] | None:
+    """Speaker of each word, from a list of the words or of the sentences, or lists of both."""
+    if value is None:
+        return None
+    flat: list[Any] = []
+    for item in value if isinstance(value, list) else [value]:
+        flat += item if isinstance(item, list) else [item]
+    if len(flat) == len(document.sentences) != len(document.words):
+        sizes = [end - start for start, end in document.sentences]
+        flat = [name for name, size in zip(flat, sizes, strict=True) for _ in range(size)]
+    if len(flat) != len(document.words):
+        what = f"{len(flat):,} speakers of {len(document.words):,} words"
+        raise DataError(f"{where}: {what}; each word has one, null for none")
+    return [str(name or "") for name in flat]
+
+
+def _clusters(value: Any, key: str, document: Document, where: str) -> Clusters:
+    """Clusters in words, end exclusive."""
+    if not isinstance(value, list) or not all(isinstance(cluster, list) for cluster in value):
+        raise DataError(f"{where}: {shown(value)}, expected a list of lists of mentions")
+    clusters: Clusters = []
+    seen: set[Span] = set()
+    for cluster in value:
+        mentions = dict.fromkeys(_mention(each, key, document, where) for each in cluster)
+        clusters.append([mention for mention in mentions if mention not in seen])
+        seen.update(mentions)
+    return [cluster for cluster in clusters if cluster]
+
+
+def _mention(value: Any, key: str, document: Document, where: str) -> Span:
+    """First word of a mention, and the one behind its last."""
+    match value:
+        case {"start": int(start), "end": int(end)}:
+            return document.in_words([[(start, end)]], where)[0][0]
+        case [int(start), int(end)] if key == "clusters" and not document.given:
+            return document.in_words([[(start, end)]], where)[0][0]
+        case [int(start), int(end)] if key == "clusters":
+            begin, size = 0, len(document.words)
+        case [int(sentence), int(start), int(end)] if key != "clusters":
+            if not 0 <= sentence < len(document.sentences):
+                what = f"of sentence {sentence}; the document has {len(document.sentences):,}"
+                raise DataError(f"{where}: a mention {what}, counted from 0")
+            begin, behind = document.sentences[sentence]
+            size = behind - begin
+        case _:
+            kind = "[start, end]" if key == "clusters" else "[sentence, start, end]"
+            raise DataError(f"{where}: {shown(value)}, expected {kind} of a mention")
+    first, last = start, end + _KEYS[key]
+    if not 0 <= first < last <= size:
+        raise DataError(
+            f"{where}: a mention from word {start} to {end}; there are {size:,}, from 0"
+        )
+    return begin + first, begin + last
+
+
+def json_lines(documents: Sequence[Document]) -> Iterator[dict[str, Any]]:
+    """The layout of e2e-coref, s2e, LingMess and fastcoref: of given words ``sentences`` and
+    places in words, end inclusive; of a text ``text`` and characters, end exclusive."""
+    for document in documents:
+        line: dict[str, Any] = {"doc_key": document.id}
+        if document.given:
+            line["sentences"] = document.sentence_words()
+            if document.speakers is not None:
+                parts = document.sentences or [(0, len(document.words))]
+                line["speakers"] = [document.speakers[start:end] for start, end in parts]
+            clusters = [[[a, b - 1] for a, b in each] for each in document.clusters or []]
+        else:
+            line["text"] = document.text
+            clusters = [[[*span] for span in each] for each in document.characters()]
+        yield line if document.clusters is None else line | {"clusters": clusters}
