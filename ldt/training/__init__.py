@@ -1,4 +1,4 @@
-"""A recipe to a run folder."""
+"""Training: from a recipe to a run folder."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ JOBS = {
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The outcome of a training.
+    """Outcome of a training.
 
     Args:
-        metrics: of the weights that were kept, as ``eval_macro_f1``, and ``train_loss``; empty
+        metrics: metrics of the saved weights, such as ``eval_macro_f1``, and ``train_loss``; empty
             after a dry run.
         table: rows of further metrics, such as those of each class; may be empty.
         run: the run folder.
-        closing: the last line for the user; empty where nothing was trained (a dry run, a run that
-            was finished before) and in all processes but the first.
-        baselines: by metric, without ``eval_``, what an answer has that needs no reading.
-        decides: what the model decides by that the evaluation set has chosen, in words.
-        cost: what the training will take, after a dry run in a single process.
+        closing: last line for the user; empty if nothing was trained (dry run, already finished)
+            and in all processes but the first.
+        baselines: metrics of trivial answers, without the prefix ``eval_``.
+        decides: decision policy fitted on the evaluation set, in words.
+        cost: forecast of the cost, after a dry run in a single process.
     """
 
     metrics: dict[str, float]
@@ -55,13 +55,15 @@ class TrainingOptions:
     """Options of a training beside its recipe.
 
     Args:
-        resume: go on from the newest valid checkpoint of the same run (`ldt.recipe.run.identity`);
-            on the CPU the result is that of an uninterrupted run, bit by bit. A run killed before
-            its first checkpoint begins again; a finished one stays as it is.
-        overwrite: replace the run that the folder holds.
-        dry_run: stop before the first step, with everything checked, a few steps measured and
-            nothing written.
-        keep_checkpoints: keep those of the finished run, as ``training.save_only_model`` does too.
+        resume: True continues from the newest valid checkpoint of the same run
+            (`ldt.recipe.run.identity`); on the CPU the result equals that of an uninterrupted run
+            bit by bit. A run killed before its first checkpoint starts again; a finished one is
+            unchanged.
+        overwrite: True replaces the run in the folder.
+        dry_run: True stops before the first step, after checking everything and measuring a few
+            steps; nothing is written.
+        keep_checkpoints: True keeps the checkpoints of the finished run, as
+            ``training.save_only_model`` does too.
     """
 
     resume: bool = False
@@ -71,18 +73,19 @@ class TrainingOptions:
 
 
 def train(recipe: Recipe, **options: Any) -> TrainingResult:
-    """Train a model as a recipe says and leave a self-describing run folder.
+    """Train a model by a recipe and write a self-describing run folder.
 
-    The folder has the best weights (the last ones without an evaluation set), config, tokenizer,
-    ``recipe.yaml``, ``metrics.json``, ``metrics.jsonl`` and ``README.md``; the newest checkpoints
-    until it is finished. ``runs/latest`` points to it. Progress goes to the log ``ldt``.
+    The folder contains the best weights (the last ones without an evaluation set), config,
+    tokenizer, ``recipe.yaml``, ``metrics.json``, ``metrics.jsonl`` and ``README.md``, and
+    checkpoints until it is finished. ``runs/latest`` points to it. Progress goes to the logger
+    ``ldt``.
 
     Args:
-        recipe: what is trained, and on which data.
-        options: by the names of `TrainingOptions`.
+        recipe: model, data and settings.
+        options: options by the names of `TrainingOptions`.
 
     Returns:
-        The result, of a staged training that of the last phase.
+        The result; for training in phases that of the last one.
 
     Raises:
         UserError: or a subclass, with its exit code.
@@ -93,7 +96,7 @@ def train(recipe: Recipe, **options: Any) -> TrainingResult:
 
 
 def train_in_phases(recipe: Recipe, **options: Any) -> Iterator[TrainingResult]:
-    """Yield the result of each phase of a staged training as it ends, of others the only one.
+    """Yield the result of each phase of a training in phases, or the only result.
 
     Arguments and errors are those of `train`.
     """

@@ -1,4 +1,5 @@
-"""The training section of a recipe with ldt's defaults, as transformers' TrainingArguments."""
+"""The training section of a recipe, completed by ldt's defaults, as transformers'
+TrainingArguments."""
 
 from __future__ import annotations
 
@@ -93,16 +94,16 @@ TOGETHER: dict[str, tuple[str, Any]] = {
 
 
 def settings(recipe: Recipe) -> dict[str, Any]:
-    """The training section with ldt's defaults filled in; idempotent.
+    """The training section completed by ldt's defaults; idempotent.
 
-    Besides `DEFAULTS`: 8 inputs a step over all processes; evaluation and saving go together,
-    after each epoch or however one of them is set; the best weights are loaded at the end; bf16 is
-    "auto" on CUDA, and "auto" is true where the device has instructions for it and fp16 is not
-    set; with per_device_train_batch_size "auto" gradient_accumulation_steps counts the inputs of a
-    step, and becomes the batch.
+    Beyond `DEFAULTS`: a step has 8 inputs over all processes; evaluation and saving happen
+    together, after each epoch or as one of them is set; the best weights are loaded at the end;
+    bf16 "auto" is true on CUDA devices with bfloat16 instructions unless fp16 is set; with
+    per_device_train_batch_size "auto", gradient_accumulation_steps is the number of inputs per step
+    and becomes the batch.
 
     Raises:
-        RecipeError: keys that are wrong, or ask for evaluation where there is nothing to evaluate.
+        RecipeError: keys are wrong, or ask for an evaluation without evaluation data.
     """
     check_training(recipe.training, recipe.places)
     _check_combinations(recipe)
@@ -148,7 +149,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def is_automatic(recipe: Recipe) -> bool:
-    """True if as many inputs are to be run at a time as memory holds."""
+    """True if the batch size is chosen by available memory."""
     return recipe.training.get("per_device_train_batch_size") == "auto"
 
 
@@ -157,7 +158,7 @@ def _refusal(recipe: Recipe, key: str, why: str) -> RecipeError:
 
 
 def _check_combinations(recipe: Recipe) -> None:
-    """Raise RecipeError for keys that do not go with others, with the task or the device."""
+    """Refuse keys that contradict other keys, the task or the device."""
     training = recipe.training
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if recipe.model.attention == "triton" and not interpreted and not on_cuda(training):
@@ -181,7 +182,7 @@ def _check_combinations(recipe: Recipe) -> None:
 
 
 def _by_one_name(recipe: Recipe) -> dict[str, Any]:
-    """The training section, in which no key has two names."""
+    """The training section with aliases of keys resolved."""
     values = dict(recipe.training)
     for new, old in NEW_NAMES.items():
         if new in values and values.setdefault(old, values.pop(new)) != recipe.training[new]:
@@ -190,7 +191,7 @@ def _by_one_name(recipe: Recipe) -> dict[str, Any]:
 
 
 def _fill_steps(recipe: Recipe, values: dict[str, Any]) -> None:
-    """Fill in how many batches make a step, and what a stream without an end asks for."""
+    """Fill in the number of batches per step, and the settings of an endless stream."""
     corpus = recipe.data if isinstance(recipe.data, CorpusSection) else None
     tokens = corpus and corpus.tokens_per_step
     inputs = values["per_device_train_batch_size"] * processes.count()
@@ -207,7 +208,7 @@ def _fill_steps(recipe: Recipe, values: dict[str, Any]) -> None:
 
 
 def _fill_evaluation(recipe: Recipe, values: dict[str, Any]) -> None:
-    """Have evaluation and saving go together, so that the best weights are there to be loaded."""
+    """Make evaluation and saving happen together, so that the best weights can be loaded."""
     asked = [values.get(key) for key in ("eval_strategy", "save_strategy")]
     strategy = next((item for item in asked if item in ("epoch", "steps")), "epoch")
     values.setdefault("eval_strategy", strategy)
@@ -226,19 +227,19 @@ def _fill_evaluation(recipe: Recipe, values: dict[str, Any]) -> None:
 def arguments(
     recipe: Recipe, training: dict[str, Any], run: Path, inputs: int, metric: str | None
 ) -> TrainingArguments:
-    """The arguments of the Trainer.
+    """TrainingArguments of a recipe.
 
     Args:
-        recipe: for its task and for messages.
-        training: its `settings`.
+        recipe: recipe, for its task and for messages.
+        training: output of `settings`.
         run: the run folder.
-        inputs: of the training set, for the number of steps between two lines of progress.
-        metric: by which the best weights are chosen where the recipe does not say; None without
-            an evaluation set.
+        inputs: number of training inputs, for the interval of log lines.
+        metric: metric for choosing the best weights if the recipe names none; None without an
+            evaluation set.
 
     Raises:
-        RecipeError: transformers refuses a value or a combination, or the optimizer, the schedule
-            or the reports that they ask for cannot be had.
+        RecipeError: transformers refuses a value or a combination, or an optimizer, schedule or
+            tracker is not available.
     """
     import torch
 
@@ -268,25 +269,27 @@ def arguments(
 
 
 def steps_an_epoch(training: Mapping[str, Any], inputs: int) -> int:
-    """Optimizer steps of an epoch of so many inputs; ``training``: as `settings` has it."""
+    """Optimizer steps per epoch for a number of inputs; ``training`` is the output of
+    `settings`."""
     together = training["per_device_train_batch_size"] * processes.count()
     return math.ceil(math.ceil(inputs / together) / training["gradient_accumulation_steps"])
 
 
 def all_steps(training: Mapping[str, Any], inputs: int) -> int:
-    """Optimizer steps of a training on so many inputs."""
+    """Optimizer steps of a training for a number of inputs."""
     steps = max(training.get("max_steps", 0), 0)
     return steps or math.ceil(steps_an_epoch(training, inputs) * training["num_train_epochs"])
 
 
 def _newest_name(key: str) -> str:
-    """The key by which TrainingArguments takes a setting without a warning of its old name."""
+    """Current name of a key of TrainingArguments, without a deprecation warning."""
     new = next((new for new, old in NEW_NAMES.items() if old == key), key)
     return new if new in TrainingArguments.__dataclass_fields__ else key
 
 
 def _check_parts(recipe: Recipe, args: TrainingArguments, steps: int) -> None:
-    """Make what the Trainer makes of the arguments, some of it after hours, for one weight."""
+    """Create optimizer, schedule and trackers for a single weight, which reveals errors at once
+    instead of after hours."""
     import torch
 
     if args.deepspeed:
@@ -323,7 +326,7 @@ def _check_parts(recipe: Recipe, args: TrainingArguments, steps: int) -> None:
 
 @contextmanager
 def _refused(where: str) -> Iterator[None]:
-    """Whatever a library raises here is about the recipe, as one line of it."""
+    """Turn any error of a library in the block into a one-line RecipeError."""
     try:
         yield
     except (UserError, MemoryError):
@@ -335,10 +338,11 @@ def _refused(where: str) -> Iterator[None]:
 
 
 def check_smoothing(recipe: Recipe, config: Any = None) -> None:
-    """Raise RecipeError for smoothed labels where a label is not one class.
+    """Refuse label smoothing if labels are not single classes.
 
     Args:
-        config: of the model, once the data have said what their labels are.
+        recipe: the recipe.
+        config: config of the model, once the kind of labels is known.
     """
     if not recipe.training.get("label_smoothing_factor"):
         return
@@ -354,14 +358,14 @@ def check_smoothing(recipe: Recipe, config: Any = None) -> None:
 
 
 def on_cuda(training: Mapping[str, Any]) -> bool:
-    """True if a training runs on CUDA."""
+    """True if the training runs on CUDA."""
     import torch
 
     return torch.cuda.is_available() and not training.get("use_cpu")
 
 
 def _multiplies_bfloat16(training: Mapping[str, Any]) -> bool:
-    """True if the device of a training has instructions for bfloat16."""
+    """True if the device has bfloat16 instructions."""
     import torch
 
     if on_cuda(training):
@@ -370,7 +374,7 @@ def _multiplies_bfloat16(training: Mapping[str, Any]) -> bool:
 
 
 def precision(training: Mapping[str, Any]) -> str:
-    """The number format of a training, by its `settings`, with the key that changes it."""
+    """Number format of a training (`settings`), with the key that changes it."""
     if training.get("fp16"):
         return "precision: fp16, as training.fp16 says"
     if training["bf16"]:
@@ -380,12 +384,12 @@ def precision(training: Mapping[str, Any]) -> str:
 
 
 def _fixed(recipe: Recipe) -> dict[str, Any]:
-    """`FIXED`, and the names under which the task's batches have their labels."""
+    """`FIXED`, and the label names of the task's batches."""
     return FIXED | {"label_names": list(recipe.task.inputs.label_names)}
 
 
 def _check_together(recipe: Recipe, values: Mapping[str, Any]) -> None:
-    """Raise RecipeError for a key that does nothing beside the others, all of them filled in."""
+    """Refuse a key that has no effect next to the others."""
     usual = {field.name: field.default for field in fields(TrainingArguments)} | DEFAULTS
     for key, (other, needed) in TOGETHER.items():
         value = values.get(other, getattr(usual.get(other), "value", usual.get(other)))

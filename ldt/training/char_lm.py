@@ -1,4 +1,4 @@
-"""Pretraining of a character model on plain text, in phases of growing length."""
+"""Pretraining of a character model on plain text, in phases of increasing length."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ SHOWN = 60  # characters of the first input
 
 
 class CharacterTrainer(LanguageModelTrainer):
-    """The Trainer of character models, of bytes too."""
+    """Trainer of character and byte models."""
 
     unit = "character"
 
 
 class CharacterTraining(Job[Inputs]):
-    """One phase of a character model, by plain text.
+    """One phase of training a character model.
 
-    The last phase is the run of the folder; those before it lie in ``phase-1`` ... in it, each a
-    run of its own. Phases that are finished stay as they are when the run is resumed.
+    The last phase writes the run folder; earlier ones are runs of their own in its subfolders
+    ``phase-1`` and so on. Finished phases are kept when the run is resumed.
 
     Args:
         recipe: one of `phases`.
-        earlier: the recipes of the phases before, for the table of results.
+        earlier: recipes of the phases before, for the table of results.
     """
 
     trainer = CharacterTrainer
@@ -87,8 +87,8 @@ class CharacterTraining(Job[Inputs]):
         )
 
     def open(self, training, scratch):
-        """Hash the files. Reading them is left to `prepare`, where their alphabet is known: that
-        of a resumed run is the checkpoint's."""
+        """Hash the files. They are read in `prepare`, once the vocabulary is known: a resumed run
+        uses that of the checkpoint."""
         hashes = {}
         for part in ("train", "eval", "test"):
             names = getattr(self.recipe.data, part)
@@ -151,7 +151,7 @@ class CharacterTraining(Job[Inputs]):
         )
 
     def _model(self, folder: str | Path | None, alphabet: Alphabet) -> LdtForCausalLM:
-        """The model of a folder, or a new one for an alphabet."""
+        """Load the model of a folder, or create one for a vocabulary."""
         if folder:
             changes = config_changes(self.recipe)
             model = load(folder, LdtForCausalLM, **changes)
@@ -175,7 +175,7 @@ class CharacterTraining(Job[Inputs]):
         config: LdtCausalConfig,
         evaluation: Overlapping | None,
     ) -> list[Notice]:
-        """The text, its first characters, and the reach of the model."""
+        """Notices about the text, its first characters, and the reach of the model."""
         lines = [
             f"{part}: {facts['characters']:,} {self.unit}s, {facts['bytes']:,} bytes"
             for part, facts in data.items()
@@ -193,7 +193,7 @@ class CharacterTraining(Job[Inputs]):
         return [Notice(line) for line in lines]
 
     def table(self, metrics, rows):
-        """A row for each phase of a staged training; other trainings have no table."""
+        """A row for each phase; no table for a training without phases."""
         if not self.earlier:
             return []
         before = [Run.of(recipe).results() for recipe in self.earlier]
@@ -209,11 +209,11 @@ class CharacterTraining(Job[Inputs]):
 
 
 def phases(recipe: Recipe) -> list[Recipe]:
-    """A recipe for each phase of a staged training, all values resolved.
+    """Recipes of all phases, with every value resolved.
 
     Raises:
-        RecipeError: numbers that do not go together, and which phase they are of.
-        ModelError: the model to begin with cannot be read.
+        RecipeError: numbers contradict each other; the message names the phase.
+        ModelError: the initial model cannot be read.
     """
     run, data = Run.of(recipe).folder, recipe.data
     base = _config(recipe)
@@ -281,7 +281,7 @@ def phases(recipe: Recipe) -> list[Recipe]:
 
 
 def _config(recipe: Recipe) -> LdtCausalConfig:
-    """The config of the first phase, without the size of its vocabulary."""
+    """Config of the first phase, without vocabulary size."""
     model = recipe.model
     if model.path is not None:
         return read_causal_config(model.path, **config_changes(recipe))
@@ -293,7 +293,7 @@ def _config(recipe: Recipe) -> LdtCausalConfig:
 
 
 def _accumulation(recipe: Recipe, training: dict, batch: int, number: int) -> dict[str, int]:
-    """The setting that makes ``batch`` inputs a step of phase ``number``."""
+    """Setting that gives phase ``number`` a step of ``batch`` inputs."""
     size = 1 if is_automatic(recipe) else training.get("per_device_train_batch_size", 1)
     together = size * processes.count()
     if batch % together:

@@ -1,4 +1,4 @@
-"""Faults in the data of a recipe, all of them at once and before anything is trained."""
+"""Find all faults in a recipe's data, before training."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ _FEW = 5  # findings that a training tells before it begins
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Findings of `check`.
+    """Result of `check`.
 
     Args:
         noun: name of the examples in messages.
-        documents: their number by set, train and eval, without those that cannot be used.
-        findings: the worst first.
-        lengths: by set, as `Profile.length_table` has them, in ``unit``.
-        unit: tokens, or words where there is no tokenizer.
-        max_length: longest input; None where there is no model.
-        remarks: what was not looked at, and why.
-        cost: lines on time and memory of the training; none where they were not asked for.
+        documents: usable documents by set, train and eval.
+        findings: findings, the most severe first.
+        lengths: `Profile.length_table` by set, in ``unit``.
+        unit: tokens, or words if there is no tokenizer.
+        max_length: longest input; None without a model.
+        remarks: what was not examined, and why.
+        cost: lines about time and memory of the training; empty unless requested.
     """
 
     noun: str
@@ -77,7 +77,7 @@ class CheckReport:
 
     @property
     def exit_code(self) -> int:
-        """0, or that of bad data where a fault or a warning was found."""
+        """0, or the code for bad data if there is an error or a warning."""
         return EXIT_DATA if any(f.level != "note" for f in self.findings) else EXIT_OK
 
     def facts(self) -> dict[str, Any]:
@@ -88,10 +88,10 @@ class CheckReport:
 
 @dataclass(frozen=True)
 class Ruler:
-    """Measure of a document's length: the tokenizer of the model, or words where there is none.
+    """Measures document lengths by the model's tokenizer, or in words without one.
 
     Args:
-        tokenizer: None without a model.
+        tokenizer: tokenizer; None without a model.
         max_length: longest input.
         why: reason why there is no tokenizer.
     """
@@ -102,10 +102,10 @@ class Ruler:
 
     @classmethod
     def of(cls, recipe: Recipe) -> Ruler:
-        """The tokenizer of a recipe's model, if it is there; weights are not read.
+        """Ruler of a recipe's model; weights are not read.
 
         Raises:
-            RecipeError: the model reads less than ``data.max_length``.
+            RecipeError: ``data.max_length`` exceeds the model's length.
         """
         from ldt.model import load_tokenizer, usable_length
         from ldt.model.loading import find_folder, read_config
@@ -124,7 +124,7 @@ class Ruler:
         return cls(tokenizer, longest_input(recipe, usable_length(config)))
 
     def text(self, text: str) -> Length:
-        """The length of a plain text, which is read whole."""
+        """Length of a plain text that is read completely."""
         if self.tokenizer is None:
             words = len(text.split())
             return Length(words, words, 1)
@@ -133,7 +133,7 @@ class Ruler:
         return Length(len(ids) + 2, len(ids) + 2, inputs, self._unknown(ids))
 
     def example(self, task: Task, data: Any, example: Example) -> Length:
-        """The length of an example, as the task encodes it."""
+        """Length of an example as the task encodes it."""
         if self.tokenizer is None:
             return self.text(" ".join(task.parts(example, data)))
         # The labels of spans take no config, only word that they are wanted.
@@ -155,15 +155,15 @@ class Ruler:
 
 
 def check(recipe: Recipe, *, cost: bool = False) -> CheckReport:
-    """Look at all data of a recipe, and train nothing.
+    """Examine all data of a recipe without training.
 
     Args:
-        recipe: of a fine-tuning, or of a pretraining on a corpus.
-        cost: whether a few steps are measured, to tell what the training will take; not where
-            there is no model, or a fault that ends the training.
+        recipe: recipe of a fine-tuning, or of pretraining on a corpus.
+        cost: True measures a few steps to forecast the cost, if there is a model and no fault that
+            prevents training.
 
     Raises:
-        UserError: or a subclass, where files are missing or the recipe cannot work.
+        UserError: or a subclass, if files are missing or the recipe cannot work.
     """
     kind = recipe.task.reads.kind
     if kind == "characters":
@@ -204,7 +204,7 @@ def check(recipe: Recipe, *, cost: bool = False) -> CheckReport:
 
 
 def _cost(recipe: Recipe, documents: int) -> list[str]:
-    """Forecast of the training's cost; of many documents some are encoded for that."""
+    """Forecast of the training's cost; with many documents only some are encoded for it."""
     from ldt.training import TrainingOptions
     from ldt.training.loop import train
 
@@ -230,7 +230,7 @@ def _cost(recipe: Recipe, documents: int) -> list[str]:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep to itself what a training would log; the report says it."""
+    """Suppress the log of the training code; the report covers it."""
     level = log.level
     log.setLevel(logging.ERROR)
     try:
@@ -243,9 +243,9 @@ def _silence() -> Iterator[None]:
 
 
 def first_look(recipe: Recipe, examples: Mapping[str, Iterable[Example]]) -> list[str]:
-    """The worst of what is wrong with labelled documents, a line each, found without delay.
+    """Most severe findings about labelled documents, one line each, from a fast examination.
 
-    Copies are found, by hash alone, and what is wrong with classes; `check` looks at all else.
+    It finds exact copies by hash and faults in classes; `check` finds everything else.
     """
     task, data = recipe.task, recipe.data
     profiles = {name: Profile(name) for name in examples}
@@ -263,8 +263,7 @@ def first_look(recipe: Recipe, examples: Mapping[str, Iterable[Example]]) -> lis
 
 
 def first_look_at_text(stores: Mapping[str, TokenStore]) -> list[str]:
-    """Findings about the tokens of a corpus: longer documents that stand there twice, or in both
-    sets."""
+    """Findings about a tokenized corpus: long documents repeated within or across the sets."""
     long = {name: store.fingerprints[store.lengths >= _LONG] for name, store in stores.items()}
     counts = [
         ("duplicate", name, len(hashes) - len(np.unique(hashes))) for name, hashes in long.items()
@@ -279,7 +278,7 @@ def first_look_at_text(stores: Mapping[str, TokenStore]) -> list[str]:
 
 
 def brief(findings: Iterable[Finding]) -> list[str]:
-    """The worst findings, a line each; notes are left out."""
+    """Most severe findings, one line each, without notes."""
     bad = [f for f in worst_first(findings) if f.level != "note"]
     lines = [summary(f) for f in bad[:_FEW]]
     if len(bad) > _FEW:
@@ -288,7 +287,7 @@ def brief(findings: Iterable[Finding]) -> list[str]:
 
 
 def summary(finding: Finding) -> str:
-    """A finding in a line: ``eval: 3 of 40 stand in the training set too … (dev.jsonl:7)``."""
+    """A finding as a line: ``eval: 3 of 40 stand in the training set too … (dev.jsonl:7)``."""
     places = ", ".join(finding.where)
     amount = "" if finding.about_all else f"{finding.count:,} of {finding.of:,} "
     detail = f": {finding.detail}" if finding.kind in _DETAILED else ""
@@ -301,7 +300,7 @@ def summary(finding: Finding) -> str:
 def _compare(
     profile: Profile, example: Example, task: Task, data: Any
 ) -> tuple[str, str | list[str] | None]:
-    """Take note of an example for a search for copies; return its document and its classes."""
+    """Register an example in the search for copies; return its document and its classes."""
     document, asked = task.parts(example, data)
     answer, names = task.answer_key(example, data), task.classes(example, data)
     profile.compare(example.where, document, asked, answer, example.id)
@@ -309,14 +308,14 @@ def _compare(
 
 
 def _labelled(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, Profile]:
-    """Look at labelled documents, as the task learns from them what they say about the model."""
+    """Examine labelled documents; the task learns from them what the model's config needs."""
     task, data = recipe.task, recipe.data
     if ruler.tokenizer is not None:
         add_tokens(ruler.tokenizer, task.inputs.markers)
     changes: dict[str, Any] = {}
 
     def profile_of(name: str, step: Callable[[Iterator[Example]], Any] | None) -> Profile:
-        """Profile a set while a step of a training goes through it, and note how that ends."""
+        """Profile a set while a training step reads it, and note if that step fails."""
         profile = Profile(name, partial(ruler.example, task, data))
         records = read(getattr(data, name), data, on_error=profile.reject)
         usable = _usable(profile, records, task, data, sketches)
@@ -354,7 +353,7 @@ def _labelled(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, Pro
 def _usable(
     profile: Profile, examples: Iterable[Example], task: Task, data: Any, sketches: Sketches
 ) -> Iterator[Example]:
-    """Look at each labelled example, and pass on those that the task can use."""
+    """Examine each labelled example, and yield those that the task can use."""
     for example in _until_damage(examples, profile):
         where, error, faults = example.where, None, dict[str, str]()
         try:
@@ -379,7 +378,7 @@ def _usable(
 
 
 def _until_damage(items: Iterable[Any], profile: Profile) -> Iterator[Any]:
-    """Pass items on; damage that ends the reading of their file is taken note of."""
+    """Yield items; damage that ends a file is noted."""
     try:
         yield from reported(items, f"looking at {profile.name}")
     except DataError as error:

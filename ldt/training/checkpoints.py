@@ -1,8 +1,8 @@
-"""Checkpoints that are atomic and verified by a manifest.
+"""Atomic checkpoints, verified by a manifest.
 
-A checkpoint is filled as ``checkpoint-N.tmp-<pid>`` beside its target. Its manifest, with the size
-and the sha256 of every file, is written last; then all is synced to the disk and renamed. So a
-folder named ``checkpoint-N`` that equals its manifest is what the run saved, and nothing else is.
+A checkpoint is written as ``checkpoint-N.tmp-<pid>``, its manifest with size and SHA-256 of every
+file last; then it is flushed and renamed. So a folder ``checkpoint-N`` that matches its manifest is
+exactly what the run saved.
 """
 
 from __future__ import annotations
@@ -24,19 +24,17 @@ NEEDED = ("model", "optimizer", "scheduler", "rng_state", "run_state", "trainer_
 
 
 def seal(folder: Path, target: Path, step: int) -> None:
-    """Turn a filled temporary folder into the checkpoint ``target``.
-
-    An older folder of that name, such as a damaged one that the run has passed again, is replaced.
+    """Turn a filled temporary folder into the checkpoint ``target``, replacing an older one.
 
     Raises:
-        OSError: the disk did not take it; ``target`` is as it was.
+        OSError: the disk is full or failed; ``target`` is unchanged.
     """
     files.write_manifest(folder, step=step)
     files.move_into_place(folder, target)
 
 
 def require_space(run: Run) -> None:
-    """Raise OSError if the disk cannot hold another checkpoint such as the newest one."""
+    """Raise OSError if the disk cannot hold another checkpoint as large as the newest one."""
     for newest in list(run.checkpoints().values())[-1:]:
         needed = sum(path.stat().st_size for path in newest.rglob("*") if path.is_file())
         free = shutil.disk_usage(run.folder).free
@@ -46,12 +44,12 @@ def require_space(run: Run) -> None:
 
 
 def problem(folder: Path, needed: Sequence[str] = NEEDED) -> str | None:
-    """The first fault of a checkpoint, the file and what is wrong with it; None without one.
+    """First fault of a checkpoint (file and reason); None if it is valid.
 
     Args:
         folder: the checkpoint.
-        needed: beginnings of names, as `NEEDED` has them. With ``training.save_only_model`` a
-            checkpoint has the model alone: it can be loaded and not be gone on from.
+        needed: prefixes of required file names, as `NEEDED`. With ``training.save_only_model`` a
+            checkpoint has only the model and cannot be resumed.
     """
     if fault := files.damage(folder, hashes=False):  # which takes no time
         return fault
@@ -63,13 +61,13 @@ def problem(folder: Path, needed: Sequence[str] = NEEDED) -> str | None:
 
 
 def newest_valid(run: Run) -> Path | None:
-    """The checkpoint to go on from; each newer one that is damaged is named in a warning.
+    """Newest valid checkpoint; damaged newer ones are logged as warnings.
 
     Returns:
-        The folder, or None when the run has not saved any.
+        The folder, or None if the run has saved none.
 
     Raises:
-        ModelError: there are checkpoints, all damaged. Starting anew is the user's decision.
+        ModelError: all checkpoints are damaged. Starting again is the user's decision.
     """
     damaged = []
     for step, path in reversed(run.checkpoints().items()):
@@ -87,8 +85,8 @@ def newest_valid(run: Run) -> Path | None:
 
 
 def part_of(path: Path) -> Path:
-    """The file of one process of several; of a process that was not there when it was saved, the
-    file of the first one."""
+    """File of this process in a training with several; for additional processes that of
+    the first."""
     if path.exists():
         return path
     start = path.stem.rstrip("0123456789").rstrip("_")
@@ -96,9 +94,9 @@ def part_of(path: Path) -> Path:
 
 
 def prune(run: Run, keep: int | None, best: Path | None) -> None:
-    """Delete old checkpoints but the newest ``keep`` and the best one. None or 0 keeps all.
+    """Delete old checkpoints except the newest ``keep`` and the best one. None or 0 keeps all.
 
-    None is deleted before the newest one is seen to be complete on the disk.
+    Nothing is deleted until the newest one is complete on disk.
     """
     folders = list(run.checkpoints().values())
     if not keep or len(folders) <= keep or files.damage(folders[-1], hashes=False):
@@ -109,7 +107,7 @@ def prune(run: Run, keep: int | None, best: Path | None) -> None:
 
 
 def remove_all(run: Run) -> None:
-    """Delete the checkpoints of a run that is finished; one that cannot be is named."""
+    """Delete the checkpoints of a finished run; failures are logged."""
     for path in run.checkpoints().values():
         try:
             _remove(path)
@@ -118,7 +116,7 @@ def remove_all(run: Run) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Delete a checkpoint; half-deleted, it does not look like one."""
+    """Delete a checkpoint, renamed first so that a half-deleted one is not mistaken for valid."""
     gone = files.temporary(path)
     path.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)

@@ -1,10 +1,9 @@
-"""Encoded large labelled sets, kept on the disk for later runs.
+"""Cache of encoded large labelled sets on disk.
 
-Under ``data.cache`` lies a folder for each combination of all that it depends on: the content of
-the files, how they are read, the task, the tokenizer and the length of inputs, the seed, and ldt's
-own code. It has the documents and their inputs (`ldt.io.record_store`) and, once these are whole,
-``sets.pickle`` with all else that came of them, so that a later run reads no document before it
-trains. What a killed run has encoded is not encoded again.
+``data.cache`` holds a folder for each combination of file contents, reading options, task,
+tokenizer, input length, seed and ldt's own code. It contains the documents, their inputs
+(`ldt.io.record_store`) and finally ``sets.pickle`` with everything derived from them, so that a
+later run reads no documents before training. A killed run's encoding is continued.
 """
 
 import functools
@@ -56,17 +55,17 @@ class Examples(RecordStore[Example]):
 
 @dataclass
 class LabelledSets:
-    """Labelled sets, train and eval, and what they say.
+    """Labelled sets, train and eval, with everything derived from them.
 
     Args:
-        examples: the documents by set; eval may be empty.
-        changes: to the config of the model, by what the task learned and the recipe says.
-        features: their inputs, in order; none as long as they are not encoded, nor what follows.
-        weighing: further changes (`Task.weigh`).
-        lengths: of the documents, by set that is not empty.
-        labels: numbers of documents by label, by set.
-        baselines: by metric what an answer has that needs no reading.
-        remarks, weights, doubts: lines about the inputs, their weights, and the documents.
+        examples: documents by set; eval may be empty.
+        changes: changes of the model's config, from the task and the recipe.
+        features: their inputs in order; empty until encoded, like the rest.
+        weighing: further changes of the config (`Task.weigh`).
+        lengths: document lengths by non-empty set.
+        labels: number of documents by label, by set.
+        baselines: metrics of trivial answers.
+        remarks, weights, doubts: notices about the inputs, class weights, and the documents.
     """
 
     examples: Mapping[str, Examples]
@@ -82,21 +81,22 @@ class LabelledSets:
 
 
 def is_large(data: DataSection) -> bool:
-    """True where the files of the sets are `LARGE`, as far as they are files here."""
+    """True if the local files of the sets exceed `LARGE`."""
     names = [name for part in (data.train, data.eval) if part for name in each(part)]
     return sum(os.path.getsize(name) for name in names if os.path.isfile(name)) >= LARGE
 
 
 def folder_of(recipe: Recipe, hashes: Mapping[str, str | None], seed: int) -> Path | None:
-    """The folder of a recipe's sets, there or not; None where what they are made of is not known:
-    files elsewhere, or a model that is not here.
+    """Cache folder of a recipe's sets, existing or not; None if their content is not known because
+    of remote files or a model that is not on this machine.
 
     Args:
-        hashes: of the files, by set.
-        seed: of the split, and of inputs that are left out.
+        recipe: the recipe.
+        hashes: hashes of the files, by set.
+        seed: seed of the split and of sampled inputs.
 
     Raises:
-        UserError: the evidence cannot be listed.
+        UserError: the evidence folder cannot be listed.
     """
     data, path = recipe.data, recipe.model.path
     sets = {name: hashes[name] for name in ("train", "eval") if getattr(data, name)}
@@ -124,7 +124,7 @@ def folder_of(recipe: Recipe, hashes: Mapping[str, str | None], seed: int) -> Pa
 
 @functools.cache
 def _code() -> str:
-    """A hash of the code by which inputs come about, as it is at hand."""
+    """Hash of the code that makes inputs."""
     total = hashlib.sha256()
     for package in _CODE:
         for path in sorted((Path(__file__).parents[1] / package).rglob("*.py")):
@@ -133,7 +133,7 @@ def _code() -> str:
 
 
 def _listing(folder: Path) -> str:
-    """A hash of the names, sizes and times of the files in a folder."""
+    """Hash of names, sizes and modification times of the files in a folder."""
     total = hashlib.sha256()
     for path, folders, names in os.walk(folder):
         folders.sort()
@@ -144,9 +144,9 @@ def _listing(folder: Path) -> str:
 
 
 def load(folder: Path | None) -> LabelledSets | None:
-    """The sets of a folder; None where it has none, or they are damaged, which is logged.
+    """Load cached sets; None if there are none or they are damaged, which is logged.
 
-    Documents that a killed run has read are removed, their inputs are not.
+    Documents read by a killed run are removed, its encoded inputs are kept.
     """
     if folder is None or not folder.is_dir():
         return None
@@ -185,10 +185,10 @@ def _read(folder: Path) -> LabelledSets:
 
 
 def save(folder: Path | None, sets: LabelledSets) -> None:
-    """Keep what there is to say of sets whose documents and inputs a folder has already.
+    """Complete the cache of sets whose documents and inputs are already in the folder.
 
     Raises:
-        ResourceError: the disk did not take it.
+        ResourceError: the disk is full or failed.
     """
     if folder is None:
         return

@@ -1,6 +1,6 @@
-"""Decisions of a finished model, chosen anew on labelled documents; nothing is trained.
+"""Refit the decision policy of a finished model on labelled documents, without training.
 
-Each change keeps the files that it replaces in `REPLACED`, from which `take_back` restores them.
+Each change keeps the replaced files in `REPLACED`, from which `take_back` restores them.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ SAYING = (CARD, RESULTS, CONFIG)
 
 
 def decide_anew(run: Path, recipe: Recipe, **changes: Any) -> TrainingResult:
-    """Choose thresholds, calibration and abstention of a trained model; keep them in its config.
+    """Fit thresholds, calibration and abstention of a trained model, and save them in its config.
 
-    The model answers as it does when its training evaluates it, so the same documents and settings
-    give the same decisions. config.json is replaced, and with it what metrics.json (``decisions``)
-    and README.md say; `take_back` restores all three.
+    The model answers as in training's evaluation, so the same documents and settings give the same
+    policy. config.json is replaced, and the entries about decisions in metrics.json and README.md;
+    `take_back` restores all three.
 
     Args:
-        run: the folder of the model.
-        recipe: that it was trained by; its ``data.eval`` are the documents.
-        changes: keys of the task, in place of those in force: of the last change, else the recipe.
+        run: folder of the model.
+        recipe: recipe of its training; ``data.eval`` names the documents.
+        changes: keys of the task, overriding those of the last change, else the recipe.
 
     Returns:
-        The metrics on the documents, each by what was chosen without it, and the decision.
+        Out-of-fold metrics on the documents, and the policy.
 
     Raises:
-        UserError: or a subclass: the folder, the documents or the settings are to blame; or no
-            document would get an answer, then nothing is changed.
+        UserError: or a subclass: the folder, the documents or the settings are at fault, or the
+            model would abstain from every document; nothing is changed.
     """
     with Run(run).locked(), TemporaryDirectory(prefix="ldt-") as scratch:
         _complete(run)
@@ -98,13 +98,13 @@ def decide_anew(run: Path, recipe: Recipe, **changes: Any) -> TrainingResult:
 
 
 def take_back(run: Path) -> str:
-    """Restore the files of a model from before its last change of decisions.
+    """Restore the files from before the last change of decisions.
 
     Returns:
-        The decision in force then, in words.
+        The restored policy, in words.
 
     Raises:
-        UserError: there was no change, or files that cannot be read.
+        UserError: there was no change, or files cannot be read.
     """
     with Run(run).locked():
         _complete(run)
@@ -116,13 +116,13 @@ def take_back(run: Path) -> str:
 
 
 def _settings_in_force(run: Path) -> dict[str, Any]:
-    """Keys of the task that the last change set otherwise than the recipe."""
+    """Keys of the task in which the last change differs from the recipe."""
     settings = Run(run).decisions().get("settings", {})
     return dict(settings) if isinstance(settings, dict) else {}
 
 
 def _tuning(task: Deciding, config, changes: dict[str, Any]) -> Task:
-    """The task with thresholds that are chosen, where a change asks for it, or nobody set one."""
+    """Task with fitted thresholds, if requested or not set before."""
     wanted = {"threshold_target", "positive"} & changes.keys()
     if config.problem_type == SINGLE and wanted and task.positive is None:
         raise UserError(
@@ -134,7 +134,7 @@ def _tuning(task: Deciding, config, changes: dict[str, Any]) -> Task:
 
 
 def _changed(task: Task, changes: dict[str, Any]) -> Task:
-    """A copy of a task with other values of some keys."""
+    """Copy of a task with changed keys."""
     for key in changes:
         if key not in type(task).model_fields:
             raise UserError(f"task.{key}: {task.name} has no such key; nothing of it is decided so")
@@ -174,7 +174,7 @@ def _prepared(run: Path, recipe: Recipe, model, seed: int) -> Prepared:
 
 
 def _keep(run: Path, recipe: Recipe, config, training: dict[str, Any], measured: Measured) -> None:
-    """Replace the files that say what the model decides by, and keep those that were there."""
+    """Replace the files that describe the policy, and keep the old ones."""
     files = {}
     if results := Run(run).results():
         decisions = dict(measured.decisions) | {"metrics": measured.metrics}
@@ -193,12 +193,12 @@ def _keep(run: Path, recipe: Recipe, config, training: dict[str, Any], measured:
 
 
 def _text(file: Path) -> str:
-    """The text of a file to the last byte."""
+    """Text of a file, unchanged to the last byte."""
     return file.read_bytes().decode("utf-8")
 
 
 def _versions(run: Path) -> list[dict[str, str]]:
-    """The files that changes replaced, each with its text by name, the last change last."""
+    """Files replaced by changes, with their texts by name, the last change last."""
     file = run / REPLACED
     if not file.is_file():
         return []
@@ -220,7 +220,7 @@ def _write_versions(run: Path, versions: list[dict[str, str]]) -> None:
 
 
 def _restore(run: Path, versions: list[dict[str, str]]) -> None:
-    """Put the files of the last version back, and forget it."""
+    """Restore the files of the last version and remove it from the list."""
     for name in SAYING:
         if name in versions[-1]:
             write_whole(run / name, versions[-1][name])
@@ -228,7 +228,7 @@ def _restore(run: Path, versions: list[dict[str, str]]) -> None:
 
 
 def _complete(run: Path) -> None:
-    """Undo a change that a killed process left half-done: its config was not replaced yet."""
+    """Undo a change that a killed process left unfinished, before it replaced the config."""
     remove_leftovers(run)
     versions = _versions(run)
     if versions and versions[-1][CONFIG] == _text(run / CONFIG):

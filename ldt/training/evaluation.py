@@ -1,4 +1,4 @@
-"""Metrics while a model trains: made of an evaluation's outputs, and remembered by step."""
+"""Evaluation during training: from model outputs to metrics, remembered by step."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ log = logging.getLogger("ldt")
 
 
 class Measured(NamedTuple):
-    """Results of an evaluation.
+    """Result of an evaluation.
 
     Args:
-        metrics: by name.
+        metrics: metrics by name.
         table: rows of further metrics, such as those of each class.
-        changes: to the config of the model that has these metrics, such as a threshold.
-        decisions: figures of what it decides by (`ldt.tasks.deciding.report`).
-        by_length: the metrics of the documents of up to 512 tokens, of up to twice as many …: rows
-            of ``most_tokens``, ``documents`` and ``metrics``; none where all are of one row.
+        changes: changes of the model's config that go with these metrics, such as a threshold.
+        decisions: figures of the decision policy (`ldt.tasks.deciding.report`).
+        by_length: metrics by document length (up to 512 tokens, 1,024, and so on): rows of
+            ``most_tokens``, ``documents`` and ``metrics``; empty if there is only one.
     """
 
     metrics: dict[str, float]
@@ -51,10 +51,10 @@ class Measured(NamedTuple):
 
 
 class Measure(ABC):
-    """Makes metrics, and rows of a table, of what a model says of the whole evaluation set.
+    """Computes metrics and table rows from a model's outputs for the whole evaluation set.
 
-    ``rough``: whether that is some of the documents and what is fast, until training is over;
-    ``share``: of the documents, the part that then counts.
+    ``rough``: True evaluates some documents and fast metrics only, until training is over;
+    ``share``: share of the documents used then.
     """
 
     rough = False
@@ -62,7 +62,7 @@ class Measure(ABC):
 
     @abstractmethod
     def __call__(self, prediction: EvalPrediction) -> Measured:
-        """All there is to know, the metrics without the prefix ``eval_``.
+        """All results, with metric names without the prefix ``eval_``.
 
         Raises:
             TrainingDiverged: an output is not finite.
@@ -70,19 +70,19 @@ class Measure(ABC):
 
     @abstractmethod
     def names(self, trainer: Trainer) -> set[str]:
-        """Names of the metrics; one document may be answered to know them."""
+        """Names of the metrics; may answer one document to find out."""
 
 
 class ByExample(Measure):
-    """Answers each document over all its inputs, and scores the answers.
+    """Answers each document from all its inputs, and scores the answers.
 
     Args:
-        task: decodes and scores.
-        config: of the model.
-        features: the inputs of all documents, in order.
+        task: task that decodes and scores.
+        config: config of the model.
+        features: inputs of all documents, in order.
         examples: the documents.
-        golds: their answers, as `Task.gold` has them.
-        decides: whether the task decides by them, also where the recipe does not ask for it.
+        golds: gold answers, as from `Task.gold`.
+        decides: True fits a decision policy even if the recipe does not ask for it.
     """
 
     def __init__(
@@ -160,12 +160,14 @@ class ByExample(Measure):
     def answer(
         self, model, inputs: dict[str, Any], documents: Sequence[int], every: bool = False
     ) -> dict[str, Any]:
-        """Outputs of a model for a batch, [rows, ...] by name: int64 of what it writes, else
-        float32; -100 where it is rough and the row's document is left out.
+        """Outputs of a model for a batch, [rows, ...] by name: int64 for generated ids, else
+        float32; -100 for documents left out of a rough evaluation.
 
         Args:
-            documents: their numbers, one a row.
-            every: whether none is left out.
+            model: the model.
+            inputs: the batch.
+            documents: number of each row's document.
+            every: True leaves none out.
         """
         rows = [
             row
@@ -186,16 +188,16 @@ class ByExample(Measure):
         return whole
 
     def _by_name(self, outputs) -> dict[str, np.ndarray]:
-        """The arrays of a head by the names that ``task.answers.outputs`` gives them."""
+        """Outputs of a head under the names in ``task.answers.outputs``."""
         arrays = outputs if isinstance(outputs, tuple | list) else (outputs,)
         return dict(zip(self.task.answers.outputs, arrays, strict=True))
 
 
 class BySum(Measure):
-    """Metrics of a language model, by the summed loss and the number of predicted units.
+    """Metrics of a language model from the summed loss and the number of predicted units.
 
     Args:
-        metrics: makes them of both, the sum in nats.
+        metrics: function of both, the sum in nats.
     """
 
     def __init__(self, metrics: Callable[[float, int], dict[str, float]]):
@@ -212,7 +214,7 @@ class BySum(Measure):
 
 
 class MetricsByStep(TrainerCallback):
-    """The Trainer's compute_metrics, which remembers what each evaluation has shown."""
+    """compute_metrics of the Trainer, which remembers the result of each evaluation."""
 
     def __init__(self, measure: Measure):
         self.measure = measure
@@ -228,7 +230,7 @@ class MetricsByStep(TrainerCallback):
         self._at[state.global_step] = self.last._replace(metrics=scores)
 
     def of_weights(self, trainer: Trainer) -> Measured:
-        """Results of the weights that the model holds when training is over."""
+        """Result for the weights that the model has after training."""
         step = trainer.weights_step
         assert step is not None  # training is over
         # Evaluated in an earlier session, roughly, or not at all.
@@ -243,12 +245,13 @@ class MetricsByStep(TrainerCallback):
 
 
 def no_better_than(task: AnyTask, results: dict[str, Any]) -> list[str]:
-    """Return a line where a model is no better than an answer that needs no reading, else nothing.
+    """Return a warning if the model does not beat the baseline, else an empty list.
 
-    What counts is the metric that the run goes by, or any where that has no baseline.
+    The main metric counts, or any metric if that has no baseline.
 
     Args:
-        results: the content of metrics.json.
+        task: the task.
+        results: content of metrics.json.
     """
     baselines = {name: Baseline(**each) for name, each in results["baseline"].items()}
     metrics = {name.removeprefix("eval_"): value for name, value in results["metrics"].items()}
@@ -259,10 +262,10 @@ def no_better_than(task: AnyTask, results: dict[str, Any]) -> list[str]:
 
 
 def check_metric(recipe: Recipe, trainer: Trainer, measure: Measure) -> None:
-    """Find a metric that is not there now, not at the end of the first epoch.
+    """Refuse an unknown metric before training rather than after the first epoch.
 
     Raises:
-        RecipeError: ``training.metric_for_best_model`` is not among those of the task.
+        RecipeError: ``training.metric_for_best_model`` is not a metric of the task.
     """
     metric = trainer.args.metric_for_best_model
     assert metric is not None  # `ldt.training.arguments` sets it where there is a measure

@@ -1,4 +1,4 @@
-"""Fine-tuning: a model that answers, by labelled documents."""
+"""Fine-tuning on labelled documents."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -54,11 +54,11 @@ from ldt.training.summary import (
 
 
 class Finetuning(Job[Inputs]):
-    """A model that answers, by labelled documents.
+    """Fine-tuning of a model on labelled documents.
 
     Args:
-        recipe: what is trained.
-        every: of so many documents one is read, in a check.
+        recipe: the recipe.
+        every: sampling stride; one of this many documents is read, for a check.
     """
 
     def __init__(self, recipe: Recipe, every: int = 1):
@@ -69,8 +69,8 @@ class Finetuning(Job[Inputs]):
         self.every = every
 
     def open(self, training, scratch):
-        """Hash the files, unless nothing is kept. Reading them is left to `prepare`: a run that is
-        refused need not wait for it, and the tokenizer of a resumed run is the checkpoint's."""
+        """Hash the files, unless nothing is written. They are read in `prepare`, so a refused run
+        need not wait, and a resumed run uses the checkpoint's tokenizer."""
         dry = scratch is not None
         sources = {name: getattr(self.recipe.data, name) for name in ("train", "eval")}
         hashes = {k: digest(files) if files and not dry else None for k, files in sources.items()}
@@ -146,7 +146,7 @@ class Finetuning(Job[Inputs]):
         )
 
     def _read(self, seed: int, place: Path | None) -> LabelledSets:
-        """The documents, and what the task learns from them: its labels, for the config."""
+        """Read the documents; the task learns its labels from them, for the config."""
         train, evaluation = documents(self.recipe, seed, self.every, place)
         changes = self.recipe.task.learn(train, self.recipe.data) | config_changes(self.recipe)
         return LabelledSets({"train": train, "eval": evaluation}, changes)
@@ -154,7 +154,7 @@ class Finetuning(Job[Inputs]):
     def _encode(
         self, sets: LabelledSets, golds: Sequence[Any], encoder: DocumentEncoder, **options: Any
     ) -> None:
-        """Encode the documents of sets that are read, and note what there is to say of them."""
+        """Encode the documents, and collect notices about them."""
         task, data, config = encoder.task, encoder.data, encoder.config
         encoded = encode_sets(sets.examples, encoder, **options)
         sets.features = encoded.features
@@ -184,8 +184,8 @@ class Finetuning(Job[Inputs]):
         }
 
     def _notices(self, sets: LabelledSets, tokenizer, config, seed: int) -> list[Notice]:
-        """First lines of a training: the kind of the labels, the split, the lengths and labels of
-        the documents, and the first document as the model reads it."""
+        """First lines of a training: kind of labels, split, lengths and labels of the documents,
+        and the first input."""
         data, sizes = self.recipe.data, {name: len(part) for name, part in sets.examples.items()}
         decided = [Notice(line) for line in [self.recipe.task.meaning(config)] if line]
         if data.eval_fraction and not data.eval:
@@ -206,7 +206,7 @@ class Finetuning(Job[Inputs]):
 
 
 def _count(golds: Iterable) -> Counter[str]:
-    """Number of documents by label; empty where golds are not labels."""
+    """Number of documents by label; empty if gold answers are not labels."""
     counts: Counter = Counter()
     for gold in golds:
         counts.update(
@@ -216,7 +216,7 @@ def _count(golds: Iterable) -> Counter[str]:
 
 
 def settle(recipe: Recipe, config, measured: Measured) -> None:
-    """Put into the config what the evaluation set decided, such as a threshold."""
+    """Write settings fitted on the evaluation set, such as a threshold, into the config."""
     changes = dict(measured.changes)
     if changes.get("decisions"):
         changes["decisions"]["measured"] |= _source(recipe.data)
@@ -224,7 +224,7 @@ def settle(recipe: Recipe, config, measured: Measured) -> None:
 
 
 def _source(data: DataSection) -> dict[str, Any]:
-    """The evaluation set, as the decisions name what they were chosen on."""
+    """Description of the evaluation set, stored with the decision policy."""
     if data.eval:
         return {"source": named(each(data.eval)), "sha256": digest(data.eval)}
     share = {"share": data.eval_fraction, "sha256": digest(data.train or ())}

@@ -1,4 +1,4 @@
-"""A job, what one kind of training adds to `ldt.training.loop`, and its Trainer."""
+"""Job: the part of a training that depends on its kind, and the construction of its Trainer."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from ldt.training.trainer import Trainer
 
 @dataclass
 class Inputs:
-    """The data of a run, read as far as it takes to know them.
+    """Data of a run, as far as needed to identify them.
 
     Args:
-        training: the `ldt.training.arguments.settings`.
-        hashes: content hashes by key of the data section, for `ldt.recipe.run.identity`;
-            None of what is no file.
-        dry: True if nothing is written that stays.
+        training: output of `ldt.training.arguments.settings`.
+        hashes: content hashes by key of the data section, for `ldt.recipe.run.identity`; None for
+            anything but files.
+        dry: True if nothing permanent is written.
     """
 
     training: dict[str, Any]
@@ -51,31 +51,31 @@ class Inputs:
 
 
 def do_nothing(measured: Measured) -> None:
-    """The `Prepared.finish` of a model that is finished as it is."""
+    """`Prepared.finish` of a model that needs no finishing."""
 
 
 @dataclass
 class Prepared:
-    """All that a Trainer needs.
+    """Everything a Trainer needs.
 
     Args:
-        tokenizer: goes into each checkpoint, with the model and its config.
-        model: the model with its first weights, or those of a checkpoint.
-        max_length: longest input, in the job's units, special ones included.
-        train_items: what batches of the training are made of; a stream has no length.
-        eval_items: the same of the evaluation; of no use without ``measure``.
+        tokenizer: tokenizer, saved in each checkpoint.
+        model: model with its initial weights, or those of a checkpoint.
+        max_length: longest input in the job's units, with special tokens.
+        train_items: training items; a stream has no length.
+        eval_items: evaluation items; used only with ``measure``.
         collate: makes a batch of items.
-        names: names of the training documents for messages, by the number that features have.
-        measure: makes metrics of an evaluation; None without one.
-        metric: of ``measure``, chooses the best weights where the recipe does not say.
-        facts: model and data in metrics.json, the data by set under ``data``.
-        notices: lines to show before the first step.
-        baselines: by metric what an answer has that needs no reading (`Task.baseline`).
-        whole: False where ``train_items`` are those of a part of the text, in a dry run.
-        every: of so many documents one is in the items, in a check.
-        callbacks: further ones of the Trainer.
-        sampler: of the training items; None takes them in random order.
-        finish: is called with what was measured when training is over, and may change the model.
+        names: names of the training documents by number, for messages.
+        measure: computes the metrics; None without evaluation.
+        metric: metric for choosing the best weights if the recipe names none.
+        facts: entries for metrics.json about model and data, the data by set under ``data``.
+        notices: lines to log before the first step.
+        baselines: metrics of trivial answers (`Task.baseline`).
+        whole: False if a dry run read only part of the text.
+        every: sampling stride of the documents, in a check.
+        callbacks: further callbacks of the Trainer.
+        sampler: sampler of the training items; None shuffles them.
+        finish: called with the final results, may change the model.
     """
 
     tokenizer: Any
@@ -104,7 +104,7 @@ class Job(ABC, Generic[OpenedT]):
     """One run of one kind of training; `ldt.training.loop.train` does what all kinds share.
 
     Args:
-        recipe: its task is of the job's kind.
+        recipe: recipe with a task of the job's kind.
     """
 
     trainer: type[Trainer] = Trainer
@@ -115,35 +115,35 @@ class Job(ABC, Generic[OpenedT]):
 
     @classmethod
     def phases(cls, recipe: Recipe) -> list[Job]:
-        """The jobs of a recipe, to be trained one after the other."""
+        """Jobs of a recipe, to be trained in order."""
         return [cls(recipe)]
 
     @property
     def title(self) -> str:
-        """The settings that set a phase apart from the others, for the log."""
+        """Settings that distinguish a phase, for the log."""
         return ""
 
     @abstractmethod
     def open(self, training: dict[str, Any], scratch: Path | None) -> OpenedT:
-        """Read the data as far as it takes to hash them; no weights are read.
+        """Read the data as far as needed for hashing; no weights are read.
 
         Args:
-            training: the `ldt.training.arguments.settings`.
-            scratch: temporary folder of a dry run, which reads a little of the data and writes
-                here only; None otherwise.
+            training: output of `ldt.training.arguments.settings`.
+            scratch: temporary folder of a dry run, which reads only some data and writes only here;
+                None otherwise.
         """
 
     @abstractmethod
     def prepare(self, inputs: OpenedT, checkpoint: Path | None) -> Prepared:
-        """Make items of the data and load the model; faults of the data are found first.
+        """Find faults in the data, make training items, and load the model.
 
         Args:
-            inputs: what `open` returned.
-            checkpoint: where model and tokenizer are taken from in place of the recipe's.
+            inputs: output of `open`.
+            checkpoint: folder of model and tokenizer, in place of the recipe's.
         """
 
     def plan(self, prepared: Prepared, args: TrainingArguments) -> str:
-        """The line that says how long the training is, and of what."""
+        """Line that describes the length of the training and its data."""
         # Groups of inputs and documents encoded anew are items of their own; else inputs are.
         grouped = self.recipe.task.reads.kind == "examples"
         grouped = grouped and not isinstance(prepared.train_items, Features)
@@ -153,23 +153,25 @@ class Job(ABC, Generic[OpenedT]):
         return training_plan(args, prepared.train_items, noun, prepared.model)
 
     def table(self, metrics: dict[str, float], rows: list[dict]) -> list[dict]:
-        """The table of the results, made of the rows of the last evaluation."""
+        """Table of results, from the rows of the last evaluation."""
         return rows
 
     @abstractmethod
     def next_command(self, run: Path) -> str:
-        """The command that is of use when the run is over."""
+        """Command to suggest at the end of the run."""
 
 
 def make_trainer(job: Job, prepared: Prepared, training: dict[str, Any], run: Run) -> Trainer:
-    """The Trainer of what is prepared.
+    """Build the Trainer.
 
     Args:
-        training: the `settings`.
-        run: for checkpoints and log.
+        job: the job.
+        prepared: its data and model.
+        training: output of `settings`.
+        run: run folder, for checkpoints and log.
 
     Raises:
-        RecipeError: transformers refuses the settings, or there is no such metric.
+        RecipeError: transformers refuses the settings, or the metric does not exist.
     """
     if job.unit == "token":  # a character model reads any length
         prepared.tokenizer.model_max_length = prepared.max_length
@@ -207,8 +209,8 @@ def make_trainer(job: Job, prepared: Prepared, training: dict[str, Any], run: Ru
 
 
 def _compile_layers(model: nn.Module, args: TrainingArguments) -> None:
-    """Compile the layers of a model as ``args`` ask, which then ask accelerate for nothing:
-    its graph of the whole model could not know lengths, and would keep all padding in."""
+    """Compile each layer as ``args`` ask, and switch off accelerate's compilation of the whole
+    model, which cannot know lengths and would keep all padding."""
     if not args.torch_compile:
         return
     for module in model.modules():
@@ -218,10 +220,10 @@ def _compile_layers(model: nn.Module, args: TrainingArguments) -> None:
 
 
 def config_changes(recipe: Recipe) -> dict[str, Any]:
-    """Keys of a model's config that a recipe sets, whatever its data hold.
+    """Keys of a model's config that the recipe sets, independent of the data.
 
     Raises:
-        RecipeError: there is no such backend.
+        RecipeError: the attention backend does not exist.
     """
     if recipe.model.attention not in ("auto", *BACKENDS):
         names = ", ".join(["auto", *BACKENDS])
@@ -235,13 +237,14 @@ def config_changes(recipe: Recipe) -> dict[str, Any]:
 
 
 def longest_input(recipe: Recipe, longest: int) -> int:
-    """``data.max_length``, or the longest input of the model where the recipe has none.
+    """``data.max_length``, or the model's longest input if the recipe has none.
 
     Args:
-        longest: tokens that the model reads.
+        recipe: the recipe.
+        longest: longest input of the model in tokens.
 
     Raises:
-        RecipeError: the model's position table is too short.
+        RecipeError: ``data.max_length`` exceeds it.
     """
     max_length = recipe.data.max_length or longest
     if max_length > longest:
@@ -255,7 +258,7 @@ def longest_input(recipe: Recipe, longest: int) -> int:
 
 
 def source_of(recipe: Recipe, name: str) -> str:
-    """The files of a set of data (train, eval, test), or of which others it is a share."""
+    """Files of a set (train, eval, test), or the set it is split from."""
     files = getattr(recipe.data, name, None)
     if files:
         return str(files)
@@ -265,16 +268,16 @@ def source_of(recipe: Recipe, name: str) -> str:
 def new_config(
     recipe: Recipe, config: type, values: dict[str, Any], elsewhere: Mapping[str, str]
 ) -> Any:
-    """The config of a model from scratch: ``model.config`` and what else the recipe says of it.
+    """Config of a model trained from scratch: ``model.config`` with the recipe's other keys.
 
     Args:
-        config: its class.
-        values: its own, where the recipe has none.
-        elsewhere: keys of it whose value comes from another key of the recipe.
+        recipe: the recipe.
+        config: class of the config.
+        values: defaults of the job.
+        elsewhere: keys of the config that are set by another key of the recipe.
 
     Raises:
-        RecipeError: a key that is unknown or has its place elsewhere, or numbers that do not go
-            together.
+        RecipeError: a key is unknown or belongs elsewhere, or numbers contradict each other.
     """
     known = {item.name for item in fields(config)}
     chosen = {key: value for key, value in recipe.model.config.items() if key != "model_type"}

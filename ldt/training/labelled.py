@@ -1,4 +1,4 @@
-"""Labelled documents, read, parted into a set to train on and one to evaluate on, and encoded."""
+"""Labelled documents: read, split into training and evaluation sets, and encoded."""
 
 import multiprocessing
 import os
@@ -48,8 +48,8 @@ _given: tuple[Sequence[Example], Encode]  # of a process of the pool
 
 
 class Encoded(NamedTuple):
-    """The inputs of documents by set, in order; lines about those that are not trained on
-    (`Task.thin`), and about answers that cannot be learnt."""
+    """Inputs of documents by set, in order; notices about documents left out of training
+    (`Task.thin`) and about answers that cannot be learned."""
 
     features: dict[str, Features]
     thinned: list[str]
@@ -57,7 +57,7 @@ class Encoded(NamedTuple):
 
 
 class Mapped(Sequence):
-    """Results of a function on documents, computed anew each time."""
+    """Function values of documents, computed on access."""
 
     def __init__(self, function: Callable[[Example], Any], examples: Sequence[Example]):
         self.function, self.examples = function, examples
@@ -70,12 +70,12 @@ class Mapped(Sequence):
 
 
 def golds_of(examples: Sequence[Example], task: Task, data: DataSection, config) -> Mapped:
-    """The right answers of documents."""
+    """Gold answers of documents."""
     return Mapped(partial(task.gold, data=data, config=config), examples)
 
 
 def ids_of(examples: Sequence[Example]) -> Mapped:
-    """The ids of documents."""
+    """Ids of documents."""
     return Mapped(lambda example: example.id, examples)
 
 
@@ -85,15 +85,16 @@ def ids_of(examples: Sequence[Example]) -> Mapped:
 def documents(
     recipe: Recipe, seed: int, every: int = 1, at: Path | None = None
 ) -> tuple[Examples, Examples]:
-    """The training and the evaluation set; the second one may be empty.
+    """Read the training and the evaluation set; the latter may be empty.
 
     Args:
-        seed: of the split.
-        every: of so many documents one is read.
-        at: folder that keeps them; None for temporary files.
+        recipe: the recipe.
+        seed: seed of the split.
+        every: sampling stride; one of this many documents is read.
+        at: folder to store them in; None for temporary files.
 
     Raises:
-        UserError: or a subclass, where files are missing, damaged or have an id twice.
+        UserError: or a subclass, if files are missing or damaged, or an id occurs twice.
     """
     data = recipe.data
     if data.train is None or recipe.model.path is None:
@@ -106,10 +107,10 @@ def documents(
 
 
 def held_out(recipe: Recipe, seed: int) -> Examples:
-    """The evaluation set; the training set is read only where it is a part of it.
+    """Read the evaluation set; the training set is read only if the former is split from it.
 
     Raises:
-        UserError: or a subclass, as `documents` does, or there is none.
+        UserError: or a subclass, as `documents`, or if there is no evaluation set.
     """
     data = recipe.data
     if data.eval:
@@ -120,13 +121,13 @@ def held_out(recipe: Recipe, seed: int) -> Examples:
 
 
 def _read(source: Names, data: DataSection, every: int = 1, at: Path | None = None) -> Examples:
-    """The documents of a file or of several, one of each ``every``."""
+    """Documents of one or several files, one of every ``every``."""
     examples = reported(read(source, data), f"reading {named(source)}")
     return unique(_one_in(every, examples), at)
 
 
 def _one_in(every: int, examples: Iterable[Example]) -> Iterator[Example]:
-    """One of each ``every`` examples, at random: labels may come in turn."""
+    """A random one of every ``every`` consecutive examples, since labels may alternate."""
     generator = random.Random(0)
     for number, example in enumerate(examples):
         if number % every == 0:
@@ -136,9 +137,9 @@ def _one_in(every: int, examples: Iterable[Example]) -> Iterator[Example]:
 
 
 def unique(examples: Iterable[Example], at: Path | None = None) -> Examples:
-    """Examples in a file, `RecordStore`, with a DataError if an id is that of one before.
+    """Store examples in a file, with a DataError for a repeated id.
 
-    Takes 8 bytes of memory an example beside its place.
+    Takes 8 bytes of memory per example beyond those of the store.
     """
     hashes = array("q")
 
@@ -162,14 +163,14 @@ def unique(examples: Iterable[Example], at: Path | None = None) -> Examples:
 def split(
     examples: Examples, task: Task, data: DataSection, seed: int
 ) -> tuple[Examples, Examples]:
-    """Part a training set into one to train on and ``data.eval_fraction`` of it to evaluate on.
+    """Split a training set into training and ``data.eval_fraction`` evaluation documents.
 
-    Classes keep their proportions, and each keeps a document to train on; what belongs together
-    stays together (`ldt.tasks.base.SplitGroups`). Both parts keep the order of the whole. The same
-    seed gives the same parts.
+    The split is stratified by class, every class keeps a training document, and documents of a
+    group stay together (`ldt.tasks.base.SplitGroups`). Order is kept. Equal seeds give equal
+    splits.
 
     Raises:
-        DataError: too few documents for one on both sides.
+        DataError: there are too few documents for both sides.
     """
     assert data.eval_fraction is not None  # the share that was asked for
     generator = np.random.default_rng(seed)
@@ -231,8 +232,8 @@ def split(
 def _units(
     examples: Examples, task: Task, data: DataSection
 ) -> tuple[np.ndarray, list[frozenset[int]]]:
-    """The number of the unit of each example, and the numbers of the classes of each unit; both
-    are counted as they come, and having none is a class too."""
+    """Number of each example's group, and the numbers of the classes in each group; no class counts
+    as a class."""
     hashes, which = array("Q"), array("q")
     numbers: dict[Hashable, int] = {}
     sets: dict[frozenset[int], int] = {}  # equal ones are one object
@@ -258,7 +259,7 @@ def _units(
 
 @dataclass(frozen=True)
 class DocumentEncoder:
-    """The inputs that a task makes of documents; with labels if there is a config of the model."""
+    """Encodes documents for a task; with labels if the model's config is given."""
 
     task: Task
     tokenizer: Any
@@ -267,10 +268,10 @@ class DocumentEncoder:
     config: Any = None
 
     def __call__(self, example: Example, trained: bool = False) -> list[Feature]:
-        """Encode a document; ``trained``: only what is trained on (`Task.instances`).
+        """Encode a document; ``trained`` gives only what is trained on (`Task.instances`).
 
         Raises:
-            DataError: it cannot be encoded.
+            DataError: the document cannot be encoded.
         """
         options = {"data": self.data, "max_length": self.max_length, "config": self.config}
         parts: Sequence[Feature] = self.task.encode(example, self.tokenizer, **options)
@@ -285,16 +286,17 @@ def encode_sets(
     at: Path | None = None,
     workers: int = 1,
 ) -> Encoded:
-    """Encode the sets to train and to evaluate on.
+    """Encode the training and the evaluation set.
 
     Args:
-        examples: the documents by set; what the task does not train on of ``train`` is left out.
-        seed: of the inputs that are left out.
-        at: folder that keeps the inputs; None for temporary files.
-        workers: processes that encode.
+        examples: documents by set; parts of ``train`` that the task does not train on are left out.
+        encoder: encoder of the task.
+        seed: seed for sampling inputs that are left out.
+        at: folder to store the inputs in; None for temporary files.
+        workers: number of encoding processes.
 
     Raises:
-        DataError: a document that cannot be encoded, none is left to train on, or no input has an
+        DataError: a document cannot be encoded, none is left to train on, or no input has an
             answer.
         ResourceError: the disk is full, or a process died.
     """
@@ -320,7 +322,7 @@ def encode_sets(
 
 
 def _beyond(features: Features, task: Task, data: DataSection) -> list[str]:
-    """Lines about answers of a training set that cannot be learnt or given."""
+    """Notices about answers of a training set that cannot be learned or given."""
     counts, longest, answered = Counter[str](), dict[str, int](), 0
     for rows in features.by_document():
         parts = [features[row] for row in rows]
@@ -344,7 +346,7 @@ def _beyond(features: Features, task: Task, data: DataSection) -> list[str]:
 
 
 def items(sets: LabelledSets, encoder: DocumentEncoder, seed: int) -> dict[str, Sequence[Any]]:
-    """Parts of a batch, by set; ``seed``: of what a task draws anew in every epoch."""
+    """Batch items by set; ``seed`` is for what a task samples anew in every epoch."""
     task = encoder.task
     batches: dict[str, Sequence[Any]] = {
         name: Items(part) if task.inputs.together else part for name, part in sets.features.items()
@@ -371,13 +373,15 @@ def encode_all(
     """Encode each example once.
 
     Args:
-        trained: True gives what the task trains on in place of all.
-        what: the work in words, where it takes long.
-        at: name of the file that keeps the inputs; those that it has already are not inputs again.
-        workers: processes that encode; several take `Examples`.
+        examples: the documents.
+        encoder: encoder of the task.
+        trained: True gives only what the task trains on.
+        what: description of the work for the log.
+        at: file to store the inputs in, whose existing inputs are kept; None for a temporary file.
+        workers: number of encoding processes; more than one need `Examples`.
 
     Raises:
-        DataError: an example that the task cannot encode.
+        DataError: the task cannot encode an example.
         ResourceError: the disk is full, or a process died.
     """
     encode = partial(encoder, trained=trained)
@@ -395,7 +399,7 @@ def encode_all(
 def _encoded(
     examples: Iterable[Example], first: int, encode: Encode, workers: int
 ) -> Iterator[list[Feature]]:
-    """The inputs of each document from number ``first`` on, in order."""
+    """Inputs of each document from number ``first`` on, in order."""
     if not isinstance(examples, Examples):
         return map(encode, islice(examples, first, None))
     left = examples.only(range(first, len(examples)))
@@ -427,7 +431,7 @@ def _by_processes(
 
 
 def _begin(examples: Sequence[Example], encode: Encode) -> None:
-    """Make a process ready; it ends with the one that started it."""
+    """Initialise an encoding process, which ends with its parent."""
     global _given
     end_with_parent(signal.SIGINT)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -443,15 +447,15 @@ def _encode(start: int, end: int) -> list[list[Feature]]:
 
 
 class Balanced(Sampler[int]):
-    """Sampler that draws each class equally often, in another order each epoch.
+    """Sampler that draws all classes equally often, in a new order each epoch.
 
-    A class has its share, to within one, of inputs that are drawn without any coming again before
-    all have come. Inputs without a class share as a class would. Who has several classes comes for
-    each of them, so classes that go together come more often.
+    Each class gets an equal share (to within one) of the draws, without repetition until all of its
+    inputs were drawn. Inputs without a class count as a class. An input with several classes is
+    drawn for each, so classes that occur together are drawn more often.
 
     Args:
         classes: numbers of the classes of each input.
-        seed: of the order; with the epoch it says all, in any process.
+        seed: seed of the order, which with the epoch determines it in every process.
     """
 
     def __init__(self, classes: Sequence[Sequence[int]], seed: int):
@@ -463,7 +467,7 @@ class Balanced(Sampler[int]):
         self.members = [np.array(members[name]) for name in sorted(members)]
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the order of an epoch, from 0 on."""
+        """Set the epoch, from 0."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -483,7 +487,7 @@ class Balanced(Sampler[int]):
 
 
 def sampler(task: Task, items: Sequence[Any], seed: int) -> Balanced | None:
-    """Sampler of a task's inputs as its ``sample`` says; None for a random order."""
+    """Sampler of a task's inputs, by its ``sample`` key; None shuffles."""
     if not (isinstance(task, Deciding) and task.balanced):
         return None
     return Balanced([classes_of(item["labels"]) for item in items], seed)

@@ -1,4 +1,4 @@
-"""The steps that all kinds of training share: from a job to a finished run folder."""
+"""The training loop that all kinds of training share: from a job to a finished run folder."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ log = logging.getLogger("ldt")
 
 
 def train_jobs(jobs: Sequence[Job], options: TrainingOptions) -> Iterator[TrainingResult]:
-    """Train the phases of a recipe one after the other; yield the result of each.
+    """Train the phases of a recipe in order; yield the result of each.
 
     Args:
-        jobs: one a phase; a dry run looks at the first.
+        jobs: one job per phase; a dry run examines the first.
+        options: options of the training.
 
     Raises:
         UserError: or a subclass, with its exit code.
@@ -74,7 +75,7 @@ def train(job: Job, options: TrainingOptions) -> TrainingResult:
 
 
 def _dry_run(job: Job, scratch: Path) -> TrainingResult:
-    """Everything up to the first step, without a file in the run folder."""
+    """Do everything up to the first step, without writing to the run folder."""
     training, run = settings(job.recipe), Run.of(job.recipe)
     inputs = job.open(training, scratch)
     run.check_writable()
@@ -87,7 +88,7 @@ def _dry_run(job: Job, scratch: Path) -> TrainingResult:
 
 
 def _announce(job: Job, prepared, trainer, run: Run, training: dict[str, Any]) -> None:
-    """Log what will be trained, and what is likely to disappoint."""
+    """Log the plan and warnings."""
     if not processes.is_first():
         return
     _require_space(run, prepared.model, training)
@@ -99,8 +100,8 @@ def _announce(job: Job, prepared, trainer, run: Run, training: dict[str, Any]) -
 
 
 def _require_space(run: Run, model, training: dict[str, Any]) -> None:
-    """Raise ResourceError if the disk cannot hold the weights, and for each checkpoint that is
-    kept at a time three times their size."""
+    """Raise ResourceError if the disk cannot hold the weights plus three times their size per
+    checkpoint."""
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     count = 0
     if training["save_strategy"] != "no":
@@ -111,8 +112,7 @@ def _require_space(run: Run, model, training: dict[str, Any]) -> None:
 
 
 def _measure(job: Job, prepared, trainer) -> Cost | None:
-    """Forecast and log the training's cost; an automatic batch is run in as large parts as memory
-    allows."""
+    """Forecast and log the training's cost, and choose an automatic batch size."""
     cost = estimate(job, prepared, trainer)
     if cost is not None:
         tell([cost.notice])
@@ -124,11 +124,11 @@ def _measure(job: Job, prepared, trainer) -> Cost | None:
 
 
 class _Training:
-    """One job that is trained into its run folder.
+    """Training of one job into its run folder.
 
     Args:
-        job, options: of `train`.
-        stack: ends with the training.
+        job, options: as for `train`.
+        stack: exit stack, closed with the training.
     """
 
     def __init__(self, job: Job, options: TrainingOptions, stack: ExitStack):
@@ -138,7 +138,7 @@ class _Training:
         self.results: dict[str, Any] = {}  # the content of metrics.json once training is over
 
     def run_to_its_end(self) -> TrainingResult:
-        """Train, from the newest checkpoint if there is one, and save what comes of it."""
+        """Train, from the newest checkpoint if there is one, and save the result."""
         # The data belong to the identity of a run, by which its folder is refused or taken up.
         inputs = self.job.open(self.training, None)
         wanted = identity(self.job.recipe, self.training, inputs.hashes, processes.count())
@@ -169,7 +169,7 @@ class _Training:
     # -- the folder
 
     def _enter(self, wanted: dict) -> bool:
-        """Lock the run folder until the end; True if the run in it is finished."""
+        """Lock the run folder until the end; returns True if its run is finished."""
         run, options, finished = self.run, self.options, False
         if processes.is_first():
             self.stack.enter_context(run.locked())
@@ -180,7 +180,7 @@ class _Training:
         return finished and (run.folder / RESULTS).is_file()
 
     def _begin(self, wanted: dict, checkpoint: Path | None) -> None:
-        """Take the folder: a run that is overwritten goes now, not before."""
+        """Take the folder; a run to be overwritten is removed only now."""
         names = ("torch", "transformers", "accelerate", "tokenizers")
         self.versions = {  # on which bit-identical results depend
             "ldt": __version__,
@@ -206,7 +206,7 @@ class _Training:
     # -- the training
 
     def _train(self, checkpoint: Path | None) -> None:
-        """Train to the end; log where a signal stopped it."""
+        """Train to the end, and log if a signal stopped it."""
         try:
             self.trainer.run(checkpoint)
         except Interrupted:
@@ -217,7 +217,7 @@ class _Training:
             raise
 
     def _evaluate(self) -> None:
-        """Measure the weights that are kept; then the model is finished."""
+        """Evaluate the final weights, and finish the model."""
         trainer, prepared, measured = self.trainer, self.prepared, self.measured
         if isinstance(trainer.compute_metrics, MetricsByStep):
             measured = trainer.compute_metrics.of_weights(trainer)
@@ -251,11 +251,10 @@ class _Training:
     # -- what is left behind
 
     def _save(self, run: Run) -> None:
-        """Save the model into a run folder; with results, them and its card, which finishes the
-        run.
+        """Save the model into a run folder, with results and model card if the run is finished.
 
         A run whose best weights could not be kept is not finished: its model is that of
-        ``step_of_weights``, and --resume trains on from the newest checkpoint.
+        ``step_of_weights``, and --resume continues from the newest checkpoint.
         """
         trainer, tokenizer = self.trainer, self.prepared.tokenizer
         trainer.check_folder()
@@ -297,7 +296,7 @@ class _Training:
             )
 
     def _describe(self, folder: Path, run: Run, weights: dict[str, str]) -> None:
-        """Write the model card and metrics.json beside the model."""
+        """Write model card and metrics.json beside the model."""
         results = self.results | {"weights": weights}
         task, config = self.job.recipe.task, self.prepared.model.config
         text = card(task, results, config, self.training, run.folder.name)
@@ -306,7 +305,7 @@ class _Training:
         (folder / RESULTS).write_text(lines, encoding="utf-8")
 
     def _rescue(self, why: str) -> NoReturn:
-        """Save the model, and what resuming takes, beside a run folder that went away."""
+        """Save the model and a checkpoint beside a run folder that has disappeared."""
         run, is_over = self.run, bool(self.results)
         try:
             new = str(run.rescued()) if processes.is_first() else None
@@ -324,7 +323,7 @@ class _Training:
         raise ResourceError(f"{run}: {why}; {saved} is in {place}{further}")
 
     def _closed(self) -> TrainingResult:
-        """The result of a run that is finished, once runs/latest points to it."""
+        """Result of the finished run, after pointing runs/latest to it."""
         run, measured = self.run, self.measured
         if not processes.is_first():
             return TrainingResult(measured.metrics, measured.table, run.folder)

@@ -1,4 +1,4 @@
-"""Training of a LoRA adapter (Hu et al. 2021, arXiv:2106.09685) and of the head, by peft."""
+"""Training of a LoRA adapter (Hu et al. 2021, arXiv:2106.09685) and the head, by peft."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ FOLDER = "adapter"  # of the adapter alone, in the run folder
 
 
 def filled(recipe: Recipe, training: dict[str, Any]) -> dict[str, Any]:
-    """``training.lora`` with its defaults.
+    """``training.lora`` completed by defaults.
 
     Args:
-        recipe: for its task and for messages.
-        training: the training section, with the key.
+        recipe: recipe, for its task and for messages.
+        training: the training section.
 
     Raises:
-        RecipeError: peft is not installed, or the training cannot have adapters.
+        RecipeError: peft is not installed, or this training cannot use adapters.
         ModelError: the model cannot be read.
     """
     where = recipe.where("training", "lora")
@@ -46,16 +46,16 @@ def filled(recipe: Recipe, training: dict[str, Any]) -> dict[str, Any]:
 
 
 def adapt(model: PreTrainedModel, recipe: Recipe, lora: dict[str, Any], new: Sequence[int]) -> Any:
-    """The model as peft's, of which the adapter, the head and the rows of new tokens are trained.
+    """peft model that trains the adapter, the head and the embeddings of new tokens.
 
     Args:
-        model: is changed.
-        recipe: its ``model.path`` is the base that the adapter names.
-        lora: of the training section, `filled`.
-        new: ids of tokens that the base does not have.
+        model: model to change.
+        recipe: recipe; ``model.path`` is the base named by the adapter.
+        lora: output of `filled`.
+        new: ids of tokens that the base lacks.
 
     Raises:
-        RecipeError: a target that is no linear layer of the encoder.
+        RecipeError: a target is not a linear layer of the encoder.
     """
     import peft  # takes a second
 
@@ -82,15 +82,15 @@ def adapt(model: PreTrainedModel, recipe: Recipe, lora: dict[str, Any], new: Seq
 
 
 def _words(model: PreTrainedModel) -> str:
-    """Name of the word embeddings in the module that holds them."""
+    """Attribute name of the word embeddings in their module."""
     words = model.get_input_embeddings()
     names = (name for name, module in model.named_modules() if module is words)
     return next(names).rpartition(".")[2]
 
 
 def head_modules(model: PreTrainedModel) -> list[str]:
-    """Names of the modules that make up the head: all beside the encoder, and its pooler, but not
-    those that only have weights of the encoder."""
+    """Names of the head's modules: all outside the encoder, and its pooler, except those that only
+    share the encoder's weights."""
     encoder = model.base_model
     tied = {id(weight) for weight in encoder.parameters()}
     names = [
@@ -117,12 +117,12 @@ def _check_targets(model: PreTrainedModel, targets: str | list[str], where: str)
 
 
 def is_adapted(model: Any) -> bool:
-    """True for a model that `adapt` gave."""
+    """True for a model from `adapt`."""
     return hasattr(model, "peft_config")
 
 
 def save(model: Any, folder: Path) -> None:
-    """Write the adapter, with the head and the config of the whole model beside it."""
+    """Write the adapter, with the head and the whole model's config beside it."""
     base = model.get_base_model()
     # Never whole embeddings, which peft would look for a reason for on the hub.
     model.save_pretrained(folder, save_embedding_layers=False)
@@ -134,12 +134,12 @@ def save(model: Any, folder: Path) -> None:
 
 
 def merge(run: Path, folder: Path, tokenizer: Any, head: type[PreTrainedModel]) -> None:
-    """Write the merged model into ``folder``, read from the adapter in it as anybody reads it.
+    """Write the merged model into ``folder``, from the adapter saved there.
 
     Args:
-        run: the run folder, whose recipe goes to the adapter: it can be used without the run.
-        folder: with the adapter in `FOLDER`.
-        tokenizer: of the model.
+        run: run folder, whose recipe is copied to the adapter so that it can be used alone.
+        folder: folder with the adapter in `FOLDER`.
+        tokenizer: tokenizer of the model.
         head: class of the model.
     """
     adapter = folder / FOLDER

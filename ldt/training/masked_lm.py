@@ -1,4 +1,4 @@
-"""Pretraining of a masked LM on plain text, from a model or from scratch."""
+"""Pretraining of a masked language model on plain text, from a model or from scratch."""
 
 from __future__ import annotations
 
@@ -76,15 +76,15 @@ _ELSEWHERE = {
 
 @dataclass
 class CorpusInputs(Inputs):
-    """A corpus as tokens.
+    """Tokenized corpus.
 
     Args:
-        data: the data section; a dry run has another cache.
-        sources: the files by set, train and eval.
-        tokenizer: has tokenized them, or will tokenize a stream.
-        config: of the model.
-        stores: the tokens by set; a stream has none.
-        whole: False where a dry run may have read a part of the text only.
+        data: data section; a dry run has another cache.
+        sources: files by set, train and eval.
+        tokenizer: tokenizer of the corpus.
+        config: config of the model.
+        stores: tokens by set; empty for a stream.
+        whole: False if a dry run may have read only part of the text.
     """
 
     data: CorpusSection
@@ -96,15 +96,15 @@ class CorpusInputs(Inputs):
 
 
 class Pretraining(Job[CorpusInputs]):
-    """A masked LM, by plain text."""
+    """Masked language modelling on plain text."""
 
     trainer = LanguageModelTrainer
 
     def __init__(self, recipe: Recipe):
-        """Find the model, and so the length of the inputs, which the recipe then has.
+        """Find the model, and set the input length in the recipe.
 
         Raises:
-            RecipeError: there is neither a model nor the config of one.
+            RecipeError: there is neither a model nor a config.
             ModelError: the model cannot be read.
         """
         self.folder = self.config = None
@@ -124,7 +124,7 @@ class Pretraining(Job[CorpusInputs]):
     # -- the text
 
     def open(self, training, scratch):
-        """Tokenize the corpus, unless it is a stream, and hash the tokens."""
+        """Tokenize the corpus unless it is streamed, and hash the tokens."""
         data, most = self.recipe.data, None
         if not files.existing(Path(data.cache)).is_dir():
             where = self.recipe.where("data", "cache")
@@ -197,7 +197,7 @@ class Pretraining(Job[CorpusInputs]):
     def _items(
         self, inputs: CorpusInputs, seed: int
     ) -> tuple[dict[str, LmItems | Stream], dict[str, dict[str, Any]]]:
-        """Items that batches are made of, and facts on the text, by set."""
+        """Batch items, and facts about the text, by set."""
         data, task = inputs.data, self.recipe.task
         masker, frame = task.masker(inputs.tokenizer), Frame.of(inputs.tokenizer)
         options: dict[str, Any] = {
@@ -236,7 +236,7 @@ class Pretraining(Job[CorpusInputs]):
     # -- the model
 
     def _model(self, config: LdtConfig, checkpoint: Path | None):
-        """The model to train; what is not trained is frozen."""
+        """Model to train, with the parameters frozen that the recipe excludes."""
         head, task = self.recipe.task.head(), self.recipe.task
         if checkpoint or self.folder:
             model = load(checkpoint or self.folder, head, **config_changes(self.recipe))
@@ -261,7 +261,7 @@ class Pretraining(Job[CorpusInputs]):
         return table
 
     def _global_are_copies(self) -> bool:
-        """True if the global projections equal the local ones in the model at the beginning."""
+        """True if the initial model's global projections equal the local ones."""
         if self.folder is None:
             return True
         weights = read_weights(self.folder)
@@ -302,20 +302,20 @@ def _facts(store: TokenStore, items: LmItems) -> dict[str, Any]:
 
 @torch.no_grad()
 def copy_local_to_global(model) -> None:
-    """Make the projections of global tokens copies of those of all others, in every layer.
+    """Copy the local projections to the global ones in every layer.
 
-    Pretraining without global tokens leaves them as they were (Beltagy et al. 2020, section 5).
+    Pretraining without global tokens leaves the latter untrained (Beltagy et al. 2020, section 5).
     """
     for local, twin in model.base_model.global_projections():
         twin.load_state_dict(local.state_dict())
 
 
 class FrozenRows(TrainerCallback):
-    """Keeps the first rows of a weight as they are, bit by bit, under any optimizer.
+    """Keeps the first rows of a weight bit-identical under any optimizer.
 
     Args:
-        weight: is trained.
-        rows: that are kept.
+        weight: trained weight.
+        rows: number of rows to keep.
     """
 
     def __init__(self, weight: torch.nn.Parameter, rows: int):
@@ -337,18 +337,18 @@ class FrozenRows(TrainerCallback):
 
 
 def new_tokenizer(recipe: Recipe, sources: Sequence[CorpusSource], seed: int):
-    """The tokenizer of a model from scratch.
+    """Tokenizer of a model trained from scratch.
 
-    A byte-level BPE is trained on the documents that are trained on, the first 2^30 characters of
-    them, and kept in ``data.cache``.
+    A byte-level BPE is trained on the training documents, at most 2^30 characters, and cached in
+    ``data.cache``.
 
     Args:
-        recipe: its ``model.tokenizer`` says which.
-        sources: the training sources.
-        seed: of the split into training and evaluation.
+        recipe: recipe; ``model.tokenizer`` describes the tokenizer.
+        sources: training sources.
+        seed: seed of the split into training and evaluation.
 
     Raises:
-        ModelError: the folder holds no tokenizer that can be used.
+        ModelError: the folder contains no usable tokenizer.
         DataError: the text cannot be read.
     """
     wanted = recipe.model.tokenizer
@@ -399,7 +399,7 @@ def _train(sources: Sequence[CorpusSource], recipe: Recipe, seed: int, folder: P
 
 
 def _texts(sources: Sequence[CorpusSource], recipe: Recipe, seed: int) -> Iterator[str]:
-    """Yield the documents to learn from: none of the evaluation."""
+    """Yield the training documents, without those of the evaluation."""
     fraction, seen = recipe.data.eval_fraction, 0
     for source in sources:
         for text in Reader(source, recipe.data):
@@ -420,7 +420,8 @@ def _from_folder(folder: str | Path):
 
 
 def _config(recipe: Recipe, tokenizer) -> Any:
-    """The config of a model from scratch, a Longformer's where it names no ``model_type``."""
+    """Config of a model trained from scratch; a Longformer's unless ``model_type`` names
+    another."""
     chosen = recipe.model.config
     config_class = encoder_class(chosen.get("model_type", LdtConfig.model_type)).config_class
     if recipe.model.window is not None and "attention_window" in config_class.lacks:
@@ -436,12 +437,12 @@ def _config(recipe: Recipe, tokenizer) -> Any:
 
 @torch.no_grad()
 def begin_with_sines(model) -> None:
-    """Make the position embeddings of a new model, if it has any, sines as large as its random
+    """Initialise the position embeddings of a new model, if any, as sines scaled like its random
     weights.
 
-    Distances are the same at all positions of sines (Vaswani et al. 2017, section 3.5), so what is
-    learned of neighbours at one position serves at all others from the first step on; of random
-    rows each has to be learned by itself.
+    Sinusoids have the same relative structure at all positions (Vaswani et al. 2017, section 3.5),
+    so what is learned about neighbours at one position holds at all; random rows would each have to
+    be learned separately.
     """
     table = model.base_model.position_table
     if table is None:

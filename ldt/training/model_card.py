@@ -1,4 +1,4 @@
-"""The model card, README.md of a run: what its model is, for the next person and for the hub."""
+"""Model card: README.md of a run, for people and for the hub."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def card(
     training: dict[str, Any],
     name: str,
 ) -> str:
-    """A model card in Markdown; its metadata have the metrics as the hub shows them.
+    """Model card in Markdown, with metrics in its metadata as the hub displays them.
 
     Args:
-        task: what the model was trained for.
-        results: the content of metrics.json.
-        config: of the model.
-        training: the training section with its defaults.
-        name: of the model.
+        task: task of the model.
+        results: content of metrics.json.
+        config: config of the model.
+        training: training section with defaults.
+        name: name of the model.
     """
     labels = [str(label) for label in (getattr(config, "id2label", None) or {}).values()]
     if all(label.startswith(UNNAMED) for label in labels) or results["problem"] == REGRESSION:
@@ -118,9 +118,9 @@ def card(
 
 
 def _auto(task: AnyTask, config) -> str | None:
-    """The Auto class that loads the model without ldt; None where it is ldt's alone.
+    """Auto class of transformers that loads the model without ldt; None if there is none.
 
-    A LED's is: there transformers has no global tokens unless it is told which.
+    There is none for LED, since transformers applies global attention there only if told so.
     """
     head = task.head().__name__.removeprefix("Ldt")
     stock = config.to_diff_dict()["model_type"] != config.model_type  # in config.json
@@ -128,7 +128,7 @@ def _auto(task: AnyTask, config) -> str | None:
 
 
 def _decisive(training: dict[str, Any]) -> list[str]:
-    """The keys of `SHOWN` that are set and have a say: of epochs and steps one alone."""
+    """Keys of `SHOWN` that are set and effective: of epochs and steps only one."""
     idle = "num_train_epochs" if (training.get("max_steps") or 0) > 0 else "max_steps"
     return [key for key in SHOWN if training.get(key) is not None and key != idle]
 
@@ -148,7 +148,7 @@ def _metrics(results: dict[str, Any]) -> str:
 
 
 def _figures(rows: Sequence[dict[str, Any]]) -> list[list[Any]]:
-    """The cells of rows; what one lacks is empty."""
+    """Cells of rows, empty where a value is missing."""
     return [
         [
             metric_text(name, value) if isinstance(value, float) and is_defined(value) else value
@@ -159,7 +159,7 @@ def _figures(rows: Sequence[dict[str, Any]]) -> list[list[Any]]:
 
 
 def _metadata(task: AnyTask, results: dict[str, Any], name: str) -> ModelCardData:
-    """The front matter: library, base model, and the metrics of the evaluation."""
+    """Front matter: library, base model, and evaluation metrics."""
     evaluations = []
     if "eval" in results["data"]:
         source = results["data"]["eval"]["source"]
@@ -192,8 +192,7 @@ def _reliability(results: dict[str, Any]) -> str:
 
 
 def _by_length(results: dict[str, Any]) -> str:
-    """The metric that the run goes by, by length of the document, with a bar where it is a share;
-    "" where it is not known."""
+    """Main metric by document length, with a bar if it is a share; empty if unknown."""
     name = (results["metric"] or "").removeprefix("eval_")
     rows = [row for row in results.get("by_length", ()) if name in row["metrics"]]
     if not rows:
@@ -211,7 +210,7 @@ def _by_length(results: dict[str, Any]) -> str:
 
 
 def _windows(task: AnyTask, config) -> str:
-    """Attention windows: those of a character model by layer, of others each size once."""
+    """Attention windows: by layer for a character model, otherwise each size once."""
     windows = getattr(config, "attention_window", [])
     windows = windows if isinstance(windows, list) else [windows]
     if task.reads.kind != "characters":
@@ -256,7 +255,7 @@ def _table(head: Sequence[str], rows: Iterable[Iterable]) -> str:
 
 
 class _Code(str):
-    """A text in Markdown's backticks."""
+    """Text in Markdown backticks."""
 
 
 def _cell(value: Any) -> str:
@@ -271,7 +270,7 @@ def _code(text: str) -> _Code:
 
 
 def _plain(text: str) -> str:
-    """A text on one line in which nothing is HTML, Markdown or an address."""
+    """Text on one line with HTML, Markdown and links escaped."""
     text = _MARKDOWN.sub(r"\\\g<0>", _without_html(text))
     return _ENTITIES.sub(lambda found: f"&#{ord(found[0])};", text)
 

@@ -1,4 +1,4 @@
-"""The processes of one training: how many there are, and which of them this is."""
+"""Processes of a distributed training."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import os
 
 
 def rank() -> int:
-    """The number of this process, from 0."""
+    """Rank of this process, from 0."""
     return int(os.environ.get("RANK", "0"))
 
 
 def count() -> int:
-    """Number of processes that train together; 1 for a training by itself."""
+    """Number of processes; 1 without distribution."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_first() -> bool:
-    """True in the one that writes and logs."""
+    """True in the process that writes and logs."""
     return rank() == 0
 
 
 def leave_group() -> None:
-    """Leave the group of a training in several processes, at the end of this one.
+    """Leave the process group at the end of a training.
 
-    Its threads are joined here. Left to the end of the interpreter, they at times abort it, and
-    with it a run that is saved: they let go of tensors, which takes Python.
+    Its threads are joined here. At interpreter exit they sometimes abort the process, after the run
+    was saved, because they release tensors and need the GIL.
     """
     from torch import distributed
 

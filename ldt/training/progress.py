@@ -1,4 +1,4 @@
-"""Progress of a training: log lines, a JSON line for each, and trackers of others."""
+"""Progress of a training: log lines, metrics.jsonl, and trackers."""
 
 from __future__ import annotations
 
@@ -41,16 +41,15 @@ _PIP = re.compile(r"pip install [-\w.<>= ]*[-\w]")
 class ProgressReport(TrainerCallback):
     """Reports a Trainer's steps, evaluations and logs.
 
-    Each log becomes a line of ``metrics.jsonl``: step, epoch and what the Trainer logs (loss,
-    learning_rate, grad_norm, eval_…); for training steps also tokens_per_second, memory (bytes),
-    seconds since this session began and, of a Poolingformer, ``gate``: the mean amount of its
-    gates, of which 0 shuts the second level and 1 adds it whole. tokens_per_second counts real
-    tokens, without padding, over the time spent in training steps since the line before, without
-    evaluation and saving.
+    Each log becomes a line of ``metrics.jsonl``: step, epoch and the Trainer's values (loss,
+    learning_rate, grad_norm, eval_...). Training steps add tokens_per_second, memory (bytes),
+    seconds since the start of this session and, for a Poolingformer, ``gate``: the mean absolute
+    gate, where 0 disables the second level and 1 adds it fully. tokens_per_second counts real
+    tokens, without padding, over the time of training steps since the previous line.
 
     Args:
-        run: the run folder; None writes no file.
-        measured: begins the lines of steps that are no training but a measurement of it.
+        run: run folder; None writes no file.
+        measured: prefix of lines about steps of a measurement.
     """
 
     def __init__(self, run: Run | None, measured: str = ""):
@@ -66,7 +65,7 @@ class ProgressReport(TrainerCallback):
 
     @property
     def tokens_per_second(self) -> float:
-        """Real tokens a second in training steps, over this session."""
+        """Real tokens per second of training steps in this session."""
         return self.tokens / self.busy if self.busy else 0.0
 
     def on_train_begin(self, args, state, control, **kwargs):
@@ -131,7 +130,7 @@ class ProgressReport(TrainerCallback):
                 self._warned = True
 
     def cut(self, step: int) -> None:
-        """Drop the lines of the log that were written after a checkpoint."""
+        """Remove log lines written after a checkpoint."""
         if self.run:
             self.run.cut_log(step)
 
@@ -143,7 +142,7 @@ class ProgressReport(TrainerCallback):
 
 
 def _gate(model: Any) -> dict[str, float]:
-    """{"gate": mean amount of the gates of a Poolingformer}, empty for other models."""
+    """{"gate": mean absolute gate of a Poolingformer}; empty for other models."""
     from ldt.model.pooling import gates
 
     amounts = [abs(gate) for layer in gates(model).values() for gate in layer]
@@ -155,7 +154,7 @@ def _place(state) -> str:
 
 
 def memory(device: Any) -> int:
-    """Bytes in use: on a CUDA device the most that was allocated, else resident in this process."""
+    """Bytes in use: peak allocation on CUDA, else the resident memory of this process."""
     import torch
 
     if device.type == "cuda":
@@ -166,7 +165,7 @@ def memory(device: Any) -> int:
 
 
 def plain_numbers(value: Any) -> Any:
-    """A value as JSON has it: Python's numbers, None for NaN and infinities."""
+    """JSON value with Python numbers, None for NaN and infinities."""
     if isinstance(value, dict):
         return {key: plain_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -179,7 +178,7 @@ def plain_numbers(value: Any) -> Any:
 
 
 def check_reports(recipe: Recipe) -> None:
-    """Raise RecipeError for reports to what does not exist, is not installed or asks for a key."""
+    """Refuse trackers that do not exist, are not installed, or would ask for a key."""
     where = recipe.where("training", "report_to")
     for name in _trackers(recipe.training.get("report_to")):
         try:
@@ -200,10 +199,10 @@ def check_reports(recipe: Recipe) -> None:
 
 
 class Reports(TrainerCallback):
-    """The callbacks of transformers that report, while a training goes on.
+    """transformers' tracker callbacks, active during the training.
 
-    They begin with it and end with it: what is evaluated afterwards is no step of the run. What
-    they print is not shown. One that fails after it has begun is left out, and training goes on.
+    Evaluation after the training is not reported. Their output is hidden. A tracker that fails
+    after it has started is dropped, and training continues.
 
     Args:
         names: ``training.report_to``.
@@ -216,10 +215,10 @@ class Reports(TrainerCallback):
         self._begun = False
 
     def tell(self, event: str, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Pass an event on.
+        """Forward an event.
 
         Raises:
-            UserError: what is to begin does not, such as for want of a network.
+            UserError: a tracker fails to start, for example without a network.
         """
         self._begun = self._begun or event == "on_train_begin"
         for name, callback in list(self.callbacks.items()) if self._begun else ():
@@ -246,7 +245,7 @@ class Reports(TrainerCallback):
         self._begun = self._begun and event != "on_train_end"
 
     def _open(self, callback: Any, state: Any) -> None:
-        """Have TensorBoard write into the run folder, and go on where a resumed run does."""
+        """Have TensorBoard write into the run folder, continuing the log of a resumed run."""
         if isinstance(callback, TensorBoardCallback) and callback.tb_writer is None:
             folder = callback.logging_dir or str(self.run.folder / TENSORBOARD)
             # What an earlier session wrote of steps that come again is not shown.
@@ -255,7 +254,7 @@ class Reports(TrainerCallback):
 
     @contextmanager
     def _surroundings(self) -> Iterator[None]:
-        """The environment with which W&B is quiet, and takes the sessions of a run for one run."""
+        """Environment that silences W&B and makes it treat the sessions of a run as one."""
         record = self.run.record() or {}
         wanted = QUIET | {"WANDB_RESUME": "allow"}
         if "id" in record:
@@ -281,7 +280,7 @@ for _event in _EVENTS:
 
 
 def _trackers(wanted: str | list[str] | None) -> list[str]:
-    """The names of what is reported to, without ``none``."""
+    """Names of the trackers, without ``none``."""
     names = [wanted] if isinstance(wanted, str) else wanted or []
     if "all" in names:
         names = get_available_reporting_integrations()
@@ -294,13 +293,13 @@ def _tracker(name: str) -> Any:
 
 
 def _is_missing(name: str) -> bool:
-    """True of a package that is known to be missing; some callbacks that fail for that print."""
+    """True if a tracker's package is missing; some callbacks print in that case."""
     is_there = getattr(integrations, f"is_{name}_available", None)
     return is_there is not None and find_spec(name) is None and not is_there()
 
 
 def _has_wandb_key() -> bool:
-    """False where W&B would ask for a key, in words that nobody would see."""
+    """False if W&B would ask for a key on the terminal."""
     if os.environ.get("WANDB_MODE", "online") not in ("online", "shared"):
         return True
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
@@ -313,6 +312,6 @@ def _has_wandb_key() -> bool:
 
 
 def _end(name: str) -> None:
-    """Close the run of W&B, so that the next phase of a training gets one of its own."""
+    """Finish the run of W&B, so that the next phase gets its own."""
     if name == "wandb":
         sys.modules["wandb"].finish()  # its callback has imported it

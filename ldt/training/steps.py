@@ -1,4 +1,5 @@
-"""Optimizer steps that learn the same however their inputs lie in batches, processes and memory."""
+"""Optimizer steps whose result does not depend on how inputs are divided into batches, processes
+and micro-batches."""
 
 from __future__ import annotations
 
@@ -27,10 +28,10 @@ _TOKENS = {*TOKEN_TYPES, "attention_mask"}  # inputs with a number for each toke
 
 
 class DocumentIdCollator:
-    """A collator whose batches have two more keys, which the model never sees.
+    """Collator that adds two keys to batches, removed before the model sees them.
 
-    ``document`` [inputs] int64: the number of each one's document; ``rows`` [inputs] int64: how
-    many rows of the batch each input is.
+    ``document`` [inputs] int64: number of each input's document; ``rows`` [inputs] int64: number of
+    rows of each input.
     """
 
     def __init__(self, collator):
@@ -44,10 +45,10 @@ class DocumentIdCollator:
 
 
 class _DropUnusedGradients(TrainerCallback):
-    """Parameters that no process has used in a step have no gradient, as in one process.
+    """Removes the gradients of parameters that no process used in a step.
 
-    DistributedDataParallel waits for one, so that the model gives zeros; with
-    these an optimizer would decay them.
+    DistributedDataParallel needs a gradient for them, so the model gives zeros, which would make an
+    optimizer apply weight decay.
     """
 
     def __init__(self, trainer: ItemTrainer):
@@ -64,26 +65,24 @@ class _DropUnusedGradients(TrainerCallback):
 
 
 class ItemTrainer(transformers.Trainer):
-    """A Trainer whose loss is a mean over the items of a step (``loss_items`` of the model).
+    """Trainer whose loss is the mean over the items of a step (``loss_items`` of the model).
 
-    Items are counted over the accumulated batches and all processes, and each batch's loss is its
-    sum divided by that count. transformers' gives each batch the same weight, however few items it
-    has, and counts none but ``labels``. So a batch can be run in smaller ones: where memory ends,
-    what is run at a time is halved and the step repeated. Its inputs, loss and gradient stay, but
-    for rounding and for what dropout draws. Several processes would have to halve together, while
-    each waits for the gradients of the others: there memory that ends is an error, as it is with a
-    single input at a time.
+    Items are counted over the accumulated batches and all processes, and each batch contributes its
+    sum divided by that count. (transformers weighs all batches equally, or counts ``labels`` only.)
+    So a batch can be run in micro-batches: when memory runs out, their size is halved and the step
+    is repeated; inputs, loss and gradient are the same up to rounding and dropout. With several
+    processes, or a single input at a time, running out of memory is an error.
 
-    Several processes take equally many inputs at a time; what accelerate repeats to that end in the
-    last batches of an epoch is left out. In evaluation too, where transformers' takes each row for
-    an input, and loses rows of inputs that have several.
+    All processes get equally many inputs; inputs that accelerate repeats for this in the last
+    batches of an epoch are left out. Evaluation does so too, where transformers would take rows for
+    inputs.
 
-    ``micro_batch``: inputs of a batch that are run at a time; None: all of them.
-    ``micro_batch_tokens``: tokens, with padding, that are run at a time where an input has no more;
-    inputs of like length are run together then. None: any.
-    ``train_sampler``: order of the training items; None: random.
-    ``answer``: makes the outputs of an evaluation batch in place of those that came with its loss,
-    of the model, the batch and its documents' numbers (`ldt.training.evaluation.ByExample`).
+    ``micro_batch``: inputs per micro-batch; None: all. ``micro_batch_tokens``: largest number of
+    tokens per micro-batch, with padding, unless a single input is longer; inputs of similar length
+    run together; None: no limit. ``train_sampler``: order of the training items; None: random.
+    ``answer``: computes the outputs of an evaluation batch from the model, the batch and its
+    documents' numbers, in place of those computed with the loss
+    (`ldt.training.evaluation.ByExample`).
     """
 
     model: torch.nn.Module  # never None, as transformers' may be before its training
@@ -111,14 +110,14 @@ class ItemTrainer(transformers.Trainer):
 
     @property
     def parts_batches(self) -> bool:
-        """True if a batch can be run in smaller ones."""
+        """True if a batch can be run in micro-batches."""
         return self.accelerator.distributed_type == DistributedType.NO
 
     def _without_repeated(self, batch: dict, data: Any) -> dict:
-        """A batch of ``data``; if it is the last one, without what accelerate repeats in it.
+        """A batch of ``data`` without the inputs that accelerate repeats at its end.
 
-        The last batches go on with the first inputs until each process has as many. A process that
-        has no other keeps one, whose ``document`` is left out.
+        The last batches are filled with the first inputs until each process has as many. A process
+        with no other input keeps one, with ``document`` set to none.
         """
         size = len(batch["document"])  # the same in all processes
         together = size * self.args.world_size
@@ -161,7 +160,7 @@ class ItemTrainer(transformers.Trainer):
         return count
 
     def training_step(self, model, inputs, num_items_in_batch=None):
-        """The loss of a batch [], whose gradients are added to those of the batches before."""
+        """Loss of a batch, [], whose gradients are accumulated."""
         if not self._batches:
             self._random = random_state(self.args.device)
         self._batches.append((inputs, inputs.pop("rows")))
@@ -178,8 +177,8 @@ class ItemTrainer(transformers.Trainer):
         return loss
 
     def _run(self, model, batches, items) -> torch.Tensor | None:
-        """Passes through batches, the sum of their losses; None, and less at a time, if memory
-        ends."""
+        """Run batches and return the sum of their losses; None, with a smaller micro-batch, if
+        memory runs out."""
         total = torch.zeros((), device=self.args.device)
         try:
             for inputs, rows in batches:
@@ -208,8 +207,8 @@ class ItemTrainer(transformers.Trainer):
         return None
 
     def _parts(self, inputs: dict, rows: torch.Tensor) -> list[dict]:
-        """The smaller batches that a batch is run in; one that says what the model is to run at a
-        time where its loss is that of the whole batch."""
+        """Micro-batches of a batch; for a loss over the whole batch one, with the groups that the
+        model runs at a time."""
         sizes = self.micro_batch, self.micro_batch_tokens
         if not self.model.whole_batch_loss:
             parts = list(micro_batches(inputs, rows, *sizes))
@@ -220,7 +219,7 @@ class ItemTrainer(transformers.Trainer):
         return [inputs | {"groups": groups}]
 
     def too_little_memory(self) -> ResourceError:
-        """The error that ends a run where memory ended."""
+        """Error that ends a run for lack of memory."""
         step = self.state.global_step
         if not self.model.training:
             return ResourceError(
@@ -239,8 +238,8 @@ class ItemTrainer(transformers.Trainer):
     # -- evaluation
 
     def get_eval_dataloader(self, eval_dataset=None):
-        """All items in order, whatever the arguments say of training: rows are matched to documents
-        by their place."""
+        """All items in order, whatever the training arguments say, since rows are matched to
+        documents by position."""
         args = self.args
         training = {"dataloader_drop_last": False, "train_sampling_strategy": "random"}
         before = {name: getattr(args, name) for name in training if hasattr(args, name)}
@@ -258,7 +257,7 @@ class ItemTrainer(transformers.Trainer):
         return super().evaluation_loop(*args, **kwargs)
 
     def model_inputs(self, batch: dict) -> dict:
-        """Inputs of the model of an evaluation batch; its rows are counted."""
+        """Model inputs of an evaluation batch; counts its rows."""
         batch = self._without_repeated(batch, self.eval_dataset)
         rows = batch["rows"]
         self._rows, self._loss_comes = rows.sum()[None], False
@@ -286,7 +285,7 @@ class ItemTrainer(transformers.Trainer):
         return loss, {"loss": loss, **self.answer(whole, inputs, self._documents)}
 
     def _gathered(self, values):
-        """Outputs or labels [rows, ...] of all processes, without the rows of repeated inputs."""
+        """Outputs or labels [rows, ...] of all processes, without rows of repeated inputs."""
         if self._loss_comes:  # once for each input, and first
             self._loss_comes = False
             return self.accelerator.gather_for_metrics(values)
@@ -303,14 +302,14 @@ class ItemTrainer(transformers.Trainer):
 def micro_batches(
     batch: dict, rows: torch.Tensor, size: int | None, tokens: int | None = None
 ) -> Iterator[dict]:
-    """Cut a batch into smaller ones.
+    """Divide a batch.
 
     Args:
         batch: tensors [rows, ...].
-        rows: [inputs] int64, how many rows of the batch each input is.
-        size: inputs of a smaller one; None: all.
-        tokens: of a smaller one, with padding, where an input alone has no more; the longest inputs
-            come first then, and rows are cut to the longest of a batch. None: any.
+        rows: [inputs] int64, number of rows of each input.
+        size: inputs per micro-batch; None: all.
+        tokens: largest number of tokens, with padding, unless a single input is longer; the longest
+            inputs come first then, and padding is cut. None: no limit.
     """
     size = size or len(rows)
     ends = list(accumulate(rows.tolist()))
@@ -328,14 +327,14 @@ def micro_batches(
 def row_groups(
     mask: torch.Tensor, rows: torch.Tensor, size: int | None, tokens: int | None = None
 ) -> list[list[int]]:
-    """Numbers of the rows of a batch that are run at a time, the longest first.
+    """Groups of row numbers that are run together, longest first.
 
     Args:
         mask: [rows, n], 0 at padding.
-        rows: [inputs] int64, how many rows of the batch each input is.
-        size: as many tokens are run at a time as so many inputs have, the longest ones; with 1 each
-            row alone; None: all.
-        tokens: that are run at a time where a row alone has no more; None: any.
+        rows: [inputs] int64, number of rows of each input.
+        size: a group has as many tokens as this number of the longest inputs; 1 runs each row
+            alone; None: all.
+        tokens: largest number of tokens of a group, unless a single row is longer; None: no limit.
     """
     lengths = mask.count_nonzero(1)
     most = [tokens] if tokens else []
@@ -363,7 +362,7 @@ def _by_length(batch: dict, inputs: list[range], size: int, tokens: int) -> Iter
 
 
 def _cut(batch: dict, inputs: list[range], longest: int) -> dict:
-    """Some inputs of a batch, without what only fills them up."""
+    """Some inputs of a batch, without superfluous padding."""
     rows = [row for each in inputs for row in each]
     width = batch["input_ids"].shape[1]
     part = {}
@@ -378,20 +377,20 @@ def _cut(batch: dict, inputs: list[range], longest: int) -> dict:
 
 
 def free_memory(device: torch.device) -> None:
-    """Give back what nothing refers to."""
+    """Release unreferenced memory."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def random_state(device: torch.device) -> list[torch.Tensor]:
-    """The state of the generators that a model draws from on a device."""
+    """State of the random generators used by a model on a device."""
     states = [torch.get_rng_state()]
     return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
 
 
 def set_random_state(states: list[torch.Tensor], device: torch.device) -> None:
-    """Bring the generators back to a `random_state`."""
+    """Restore a `random_state`."""
     torch.set_rng_state(states[0])
     if device.type == "cuda":
         torch.cuda.set_rng_state(states[1], device)

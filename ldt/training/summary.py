@@ -1,4 +1,4 @@
-"""Notices before the first step of a training: its data, an input, and how long it will be."""
+"""Notices before the first training step: data, an example input, and the plan."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ SHOWN = 60  # tokens of it
 
 
 class Notice(NamedTuple):
-    """Lines for the user, and how urgent they are."""
+    """Text for the user with its log level."""
 
     text: str
     level: int = logging.INFO
 
 
 def warnings(lines: Iterable[str]) -> list[Notice]:
-    """A notice of each line, as urgent as warnings are."""
+    """Notices at the level of warnings."""
     return [Notice(line, logging.WARNING) for line in lines]
 
 
 def tell(notices: Iterable[Notice]) -> None:
-    """Log notices, in order."""
+    """Log notices in order."""
     for text, level in notices:
         log.log(level, "%s", text)
 
 
 @dataclass(frozen=True)
 class LengthReport:
-    """Lengths of the documents of a set; ``lines`` and ``warnings`` say the same for people.
+    """Document lengths of a set; ``lines`` and ``warnings`` describe them in words.
 
-    Counts are of documents but for ``inputs``, the features; lengths are in tokens, special ones
-    included.
+    Counts are of documents, except ``inputs``, which counts features; lengths are in tokens, with
+    special tokens.
     """
 
     documents: int
@@ -66,11 +66,11 @@ class LengthReport:
 
 
 def length_report(features: Iterable[Feature], *, max_length: int) -> LengthReport:
-    """Count and measure the documents of a set.
+    """Measure the documents of a set.
 
     Args:
-        features: in order, as `encode_all` has them.
-        max_length: tokens of the longest input.
+        features: features in order, as from `encode_all`.
+        max_length: longest input in tokens.
     """
     tokens = array("q")  # of each document
     counts: Counter[str] = Counter()
@@ -130,11 +130,11 @@ def labelled_data(
     labels: Mapping[str, Counter[str]],
     remarks: Sequence[str],
 ) -> list[Notice]:
-    """Notices on labelled documents: their lengths, what the task remarks, their labels.
+    """Notices about labelled documents: lengths, remarks of the task, labels.
 
     Args:
         reports, labels: by set, train and eval.
-        remarks: on the training set.
+        remarks: remarks about the training set.
     """
     lines = [f"{name}: {line}" for name, report in reports.items() for line in report.lines]
     notices = [Notice("\n".join(lines))]
@@ -148,7 +148,7 @@ def labelled_data(
 
 
 def corpus_data(sets: dict[str, dict[str, Any]]) -> list[Notice]:
-    """Notices on the documents of a corpus by set, and on those that were left out."""
+    """Notices about the documents of a corpus by set, and about those left out."""
     notices = [
         Notice(
             f"{name}: {facts['documents']:,} documents, {facts['tokens']:,} tokens, "
@@ -168,10 +168,10 @@ def corpus_data(sets: dict[str, dict[str, Any]]) -> list[Notice]:
 
 
 def encoded_input(heading: str, feature: Feature, tokenizer) -> Notice:
-    """An input's tokens under a heading: parted by bars, global ones in stars, in indented lines.
+    """Tokens of an input under a heading, separated by bars, global tokens in asterisks.
 
-    Of more than `SHOWN` tokens the first two thirds and the last third of that are shown; those
-    between them are counted, and the global ones among them.
+    Beyond `SHOWN` tokens the first two thirds and the last third of that number are shown, and the
+    rest is counted.
     """
     ids, marks = feature["input_ids"], feature["global_attention_mask"]
     special = set(tokenizer.all_special_tokens)
@@ -202,11 +202,13 @@ def inputs_a_step(args: TrainingArguments) -> int:
 
 
 def training_plan(args: TrainingArguments, items: Any, noun: str, model: Any) -> str:
-    """A training in a line: ``3 epochs of 100 documents, 8 a step, on cpu; …``.
+    """One-line description of a training: ``3 epochs of 100 documents, 8 a step, on cpu; …``.
 
     Args:
-        items: of the training, so many of the ``noun``; a stream has no length.
-        model: is trained.
+        args: arguments of the Trainer.
+        items: training items; a stream has no length.
+        noun: name of an item.
+        model: the model.
     """
     length = f"{args.max_steps:,} steps"
     if args.max_steps <= 0:

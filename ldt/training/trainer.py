@@ -1,4 +1,5 @@
-"""transformers' Trainer, made to survive: checkpoints, exact resuming, divergence, signals."""
+"""transformers' Trainer with robust checkpoints, exact resuming, and handling of divergence and
+signals."""
 
 from __future__ import annotations
 
@@ -50,26 +51,26 @@ _SESSION_KEYS = ("train_runtime", "train_samples_per_second", "train_steps_per_s
 
 
 class Trainer(ItemTrainer):
-    """A Trainer that replaces five things of transformers' and no more:
+    """Trainer that changes five things of transformers' Trainer:
 
-    1. Checkpoints are atomic (`ldt.training.checkpoints`); a disk that is full costs one
-       checkpoint, not the run; the newest ``save_total_limit`` are kept and the best one besides.
-    2. Resuming gives what the uninterrupted run gives: on the CPU the same weights bit by bit, and
-       the same log. Beyond what transformers saves, that takes the loss since the last log, the
-       state of early stopping, the random state at the beginning of the epoch (samplers draw from
-       it), and the order of evaluation and saving at the end of an epoch.
-    3. A loss that is not finite ends the run with `TrainingDiverged`, before any weight changes.
-       A step whose gradient is not finite is skipped; more than 10 in a row end the run.
-    4. SIGINT and SIGTERM finish the step, save a checkpoint and raise `Interrupted`; a second one
-       raises it at once.
-    5. The loss of a step is the mean over its items, an evaluation has each input once, and where
-       memory ends a step goes on with fewer inputs at a time (`ItemTrainer`).
+    1. Checkpoints are atomic (`ldt.training.checkpoints`); a full disk costs one checkpoint, not
+       the run; the newest ``save_total_limit`` and the best one are kept.
+    2. A resumed run equals the uninterrupted one: on the CPU the same weights bit by bit, and the
+       same log. Beyond transformers' checkpoint this takes the loss since the last log, the state
+       of early stopping, the random state at the start of the epoch (used by samplers), and the
+       order of evaluation and saving at the end of an epoch.
+    3. A loss that is not finite ends the run with `TrainingDiverged` before any weight changes. A
+       step with a gradient that is not finite is skipped; more than 10 in a row end the run.
+    4. SIGINT and SIGTERM finish the step, save a checkpoint and raise `Interrupted`; a second
+       signal raises it at once.
+    5. The loss is the mean over a step's items, evaluation covers each input once, and a step that
+       runs out of memory continues with smaller micro-batches (`ItemTrainer`).
 
     Args:
         tokenizer: saved in every checkpoint, which makes it a model folder.
-        ids: the training documents' ids, for messages; a feature's ``document`` is its place here.
-        progress: reports; its metrics.jsonl is cut back to the checkpoint on resuming.
-        kwargs: of transformers' Trainer.
+        ids: ids of the training documents by number, for messages.
+        progress: progress report; its metrics.jsonl is cut back to the checkpoint on resuming.
+        kwargs: arguments of transformers' Trainer.
     """
 
     def __init__(
@@ -101,25 +102,26 @@ class Trainer(ItemTrainer):
 
     @property
     def seconds(self) -> float:
-        """Time in training, evaluation and saving, over all sessions of the run."""
+        """Seconds of training, evaluation and saving, over all sessions of the run."""
         return self._seconds + time.monotonic() - self._began
 
     @property
     def tokens_per_second(self) -> float:
-        """Real tokens by the time spent in training steps, over all sessions of the run."""
+        """Real tokens per second of training steps, over all sessions of the run."""
         busy = self._busy + self.progress.busy
         return self.state.num_input_tokens_seen / busy if busy else 0.0
 
     def run(self, resume: Path | None = None) -> None:
-        """Train to the end; the model then holds the best weights, or the last ones without them.
+        """Train to the end; the model then has the best weights, or the last ones without
+        evaluation.
 
         Args:
-            resume: a valid checkpoint of this run; None starts at step 0.
+            resume: valid checkpoint of this run; None starts at step 0.
 
         Raises:
-            TrainingDiverged: a loss, the weights or over 10 gradients in a row are not finite.
-            ResourceError: too little memory for a single input.
-            Interrupted: a signal came.
+            TrainingDiverged: a loss, the weights or more than 10 gradients in a row are not finite.
+            ResourceError: memory is too small for a single input.
+            Interrupted: a signal arrived.
         """
         self._began = time.monotonic()
         self._stepping = False
@@ -151,16 +153,16 @@ class Trainer(ItemTrainer):
     # -- resuming
 
     def _ended(self, folder: Path) -> bool:
-        """True if the run was over at a checkpoint, by its number of steps or by early stopping.
+        """True if the run was already over at a checkpoint, by number of steps or early stopping.
 
-        transformers would take one step more.
+        transformers would take one more step.
         """
         state = TrainerState.load_from_json(str(folder / "trainer_state.json"))
         control = (state.stateful_callbacks or {}).get("TrainerControl", {})
         return bool(control.get("args", {}).get("should_training_stop"))
 
     def _take_up(self, folder: Path) -> None:
-        """Do what is left after the last step: load the best weights into the model."""
+        """Complete a run after its last step: load the best weights."""
         self._load_from_checkpoint(str(folder))
         self.state = TrainerState.load_from_json(str(folder / "trainer_state.json"))
         saved = self._restore(folder)
@@ -266,7 +268,7 @@ class Trainer(ItemTrainer):
             Path(output_dir or self.args.output_dir, "training_args.bin").unlink(missing_ok=True)
 
     def _fill(self, folder: Path) -> None:
-        """Write everything that a checkpoint holds, each process its part."""
+        """Write the content of a checkpoint; each process writes its part."""
         self.save_model(str(folder), _internal_call=True)
         folder.mkdir(parents=True, exist_ok=True)
         if not self.args.save_only_model:
@@ -297,16 +299,16 @@ class Trainer(ItemTrainer):
             self.state.save_to_json(str(folder / "trainer_state.json"))
 
     def check_folder(self) -> None:
-        """Raise FolderLost, in all processes, if the run folder went away."""
+        """Raise FolderLost in all processes if the run folder has disappeared."""
         fault = broadcast_object_list([self.place.fault()])[0]
         if fault:
             raise FolderLost(fault)
 
     def rescue(self, run: Run) -> None:
-        """Save a checkpoint of this moment into another run folder, which is there.
+        """Save a checkpoint of the current state into another, existing run folder.
 
         Raises:
-            OSError: the disk did not take it.
+            OSError: the disk is full or failed.
         """
         self.state.best_metric = self.state.best_global_step = None  # it went with the folder
         self.state.best_model_checkpoint = None
@@ -314,8 +316,8 @@ class Trainer(ItemTrainer):
             raise OSError(reason)
 
     def _write_checkpoint(self, run: Run) -> str | None:
-        """Write a checkpoint of this moment into a run folder; the reason why the disk did not take
-        it, the same in all processes."""
+        """Write a checkpoint of the current state; returns the reason if the disk failed, the same
+        in all processes."""
         step = self.state.global_step
         target = run.checkpoint(step)
         folder = Path(broadcast_object_list([str(files.temporary(target))])[0])
@@ -403,7 +405,7 @@ class Trainer(ItemTrainer):
         return listed(ids, MOST_NAMED, str)
 
     def asked_to_stop(self) -> int:
-        """The number of the signal that any of the processes got, or 0."""
+        """Number of the signal that any of the processes received, or 0."""
         if self.args.world_size == 1:
             return self.signals.number
         mine = torch.tensor([self.signals.number], device=self.args.device)
@@ -416,7 +418,8 @@ class Trainer(ItemTrainer):
 
 
 class _BetweenSteps(TrainerCallback):
-    """Restores, saves in the right place and heeds signals between the steps of a Trainer."""
+    """Callback that restores state, saves at the right moment and reacts to signals
+    between steps."""
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
@@ -424,10 +427,10 @@ class _BetweenSteps(TrainerCallback):
         self.save_at_epoch_end = False
 
     def save(self, state, control) -> None:
-        """Have a checkpoint saved: now, or after the last step of an epoch at the epoch's end.
+        """Request a checkpoint: now, or at the end of the epoch after its last step.
 
-        What an epoch's end brings, evaluation above all, belongs before the checkpoint, since a
-        run that resumes from it begins with the next epoch.
+        What happens at the end of an epoch, above all evaluation, belongs before the checkpoint,
+        since a run resumed from it begins with the next epoch.
         """
         self.save_at_epoch_end = float(state.epoch).is_integer() and not self.epoch_ended
         control.should_save = not self.save_at_epoch_end
@@ -481,14 +484,14 @@ class _BetweenSteps(TrainerCallback):
 
 
 class LostBest(NamedTuple):
-    """The best weights of a run where they could not be kept: metric, step, and why."""
+    """Best metric and its step if these weights could not be saved, and the reason."""
 
     metric: float | None
     step: int | None
     why: str
 
     def beaten_by(self, metric: float | None, higher: bool | None) -> bool:
-        """True if weights of that metric are as good."""
+        """True if weights with this metric are at least as good."""
         if metric is None or self.metric is None:
             return False
         return metric >= self.metric if higher else metric <= self.metric
@@ -507,14 +510,14 @@ def _interrupt(number: int) -> None:
 
 
 class InputNumbers:
-    """Names of inputs for messages: inputs of a language model have no ids of their own."""
+    """Names of inputs for messages, for language models, whose inputs have no ids."""
 
     def __getitem__(self, index: int) -> str:
         return f"input {index}"
 
 
 class LanguageModelTrainer(Trainer):
-    """The Trainer of language models: logits at labels only, exact evaluation, streams."""
+    """Trainer of language models: logits at labels only, exact evaluation, streams."""
 
     unit = "token"  # what is predicted
 
@@ -529,9 +532,10 @@ class LanguageModelTrainer(Trainer):
         return super().compute_loss(model, inputs | {"at_labels": True}, *args, **kwargs)
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
-        """Loss in nats and number of predicted tokens of each row, in place of logits and labels.
+        """Return loss in nats and number of predicted tokens of each row, in place of logits and
+        labels.
 
-        Their sums give the exact mean; the logits of an evaluation set would not fit into memory.
+        Their sums give the exact mean; the logits of an evaluation set would not fit in memory.
         """
         inputs = {k: v.to(self.args.device) for k, v in self.model_inputs(inputs).items()}
         with torch.no_grad(), self.compute_loss_context_manager():
