@@ -12,7 +12,7 @@ with ``tokens`` and ``speaker``) or in ``tokens``; else there is a ``text``. Clu
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -25,6 +25,18 @@ Clusters = list[list[Span]]
 
 # Fields of clusters, with what is added to the end of a mention so that it is exclusive.
 _KEYS = {"clusters": 1, "mention_clusters": 0, "coref_chains": 1}
+# Words of one reference, a group each, as LingMess has them (arXiv:2205.12644).
+PRONOUNS = (
+    "i me my mine myself",
+    "you your yours yourself yourselves",
+    "he him his himself",
+    "she her hers herself",
+    "it its itself",
+    "we us our ours ourselves",
+    "they them their themselves",
+    "that this",
+)
+GROUPS = {word: group for group, words in enumerate(PRONOUNS) for word in words.split()}
 
 
 @dataclass
@@ -90,18 +102,23 @@ class Document:
         return [words[start:end] for start, end in self.sentences or [(0, len(words))]]
 
 
-def read(example: Example, path: Callable[[str], str] = str) -> Document:
+def read(
+    example: Example, path: Callable[[str], str] = str, like: Document | None = None
+) -> Document:
     """The document of a JSON line; of a mention that stands twice the first one counts.
 
     Args:
         path: names of fields in the file, as `ldt.tasks.base.path_of` gives them.
+        like: document whose words it has if it does not say them.
 
     Raises:
         DataError: there are no words, or something else than the layouts have.
     """
     names = ("sentences", "tokens", "text")
     name = next((name for name in names if records.has(example, path(name))), "text")
-    if name == "text":
+    if like is not None and not records.has(example, path(name)):
+        document = replace(like, id=example.id, clusters=None)
+    elif name == "text":
         text = records.text(example, path(name), blank=True)
         words = [(start, end) for start, end in Words.raw(text).places.tolist()]
         document = Document(example.id, text, words, [], given=False)
