@@ -192,13 +192,13 @@ def _cut(text: str, start: int, end: int) -> Iterator[Span]:
 
 @dataclass
 class Words:
-    """The words of a document in its text.
+    """Words of a document and their positions in its text.
 
     Args:
-        text: raw, or given words with a space between them.
-        places: [words, 2] int64, the first character of each word and the one behind its last.
-        sizes: words of each sentence; None of raw text.
-        nested: whether the words were given as a list of sentences.
+        text: raw text, or given words joined by spaces.
+        places: [words, 2] int64, start and end of each word in characters, end exclusive.
+        sizes: number of words of each sentence; None for raw text.
+        nested: True if the words were given as a list of sentences.
     """
 
     text: str
@@ -208,7 +208,7 @@ class Words:
 
     @classmethod
     def given(cls, sentences: list[list[str]], nested: bool) -> "Words":
-        """Words as they were given, a space between each two."""
+        """Words as given by the user, joined by spaces."""
         words = [word for sentence in sentences for word in sentence]
         sizes = np.array([len(word) for word in words], int)
         ends = np.cumsum(sizes + 1) - 1
@@ -219,12 +219,13 @@ class Words:
 
     @classmethod
     def raw(cls, text: str) -> "Words":
-        """Runs of letters and digits, and every other sign that is no white space alone.
+        r"""Split raw text into words: runs of letters and digits, and every other visible character
+        alone.
 
-        So is each letter of Chinese, Japanese, Thai and other scripts that put no space between
-        words. Marks and joiners go on with the word they stand in, though ``\\w`` has them not;
-        what is no part of a word (`trimmed`) is left out at its edges, and
-        parts words where it is no joiner.
+        Letters of Chinese, Japanese, Thai and other scripts without spaces are words of their own.
+        Combining marks and joiners inside a word belong to it, although ``\w`` excludes them; edge
+        characters that belong to no word (`ldt.data.sentences.trimmed`) are dropped and, unless
+        joiners, separate words.
         """
         places: list[list[int]] = []
         open_ = False  # marks came last, on a letter
@@ -243,14 +244,14 @@ class Words:
         return cls(text, np.array([x for x in words if x[0] < x[1]], int).reshape(-1, 2))
 
     def located(self, offsets: np.ndarray) -> np.ndarray:
-        """Return [words, 4] int64: number, first token, first character, the one behind the last.
+        """Return [words, 4] int64: number, first token, start and end in characters.
 
-        Words without a token of their own are left out: those that the tokenizer drops and, of
-        given words, those that begin inside of a token. In raw text these go on with the word
-        before, and numbers are of what is left.
+        Words without a token of their own are left out: those that the tokenizer drops and, for
+        given words, those that begin inside a token. In raw text these are merged with the previous
+        word, and the rest is renumbered.
 
         Args:
-            offsets: [tokens, 2], the characters of each token.
+            offsets: [tokens, 2], characters of each token.
         """
         tokens = real_tokens(offsets)
         starts, ends = offsets[tokens].T.astype(int)
@@ -270,7 +271,7 @@ class Words:
 
 
 def cuts_word(text: str, start: int, end: int) -> bool:
-    """Tell whether a span begins or ends between two letters or digits, which make one word."""
+    """True if a span begins or ends inside a word, between two letters or digits."""
     return any(
         0 < border < len(text) and all(map(_joins, text[border - 1 : border + 1]))
         for border in (start, end)
@@ -278,12 +279,12 @@ def cuts_word(text: str, start: int, end: int) -> bool:
 
 
 def _ties(text: str, place: int) -> bool:
-    """Tell whether a joiner makes one emoji of the symbol there and what is before."""
+    """True if a joiner connects the symbol at ``place`` with the one before to one emoji."""
     return text[place - 1] in JOINERS and unicodedata.category(text[place])[0] == "S"
 
 
 def _joins(sign: str) -> bool:
-    """Tell whether a character makes one word with such ones beside it: a letter or a digit."""
+    """True for a letter or a digit, which form words with their neighbours."""
     return sign.isalnum() and not _LETTER_ALONE.match(sign)
 
 

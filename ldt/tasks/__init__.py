@@ -1,4 +1,4 @@
-"""Tasks, by what a recipe calls them in ``task.name``; each is imported when it is asked for."""
+"""Tasks by their ``task.name`` in a recipe; each is imported on first use."""
 
 from collections import UserDict
 from pkgutil import resolve_name
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class _Tasks(UserDict[str, Any]):
-    """Classes by name, so that a recipe of one task need not import all of them."""
+    """Task classes by name, imported one at a time."""
 
     def __getitem__(self, name: str) -> Any:
         return resolve_name(f"{__name__}.{self.data[name]}")
@@ -43,7 +43,7 @@ OWN: dict[str, dict[str, str]] = {
 
 
 def __getattr__(name: str) -> Any:
-    """The class of a task: ``ldt.tasks.Squad``."""
+    """Task class by attribute, such as ``ldt.tasks.Squad``."""
     for task, place in TASKS.data.items():
         if place.endswith(f":{name}"):
             return TASKS[task]

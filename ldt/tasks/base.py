@@ -1,10 +1,10 @@
-"""The base of tasks: text to features, logits to answers, answers to metrics.
+"""Base of tasks: from text to features, from outputs to answers, from answers to metrics.
 
-A document goes through four groups of hooks. Read: its record has the text (`Task.parts`) and the
-right answer (`gold`). Encode: text to tokens, and one input for each chunk of them (`encode`).
-Answer: the head's outputs for all chunks to one answer (`decode`). Score: answers and right ones
-to metrics (`measure`). A task must say `gold`, `encode`, `decode` and `measure`, and the
-name of its head. Nothing here imports torch before a head is asked for.
+A task has four groups of hooks. Read: text (`Task.parts`) and gold answer (`gold`) of a record.
+Encode: text to tokens and to one input per chunk (`encode`). Answer: outputs of all chunks to one
+answer (`decode`). Score: answers and gold answers to metrics (`measure`). A task must define
+`gold`, `encode`, `decode`, `measure` and the name of its head. Torch is imported only when the head
+is.
 """
 
 import dataclasses
@@ -43,18 +43,18 @@ Writer = Callable[[Iterable[dict]], Any]
 
 
 class Fault(NamedTuple):
-    """A fault of an example: its kind in `ldt.data.findings`, and a description."""
+    """Fault of an example: its kind in `ldt.data.findings`, and a description."""
 
     kind: str
     what: str
 
 
 class SplitGroups(NamedTuple):
-    """The groups of an example in a split into training and evaluation.
+    """Groups of an example in a split into training and evaluation.
 
     Args:
-        unit: group that stays together, so that none is evaluated on that was trained on.
-        strata: groups whose shares are the same in both parts.
+        unit: examples of equal unit stay on one side.
+        strata: groups whose shares are equal on both sides.
     """
 
     unit: Hashable
@@ -63,22 +63,22 @@ class SplitGroups(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskReads:
-    """Fields and labels that a task reads of a record.
+    """Fields and labels that a task reads from a record.
 
     Args:
         kind: kind of data, a key of `ldt.data.options.OPTIONS`.
-        document: field of the document where data.text names none.
-        asked: fields of the input beside the document.
-        fields: all fields beside the document, which data.fields can rename.
+        document: default field of the document.
+        asked: input fields besides the document, such as a question.
+        fields: all fields besides the document, which data.fields can rename.
         also: further names of fields in requests to a server.
-        label_keys: keys of the data section, by which labels are read.
+        label_keys: keys of the data section about labels.
         noun: name of the examples in messages.
         files: True if documents may be in files of their own (`data.evidence`).
         several: True if a document is a list of texts.
-        signs: fields that tell a record of this task, the usual ones first.
-        placed: True if the answers of ``signs`` have a place in the document, or there are none.
+        signs: combinations of fields by which the task is recognised, the usual one first.
+        placed: True if answers in ``signs`` must have positions in the document, or be absent.
         instead: further fields that may hold the document.
-        formats: layouts of data of this task that have another name.
+        formats: data layouts of this task with another name.
     """
 
     kind: str = "examples"
@@ -98,20 +98,20 @@ class TaskReads:
 
 @dataclass(frozen=True)
 class TaskInputs:
-    """The model of a task, and its inputs that the task makes of an example.
+    """Model class of a task, and the inputs that it makes of an example.
 
     Args:
-        head: name of its class in ``ldt.model``.
-        roles: roles of the segments that `Task.encode` joins, which may have global attention.
-        markers: special tokens that the vocabulary is to have.
-        extras: keys of features that the head does not take.
-        label_names: arguments of the head, for its loss.
-        overflows: values of data.overflow with which it reads long documents, the usual one first.
-        together: True if all features of a document are trained on by one loss.
-        shuffled: fields, lists whose order training draws anew in every epoch.
-        one_class: True if each label is one class, as label smoothing takes it.
+        head: name of the class in ``ldt.model``.
+        roles: roles of the segments that `Task.encode` joins, for ``global_attention``.
+        markers: special tokens to add to the vocabulary.
+        extras: keys of features that are not inputs of the head.
+        label_names: label arguments of the head.
+        overflows: permitted values of data.overflow, the default first.
+        together: True if all features of a document share one loss.
+        shuffled: list fields whose order training shuffles in every epoch.
+        one_class: True if each label is a single class, as label smoothing needs.
         any_encoder: True if ``model.config`` of a recipe may name a ``model_type``.
-        stride: data.stride of a first recipe, where answers may be cut in two.
+        stride: data.stride of a new recipe, for answers that chunks could cut.
     """
 
     head: str = ""
@@ -129,16 +129,16 @@ class TaskInputs:
 
 @dataclass(frozen=True)
 class PublishedLayout:
-    """A published layout of answers.
+    """Published layout of answers.
 
     Args:
         write: writer of the file.
-        options: options of `ldt predict` that it wants at least.
-        default: formats of documents or training data with which a file that ends in .json has this
-            layout; None for any.
-        own: True if it needs documents that are read in the same layout.
-        check: raises a UserError where it has no place for a model of these classes; it takes the
-            name of the layout and the classes.
+        options: options of `ldt predict` that it requires.
+        default: formats of documents or training data for which a .json file has this layout; None
+            for any.
+        own: True if the documents must be read in the same layout.
+        check: raises UserError if the layout does not fit a model; takes the name of the layout and
+            the model's classes.
     """
 
     write: Writer
@@ -150,25 +150,25 @@ class PublishedLayout:
 
 @dataclass(frozen=True)
 class TaskAnswers:
-    """Answers of a task, and the ways to score, show and write them.
+    """Answers of a task, and how to score, show and write them.
 
     Args:
-        kind: kind of answer, by which reports show it and servers shape it: label, entities,
-            choice, candidate, span, mention, facts, passage, evidence, paper, summary or vectors;
-            "" shows and serves the answer as it is.
-        outputs: outputs of the head, which `Task.decode` reads.
+        kind: kind of answer, for reports and servers: label, entities, choice, candidate, span,
+            mention, facts, passage, evidence, paper, summary or vectors; empty shows the answer
+            unchanged.
+        outputs: outputs of the head that `Task.decode` reads.
         keys: keys of an answer besides `ANSWER_KEYS`.
-        metric: metric by which the best checkpoint is chosen.
-        number_metric: the same of a regression.
-        settings: metrics that are settings of the model, found on the evaluation set, with the
-            path of each in the config.
-        means: True if each metric is a mean over documents.
-        scorer: raises a UserError where a package that scores the answers is not installed.
+        metric: metric for choosing the best checkpoint.
+        number_metric: the same for numeric answers.
+        settings: metrics that are settings fitted on the evaluation set, with the path of each in
+            the config.
+        means: True if every metric is a mean over documents.
+        scorer: raises UserError if a package for scoring is missing.
         layouts: published layouts, by name.
-        own: names of `ldt evaluate --format` for files of these answers.
-        score: scores of one answer, from 0 to 1, by the names of the metrics; it takes the right
-            answer, as `Task.gold` has it, and the answer or None.
-        result: scorer of a file of answers, see `ldt.tasks.results`; None is the means of score.
+        own: names of `ldt evaluate --format` for these answers.
+        score: scores of one answer, from 0 to 1 by metric; takes the gold answer (`Task.gold`) and
+            the answer or None.
+        result: scorer of a file of answers, see `ldt.tasks.results`; None averages score.
     """
 
     kind: str = ""
@@ -186,7 +186,7 @@ class TaskAnswers:
 
 
 class AnyTask(Section, ABC):
-    """Members of every task, whatever kind of data it learns from."""
+    """Members of all tasks, for any kind of data."""
 
     reads: ClassVar[TaskReads] = TaskReads()
     inputs: ClassVar[TaskInputs] = TaskInputs()
@@ -195,30 +195,28 @@ class AnyTask(Section, ABC):
     name: str
 
     def head(self) -> type:
-        """The model class of ``ldt.model`` that learns it; it alone imports torch."""
+        """Model class in ``ldt.model``; importing it imports torch."""
         return getattr(import_module("ldt.model"), self.inputs.head)
 
 
 class Task(AnyTask):
-    """The fields of the ``task:`` section of a recipe, and what they do with text and answers.
+    """Fields of a recipe's ``task:`` section, and the hooks that process text and answers.
 
-    Three records (`TaskReads`, `TaskInputs`, `TaskAnswers`) say what is fixed; the methods read an
-    example, encode it, answer it and score answers. Further abilities are classes to inherit:
-    `ldt.tasks.explained.ByLogits` and `ByPlaces` (passages that an answer rests on),
+    Three records (`TaskReads`, `TaskInputs`, `TaskAnswers`) hold what is fixed; the methods read an
+    example, encode it, answer it and score answers. Further abilities are base classes:
+    `ldt.tasks.explained.ByLogits` and `ByPlaces` (explaining passages),
     `ldt.tasks.deciding.Calibrated` and `Deciding` (probabilities, thresholds, abstention),
-    `ldt.tasks.deciding.Weighted` (weights of classes), `ldt.tasks.writing.WritingTask` (text
-    that a decoder writes).
+    `ldt.tasks.deciding.Weighted` (class weights), `ldt.tasks.writing.WritingTask` (generated text).
 
-    A feature is one input of the model: input_ids, global_attention_mask, token_type_ids and what
-    else the head takes (``positions``, the labels), ``document`` (number of the example in its
-    file, from 0), ``tokens`` (of the whole document, special ones included, whether or not all are
-    read) and ``flags`` (what the answer must say about the input); ``chunks``, the number of parts
-    the document is read in, where that is not the number of its features; ``read`` (first, start,
-    end): from place ``first`` on stand the tokens of the document from ``start`` to before ``end``;
-    ``unlearnt`` (kind, tokens): of the first feature of a document whose right answer cannot be
-    learnt, a kind of `ldt.data.findings` and the tokens of the answer. Other keys are the task's
-    own. All are kept on the disk (`ldt.data.features.Features`), a long text once where the
-    features of a document share it.
+    A feature is one input of the model with these keys: input_ids, global_attention_mask,
+    token_type_ids and other inputs of the head (``positions``, labels); ``document`` (number of the
+    example in its file, from 0); ``tokens`` (of the whole document with special tokens, read or
+    not); ``flags`` (keys for the answer); ``chunks`` (number of parts of the document, if not its
+    number of features); ``read`` (first, start, end): from position ``first`` on stand the
+    document's tokens from ``start`` to ``end``, exclusive; ``unlearnt`` (kind, tokens), in the
+    first feature of a document whose gold answer cannot be learned: a kind of `ldt.data.findings`
+    and the tokens of the answer. Other keys are the task's own. Features are stored on disk
+    (`ldt.data.features.Features`), a long text shared by features only once.
     """
 
     global_attention: list[str]
@@ -237,10 +235,10 @@ class Task(AnyTask):
     # -- read
 
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
-        """Text of an example that the model reads: the document, and what is asked about it.
+        """Texts that the model reads: the document, and the question about it.
 
         Raises:
-            DataError: a field is missing, or the document is no text.
+            DataError: a field is missing, or the document is not a text.
         """
         path = path_of(self, self.reads.document, data)
         document = field(example, path)
@@ -250,8 +248,8 @@ class Task(AnyTask):
         return flat(document), "\n".join(asked)
 
     def classes(self, example: Example, data: DataSection) -> str | list[str] | None:
-        """The class that is the right answer, or the list of classes in it; None of a blank one,
-        and an empty list where the task has no classes.
+        """Class or classes of the gold answer; None for a blank one, an empty list for a task
+        without classes.
 
         Raises:
             DataError: they cannot be read.
@@ -260,10 +258,10 @@ class Task(AnyTask):
 
     @abstractmethod
     def gold(self, example: Example, data: DataSection, config) -> Any:
-        """Return the right answer in the form that `measure` takes."""
+        """Return the gold answer in the form that `measure` takes."""
 
     def answer_key(self, example: Example, data: DataSection) -> str:
-        """The right answer as text that is the same for equal answers.
+        """Gold answer as a text that is equal for equal answers.
 
         Raises:
             DataError: it cannot be read.
@@ -271,13 +269,13 @@ class Task(AnyTask):
         return json.dumps(self.gold(example, data, None), default=sorted, sort_keys=True)
 
     def groups(self, example: Example, data: DataSection) -> SplitGroups:
-        """The groups of an example in a split: here the example and its copies stay together, and
+        """Groups of an example in a split; by default copies of an example stay together, and
         classes keep their shares."""
         unit = fingerprint("\0".join(map(normalised, self.parts(example, data))))
         return SplitGroups(unit, strata_of(self, example, data))
 
     def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
-        """Yield what is wrong with an example by what the task knows, for `ldt check`.
+        """Yield the faults of an example that only the task can see, for `ldt check`.
 
         Raises:
             DataError: the example cannot be read.
@@ -285,9 +283,10 @@ class Task(AnyTask):
         return iter(())
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
-        """Return what the training set says about the model's config, as class names.
+        """Return the entries of the model's config that follow from the training set, such as class
+        names.
 
-        Here nothing, once every right answer has been read. Warnings go to the logger "ldt".
+        By default none, after reading every gold answer. Warnings go to the logger "ldt".
 
         Raises:
             DataError: there is nothing to learn from these examples.
@@ -297,14 +296,14 @@ class Task(AnyTask):
         return {}
 
     def meaning(self, config) -> str:
-        """A line on how labels are read, with the keys that would have it otherwise, or none."""
+        """A line on how labels were interpreted, with the keys that change it; or empty."""
         return ""
 
     def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
-        """Read every right answer of the evaluation set.
+        """Read every gold answer of the evaluation set.
 
         Raises:
-            DataError: the set has what the model cannot answer, or nothing.
+            DataError: an answer is beyond the model, or there are none.
         """
         for example in not_empty(self, examples, evaluation_set(data)):
             self.gold(example, data, config)
@@ -315,50 +314,48 @@ class Task(AnyTask):
     def encode(
         self, example: Example, tokenizer, *, data: DataSection, max_length: int, config=None
     ) -> list[Feature]:
-        """Return the features of an example, one per chunk; with labels if there is a config.
+        """Return the features of an example, one per chunk; with labels if a config is given.
 
         Raises:
-            DataError: the example lacks a field or does not fit; the message says where.
+            DataError: the example lacks a field or does not fit; the message names its place.
         """
 
     def instances(self, features: Sequence[Feature]) -> Sequence[Feature]:
-        """Return what is trained on of a training document, by its features; nothing leaves it
-        out."""
+        """Return what is trained on, from the features of a document; empty leaves it out."""
         return features
 
     def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
-        """Return which inputs are trained on, None for all; and lines to print about it."""
+        """Return the numbers of the inputs to train on, None for all; and notices."""
         return None, []
 
     def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
-        """Return what the inputs to train on change in the config, and lines to print about it.
+        """Return changes of the config that follow from the training inputs, and notices.
 
-        Where the model writes, ``generation`` among the changes are settings of its
-        GenerationConfig.
+        For a generating model ``generation`` among them holds settings of its GenerationConfig.
         """
         return {}, []
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Lines to print about an encoded training set, less ``left_out`` documents."""
+        """Notices about an encoded training set, of which ``left_out`` documents are not used."""
         return []
 
     # -- answer
 
     def run(self, model, inputs: Mapping[str, Any], *, quick: bool = False) -> Mapping[str, Any]:
-        """Return tensors by the names of `TaskAnswers.outputs`, and maybe others, for a batch.
+        """Run a batch; returns tensors by the names of `TaskAnswers.outputs`, and possibly others.
 
         Args:
-            model: of the class `head`.
-            inputs: of its forward; without labels, or with them.
-            quick: whether a rougher answer will do, as in an evaluation while the model trains.
+            model: model of the class `head`.
+            inputs: inputs of its forward, with or without labels.
+            quick: True permits a faster approximation, for evaluations during training.
         """
         return model(**inputs)
 
     def policy(self, config) -> Any:
-        """The `ldt.metrics.decisions.Policy` that a model decides by, made once; None: by nothing.
+        """Cached `ldt.metrics.decisions.Policy` of a model; None if it has none.
 
         Raises:
-            ModelError: its config has decisions that are not those of such a model.
+            ModelError: the decisions in its config do not fit it.
         """
         facts = getattr(config, "decisions", None)
         if facts is not None and self._policy[0] is not facts:
@@ -372,70 +369,71 @@ class Task(AnyTask):
         return self._policy[1]
 
     def _policy_of(self, facts: dict[str, Any], config) -> Any:
-        """The policy of the decisions in a config.
+        """Policy of the decisions in a config.
 
         Raises:
-            LookupError, TypeError, ValueError: they are not those of such a model.
+            LookupError, TypeError, ValueError: they do not fit the model.
         """
 
     @abstractmethod
     def decode(
         self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
     ) -> dict:
-        """Return the answer for one document.
+        """Return the answer to one document.
 
         Args:
-            outputs: of the head for each feature, by the names of `TaskAnswers.outputs`; what has a
-                number for each token may be longer than the feature, by padding.
-            config: the model's.
+            outputs: head outputs of each feature, by the names of `TaskAnswers.outputs`; per-token
+                arrays may be padded.
+            config: config of the model.
             example: the document.
-            features: those of the document; the answer carries their flags.
+            features: features of the document, whose flags go into the answer.
         """
 
     # -- score
 
     @abstractmethod
     def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
-        """Return the metrics of one answer or more, and the rows of the table beside them."""
+        """Return the metrics of one or more answers, and rows of a table."""
 
     def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
-        """Return of each metric what the best answer has that needs no reading (`best_constant`).
+        """Return, for each metric, the value of the best constant answer (`best_constant`).
 
         Args:
-            trained: the right answers of the training set, by which it is chosen.
-            golds: those of the evaluation set.
+            trained: gold answers of the training set, from which the constant is chosen.
+            golds: gold answers of the evaluation set.
+            config: config of the model.
         """
         return {}
 
 
 class RawScored(Task):
-    """A task whose answers have ``scores``, in whose place their logits can be asked for."""
+    """Task whose answers have ``scores`` that can be replaced by logits."""
 
     @abstractmethod
     def raw_scores(
         self, outputs: Sequence[Outputs], answer: dict, features: Sequence[Feature]
     ) -> Any:
-        """Return the logits of an answer in the shape of its scores; arguments as of `decode`."""
+        """Return the logits of an answer in the shape of its scores; arguments as for `decode`."""
 
 
 class Drawing(Task):
-    """A task whose epochs train on a part of each document, drawn anew."""
+    """Task that trains on a new sample of each document's features in every epoch."""
 
     @abstractmethod
     def draw(self, features: list[Feature], generator: "np.random.Generator") -> list[Feature]:
-        """Return what an epoch trains on of the features of a training document."""
+        """Return the sample of a document's features for one epoch."""
 
 
 class Continuing(Task):
-    """A task that goes on with settings of the model it begins with, where its recipe has none."""
+    """Task that takes settings missing in the recipe from the initial model."""
 
     @abstractmethod
     def continued(self, config) -> Self:
-        """The task with the settings of the config of a model."""
+        """Task completed by the settings in a model's config."""
 
 
 def path_of(task: AnyTask, name: str, data: Any) -> str:
-    """The path of a field of a task in the user's files, for `ldt.io.records.field`."""
+    """Path of a task's field in the user's files, for `ldt.io.records.field`."""
     if name == task.reads.document and data.text is not None:
         return data.text
     return data.fields.get(name, name) if isinstance(task, Task) else name
@@ -499,18 +497,20 @@ def in_chunks(
     parted: "np.ndarray | None" = None,
     token_types: bool = False,
 ) -> list[Feature]:
-    """Return a feature for each chunk of a document, which stands between the same segments.
+    """Return a feature for each chunk of a document, each between the same segments.
 
     Args:
-        max_length: tokens of an input.
-        head, tail: segments around the document.
-        document: a `DocumentTokens`, or another one with its ``ids`` and ``segments``.
-        text: of the document.
-        parted: as of `ldt.data.features.fit`.
-        token_types: True if features have token_type_ids.
+        task: the task.
+        example, data: example, and data section.
+        max_length: longest input in tokens.
+        head, tail: segments before and after the document.
+        document: a `DocumentTokens`, or an object with ``ids`` and ``segments``.
+        text: text of the document.
+        parted: as for `ldt.data.features.fit`.
+        token_types: True adds token_type_ids.
 
     Raises:
-        DataError: what is asked leaves no room for the document, or that does not fit and
+        DataError: the other segments leave no room for the document, or it does not fit and
             ``data.overflow`` is "error".
     """
     first, last = (sum(len(each.ids) for each in side) for side in (head, tail))
@@ -534,12 +534,12 @@ def in_chunks(
 def grouped(
     name: str, scores: Iterable[tuple[Any, dict[str, float]]], groups: Sequence[Any], noun: str
 ) -> Scores:
-    """Return the means of scores from 0 to 1, in percent, and a row of each group that has some.
+    """Return mean scores in percent, and a row for each group that occurs.
 
     Args:
         name, noun: headings of the groups and of the number of answers.
-        scores: group and scores of each answer.
-        groups: in the order of the rows.
+        scores: group and scores (from 0 to 1) of each answer.
+        groups: groups in the order of the rows.
     """
     pairs = [*scores]
     members = [(group, [each for of, each in pairs if of == group]) for group in groups]
@@ -548,7 +548,12 @@ def grouped(
 
 
 def refuse_unseen(classes: Iterable[tuple[str, str]], known: Sequence[str], noun: str) -> None:
-    """Refuse classes of the evaluation set, each behind its place, that training does not know.
+    """Refuse classes of the evaluation set that do not occur in training.
+
+    Args:
+        classes: pairs of place and class.
+        known: classes of the training set.
+        noun: name of a class in the message.
 
     Raises:
         DataError: there is one.
@@ -567,7 +572,7 @@ def refuse_unseen(classes: Iterable[tuple[str, str]], known: Sequence[str], noun
 
 
 def score_all(task: Task, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
-    """Return metrics and the rows of the table to print beside them (`Task.measure`).
+    """Return metrics and table rows (`Task.measure`).
 
     Raises:
         DataError: there are no answers.
@@ -578,7 +583,7 @@ def score_all(task: Task, answers: Sequence[dict], golds: Sequence[Any], config)
 
 
 def settings_of(task: AnyTask, metrics: Mapping[str, float]) -> dict[str, Any]:
-    """Changes to the config of the finished model by its metrics (without ``eval_``)."""
+    """Changes of the finished model's config that are among its metrics (without ``eval_``)."""
     changes: dict[str, Any] = {}
     for name, (key, *inner) in task.answers.settings.items():
         if name in metrics and inner:
@@ -591,8 +596,14 @@ def settings_of(task: AnyTask, metrics: Mapping[str, float]) -> dict[str, Any]:
 def best_constant(
     task: Task, answers: Mapping[str, dict], golds: Sequence[Any], config
 ) -> Baselines:
-    """Return of each metric what the best one of some answers, by their names in words, has if it
-    is given for every document."""
+    """Return, for each metric, the best of some constant answers, each given for every document.
+
+    Args:
+        task: the task.
+        answers: constant answers by description.
+        golds: gold answers.
+        config: config of the model.
+    """
     figures = {}
     for name, answer in answers.items():
         metrics, _ = score_all(task, [answer] * len(golds), golds, config)
@@ -602,14 +613,14 @@ def best_constant(
 
 
 def metric_of(task: AnyTask, config) -> str:
-    """The metric by which the best checkpoint is chosen."""
+    """Metric for choosing the best checkpoint."""
     answers = task.answers
     return answers.number_metric if config.problem_type == REGRESSION else answers.metric
 
 
 def default_layout(task: AnyTask, formats: Iterable[str | None]) -> str | None:
-    """Name of the layout of a file of answers that ends in .json, by the formats of the documents
-    and of the training data; None for none."""
+    """Layout of a .json file of answers, by the formats of documents and training data; None if
+    there is none."""
     read, layouts = [*formats], task.answers.layouts
     free = [name for name, layout in layouts.items() if layout.default is None]
     suit = [
@@ -621,8 +632,8 @@ def default_layout(task: AnyTask, formats: Iterable[str | None]) -> str | None:
 
 
 def model_types(task: AnyTask) -> tuple[str, ...]:
-    """Values that ``model.config`` of a recipe may have as ``model_type``; none where a model from
-    scratch is of one kind."""
+    """Permitted ``model_type`` values in ``model.config``; empty if a model from scratch is of one
+    kind."""
     if not task.inputs.any_encoder:
         return ()
     from ldt.model.encoders import ENCODERS
@@ -631,7 +642,7 @@ def model_types(task: AnyTask) -> tuple[str, ...]:
 
 
 def config_class(task: AnyTask, model_type: str | None = None) -> Any:
-    """The class of a task's config, of the head's own encoder or of that of a model_type."""
+    """Config class of the head's own encoder, or of a model_type."""
     from ldt.model.encoders import encoder_class
 
     model: Any = encoder_class(model_type) if model_type else task.head()
@@ -639,19 +650,19 @@ def config_class(task: AnyTask, model_type: str | None = None) -> Any:
 
 
 def config_fields(task: AnyTask, model_type: str | None = None) -> type[BaseModel]:
-    """A model whose fields are those of `config_class` with their types; imports torch."""
+    """pydantic model with the typed fields of `config_class`; imports torch."""
     from ldt.model.config_file import fields_of
 
     return fields_of(config_class(task, model_type))
 
 
 def names_of(config) -> list[str]:
-    """The labels in the order of the outputs."""
+    """Labels in the order of the outputs."""
     return [config.id2label[number] for number in range(len(config.id2label))]
 
 
 def named_labels(names: Sequence[str]) -> dict[str, Any]:
-    """id2label, label2id and num_labels of a config, for labels in the order of the outputs."""
+    """id2label, label2id and num_labels for labels in the order of the outputs."""
     numbers = {name: number for number, name in enumerate(names)}
     return {"id2label": dict(enumerate(names)), "label2id": numbers, "num_labels": len(names)}
 

@@ -1,4 +1,4 @@
-"""The right one of several candidates, as many as the question has; as in RACE and WikiHop.
+"""One of several candidates, any number per question, as in RACE and WikiHop.
 
 multiple_choice: an input for each choice, <s> question choice </s> text </s>
 wikihop:         <s> [question] query [/question] ([ent] candidate [/ent])* (</s> support </s>)*
@@ -55,13 +55,13 @@ _GROUPS = {9: "up to 9", 19: "10 to 19", 39: "20 to 39", 79: "40 to 79", math.in
 
 
 class Choosing(Abstaining, ByLogits):
-    """A task whose answer is one of several candidates, as many as the question has.
+    """Task whose answer is one of several candidates, any number per question.
 
-    How sure an answer is says the probability of the best candidate.
+    The confidence of an answer is the probability of the best candidate.
 
     Args:
-        calibration: what makes the probabilities of candidates as often right as they say, fitted
-            to the evaluation set: ``temperature``, or ``auto``, which has it where it helps.
+        calibration: calibration of the candidates' probabilities on the evaluation set:
+            ``temperature``, or ``auto``, which uses it only if it helps.
     """
 
     reads: ClassVar[TaskReads] = replace(Abstaining.reads, noun="questions")
@@ -72,28 +72,29 @@ class Choosing(Abstaining, ByLogits):
 
     @abstractmethod
     def ranked(self, answer: dict, gold: Any) -> tuple[list[float], int | None]:
-        """The probabilities of all candidates, and which of them is right; None for none.
+        """Probabilities of all candidates, and the index of the gold one, None if it is not among
+        them.
 
         Args:
-            answer: of the task `in_full`.
-            gold: the right answer.
+            answer: answer of the task `in_full`.
+            gold: gold answer.
         """
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
-        """Return that nothing is decided yet.
+        """Return an empty decision policy.
 
         Raises:
-            DataError: no examples, or a right answer that is not among the candidates.
-            RecipeError: there are no documents to calibrate by.
+            DataError: there are no examples, or a gold answer is not among the candidates.
+            RecipeError: there are no documents for calibration.
         """
         self.check_held_out(data)
         return super().learn(examples, data) | {"decisions": {}}
 
     def decide(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Decision:
-        """Fit a temperature, and choose how sure an answer must be.
+        """Fit a temperature and the abstention threshold.
 
-        Questions whose right answer is not among the candidates do not count for the temperature;
-        as answers they are wrong. The order of the candidates stays, and so do the answers.
+        Questions whose gold answer is not among the candidates are left out of the temperature's
+        fit; as answers they are wrong. Neither changes the order of candidates.
         """
         pairs = [self.ranked(answer, gold) for answer, gold in zip(answers, golds, strict=True)]
         if not self.decides or all(place is None for _, place in pairs):
@@ -124,14 +125,14 @@ class Choosing(Abstaining, ByLogits):
 
 
 class MultipleChoice(Choosing):
-    """One of the choices of each question; questions may differ in their number.
+    """One of the choices of each question; questions may have different numbers of choices.
 
-    Each choice is an input of its own and scored at the first token; the probabilities are the
-    softmax over the choices, as in RACE and QuALITY with RoBERTa or Longformer. The question stands
-    in front, as in Longformer's question answering (Beltagy et al. 2020, arXiv:2004.05150), so that
-    it is in each chunk of a text that does not fit. A choice's logit is its mean over the chunks.
+    Each choice is an input of its own, scored at the first token; the probabilities are a softmax
+    over the choices, as for RACE and QuALITY with RoBERTa or Longformer. The question comes first,
+    as in Longformer's question answering (Beltagy et al. 2020, arXiv:2004.05150), so every chunk of
+    a long text contains it. A choice's logit is the mean over the chunks.
 
-    The field that `data.label` names holds the place of the right choice, from 0 on, or its text.
+    The field named by `data.label` holds the index of the right choice, from 0, or its text.
     """
 
     reads: ClassVar[TaskReads] = replace(
@@ -163,10 +164,10 @@ class MultipleChoice(Choosing):
     global_attention: list[str] = ["cls", "question", "choice"]
 
     def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
-        """Return a feature for each choice and chunk, those of a choice together.
+        """Return a feature for each choice and chunk, grouped by choice.
 
-        ``choices`` is the place of the feature's choice, ``texts`` are all of them. The chunks are
-        the same for all choices; the longest one leaves the least room.
+        ``choices`` is the index of the feature's choice, ``texts`` are all choices. Chunks are the
+        same for all choices; the longest one determines the room.
         """
         asked = tokenize(tokenizer, question_of(self, example, data))
         choices = self.choices(example, data)
@@ -185,15 +186,15 @@ class MultipleChoice(Choosing):
         return features
 
     def gold(self, example: Example, data: DataSection, config) -> dict[str, int]:
-        """Return the place of the right ``choice``."""
+        """Return the index of the right ``choice``."""
         return {"choice": self._label(example, data)}
 
     def decode(self, outputs, config, example, features) -> dict:
-        """Return the ``answer``, which ``choice`` it is (from 0 on), its ``score``, the ``scores``
-        of all choices, which add up to 1, the number of ``windows`` and the flags.
+        """Return the ``answer``, its index ``choice`` (from 0), its ``score``, the ``scores`` of
+        all choices, which add up to 1, the number of ``windows`` and the flags.
 
-        Where the model is not as sure as it is to be, ``answer`` and ``choice`` are None,
-        ``abstained`` is true, and ``why`` says so.
+        If the model abstains, ``answer`` and ``choice`` are None, ``abstained`` is true, and
+        ``why`` gives the reason.
         """
         choices, chunks = features[0]["texts"], features[0]["chunks"]
         logits = np.array([output["logits"][0] for output in outputs], np.float64)
@@ -216,7 +217,7 @@ class MultipleChoice(Choosing):
         return Reading(document, offsets, UNITS[unit](document))
 
     def targets(self, answer, config, features, labels=()) -> list[Target]:
-        """Return the logit of the choice that is the answer."""
+        """Return the logit of the chosen answer."""
         chunks, choice = features[0]["chunks"], int(np.argmax(answer["scores"]))
         return [Target(None, range(choice * chunks, (choice + 1) * chunks), 0, "mean")]
 
@@ -226,7 +227,7 @@ class MultipleChoice(Choosing):
         return mean([{"accuracy": one["choice"] == other["choice"]} for one, other in pairs]), []
 
     def baseline(self, trained, golds, config) -> Baselines:
-        """Return what the place has where the right choice stands most often."""
+        """Return the score of always choosing the most frequent index."""
         place = baseline.commonest([gold["choice"]] for gold in trained)
         return best_constant(self, {f"always choice {place}": {"choice": place}}, golds, config)
 
@@ -235,7 +236,7 @@ class MultipleChoice(Choosing):
         return self.listed(example, "choices", data)
 
     def _label(self, example: Example, data: DataSection) -> int:
-        """The place of the right choice."""
+        """Index of the right choice."""
         if isinstance(data.label, list):
             raise RecipeError("data.label: several fields; one choice is right")
         choices, label = self.choices(example, data), field(example, data.label)
@@ -250,23 +251,22 @@ class MultipleChoice(Choosing):
 
 
 class WikiHop(Choosing):
-    """One of the candidates of each question, by documents that must be read together.
+    """One of the candidates of each question, from documents that must be read together.
 
-    Encoding, head and shuffling are those of Beltagy et al. 2020 (arXiv:2004.05150), as in the
-    authors' scripts/wikihop.py. A candidate's logit is that of the [ent] in front of it. Supports
-    that do not fit are read in chunks, question and candidates in front of each; other than there,
-    the last chunk is as long as the others and overlaps the one before. Training sees candidates
-    and supports in a new order in every epoch.
+    Encoding, head and shuffling follow Beltagy et al. 2020 (arXiv:2004.05150), as in the authors'
+    scripts/wikihop.py. A candidate's logit is read at the [ent] before it. Supports that do not fit
+    are read in chunks, each with question and candidates; unlike there, the last chunk has full
+    length and overlaps the one before. Training shuffles candidates and supports in every epoch.
 
-    Question, candidates and supports are tokenized as the authors did, each with a space in front
+    As in the authors' code, question, candidates and supports are tokenized with a leading space
     and without the spaces that tokenized text has around punctuation (`joined`): byte-level
-    vocabularies know " ," as another token than ",", and pretraining saw the second one. The
-    answer is the candidate as the file has it. One that stands twice is ranked once.
+    vocabularies have different tokens for " ," and ",", and pretraining saw the latter. The answer
+    is spelt as in the file. Repeated candidates are ranked once.
 
     Args:
-        merge: how a candidate's logits in the chunks become one, before the softmax: by their
+        merge: how a candidate's logits of several chunks are combined before the softmax: their
             ``mean``, as in the paper, or their ``sum``, as in the authors' code.
-        n_best: candidates in an answer line, the best ones.
+        n_best: number of best candidates in an answer.
     """
 
     reads: ClassVar[TaskReads] = replace(
@@ -310,7 +310,7 @@ class WikiHop(Choosing):
         return super().learn(answerable(), data) | {"window_merge": self.merge}
 
     def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
-        """Warn of questions that cannot be answered, as no candidate is right."""
+        """Warn about questions without a correct candidate."""
         source = evaluation_set(data)
         wrong = [bool(self._misplaced(each, data)) for each in not_empty(self, examples, source)]
         if any(wrong):
@@ -320,7 +320,7 @@ class WikiHop(Choosing):
             )
 
     def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
-        """Yield an answer that is no candidate, and candidates that no support mentions."""
+        """Yield answers that are not candidates, and candidates mentioned in no support."""
         if fault := self._misplaced(example, data):
             yield fault
         supports = _words(flat(texts(example, path_of(self, "supports", data))))
@@ -331,8 +331,8 @@ class WikiHop(Choosing):
     def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
         """Return a feature for each chunk of the supports.
 
-        ``positions`` are the [ent] of the ``candidates``, ``labels`` is the place of the right one
-        among them, -100 if none is. Questions without a support are flagged ``empty``.
+        ``positions`` are the [ent] of the ``candidates``, ``labels`` is the index of the right one,
+        -100 if there is none. Questions without a support are flagged ``empty``.
         """
         question = question_of(self, example, data, "query")
         candidates = self._candidates(example, data)
@@ -365,11 +365,11 @@ class WikiHop(Choosing):
         return {"answer": self._answer(example, data), "candidates": len(candidates)}
 
     def decode(self, outputs, config, example, features) -> dict:
-        """Return the ``answer`` with its ``score``, a probability among the candidates; where
-        several are asked for, ``n_best`` of {answer, score} from the best on; and the flags.
+        """Return the ``answer`` with its ``score``, the probability among the candidates; if
+        requested, ``n_best`` of {answer, score}, best first; and the flags.
 
-        Where the model is not as sure as it is to be, ``answer`` is None and ``best`` the candidate
-        that it would be, ``abstained`` is true, and ``why`` says so.
+        If the model abstains, ``answer`` is None, ``best`` is the candidate it would be,
+        ``abstained`` is true, and ``why`` gives the reason.
         """
         candidates = features[0]["candidates"]
         logits = np.stack([output["logits"][: len(candidates)] for output in outputs])
@@ -394,7 +394,7 @@ class WikiHop(Choosing):
         return [each["score"] for each in best], places[0] if places else None
 
     def reading(self, example, tokenizer, data, unit: Unit = "sentence") -> Reading:
-        """Return the supports, a line each, whose passages are their sentences or paragraphs."""
+        """Return the supports, one per line, with their sentences or paragraphs as passages."""
         supports = texts(example, path_of(self, "supports", data))
         outside = np.full((1, 2), -1, np.int32)  # the separators around a support
         offsets, passages, start = [], [], 0
@@ -405,12 +405,12 @@ class WikiHop(Choosing):
         return Reading("\n".join(supports), np.concatenate(offsets or [outside[:0]]), passages)
 
     def targets(self, answer, config, features, labels=()) -> list[Target]:
-        """Return the logit of the candidate that is the answer."""
+        """Return the logit of the chosen candidate."""
         place = features[0]["candidates"].index(answer.get("best", answer["answer"]))
         return [Target(None, range(len(features)), place, self.merge)]
 
     def measure(self, answers, golds, config) -> Scores:
-        """Return accuracy in percent, and its rows by the number of candidates."""
+        """Return accuracy in percent, and rows by number of candidates."""
         scores = [
             (next(name for most, name in _GROUPS.items() if gold["candidates"] <= most),)
             + (wikihop.score(gold, answer),)
@@ -419,7 +419,7 @@ class WikiHop(Choosing):
         return grouped("candidates", scores, [*_GROUPS.values()], "questions")
 
     def baseline(self, trained, golds, config) -> Baselines:
-        """Return the accuracy of guessing, in the mean over all guesses."""
+        """Return the expected accuracy of guessing."""
         return wikihop.guessing(gold["candidates"] for gold in golds)
 
     def _misplaced(self, example: Example, data: DataSection) -> Fault | None:
@@ -433,23 +433,21 @@ class WikiHop(Choosing):
         return text(example, path_of(self, "answer", data))
 
     def _candidates(self, example: Example, data: DataSection) -> list[str]:
-        """Those of an example, each once, in the order of their first occurrence."""
+        """Candidates of an example without repetitions, in order."""
         return list(dict.fromkeys(self.listed(example, "candidates", data)))
 
 
 def joined(text: str) -> str:
-    """Text with punctuation next to its word and single spaces, as the authors' normalize_string.
-
-    "the Games ( 2004 ) , held" gives "the Games (2004), held".
-    """
+    """Text with punctuation attached to its word and single spaces, as the authors'
+    normalize_string: "the Games ( 2004 ) , held" becomes "the Games (2004), held"."""
     for spaced, close in (*_SPACED, (" 's", "'s")):
         text = text.replace(spaced, close)
     return " ".join(text.split())
 
 
 def offsets_in(text: str, tokenizer) -> np.ndarray:
-    """[tokens, 2] int32, the characters of a text that its tokens stand for, though what is
-    tokenized is `joined`, which differs from it in white space alone."""
+    """[tokens, 2] int32, offsets in a text of the tokens of `joined` text, which differs in white
+    space only."""
     _, offsets = tokenize_with_offsets(tokenizer, f" {(short := joined(text))}")
     places = np.array([place for place, sign in enumerate(text) if not sign.isspace()], np.int32)
     before = np.cumsum([0] + [not sign.isspace() for sign in f" {short}"])  # signs, by character
@@ -461,7 +459,7 @@ def offsets_in(text: str, tokenizer) -> np.ndarray:
 
 
 def _words(text: str) -> str:
-    """The words in lower case, a space around each, to look for one text in another."""
+    """Lower-cased words with a space around each, for substring search."""
     words = " ".join(re.findall(r"\w+", text.casefold()))
     return f" {words} "
 

@@ -1,4 +1,5 @@
-"""Classes or a number for a whole document: [cls] document [sep], answered at the first token."""
+"""Classification and regression of whole documents: [cls] document [sep], read at the
+first token."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -58,7 +59,7 @@ _PROBLEMS = {"single_label": SINGLE, "multi_label": MULTI, "regression": REGRESS
 
 
 def _check_layout(layout: str, classes: Sequence[str]) -> None:
-    """Refuse classes of no part of LexGLUE."""
+    """Refuse classes that belong to no part of LexGLUE."""
     if lexglue.part_of(classes) is None:
         raise UserError(
             f"--layout {layout}: has the classes of {', '.join(lexglue.TASKS)}, the model has "
@@ -69,29 +70,28 @@ def _check_layout(layout: str, classes: Sequence[str]) -> None:
 class Classification(Deciding, Weighted, ByLogits):
     """One class, several classes or a number for each document, a text or a list of paragraphs.
 
-    Paragraphs are laid end to end with a separator between two of them (`joined`).
+    Paragraphs are joined with a separator between them (`joined`).
 
     Args:
-        problem: kind of answer; none detects it by the labels of the training set: text, whole
-            numbers, true and false are single_label; lists of text, several classes in a cell
-            (`data.label_separator`), vectors of 0 and 1, objects or several label fields of true
-            and false, multi_label; many different numbers with a point regression. Where numbers
-            can be meant as classes too, it asks.
-        labels: the classes in the order of the model's outputs, and of vectors of 0 and 1; none
-            takes all those of the training set, sorted as text. Whole numbers, true and false are
-            classes by their text, 1.0 is the class 1.
-        pooling: tokens that the answer is read from: the ``cls`` token, or the ``mean`` or ``max``
-            of all tokens, feature by feature; none takes what the model's config says, cls for a
-            Longformer, mean for the published ModernBERTs. Where few documents are labelled and
-            one clause decides, max is the safer choice.
-        merge: how the logits of a document's chunks become one: their mean, their maximum, or the
-            logarithm of the sum of their exponentials, which grows with the number of chunks.
-            Probabilities are computed after that.
-        sample: ``balanced`` takes each class equally often in an epoch, as far as documents have
-            one class alone, and so documents of rare classes several times; none takes each
-            document once.
-        max_paragraphs: paragraphs of a list that are read, the first ones; none reads all.
-        max_paragraph_words: words of each that are read, parted by blanks; none reads all.
+        problem: kind of answer; none infers it from the labels of the training set: texts, integers
+            and booleans are single_label; lists of texts, several classes in a cell
+            (`data.label_separator`), vectors of 0 and 1, objects and several yes/no fields are
+            multi_label; many different decimal numbers are regression. Ambiguous numbers are
+            refused with a question.
+        labels: classes in the order of the model's outputs, and of vectors of 0 and 1; none takes
+            those of the training set, sorted as text. Integers and booleans are classes by their
+            text, 1.0 is the class 1.
+        pooling: where the answer is read: at the ``cls`` token, or from the ``mean`` or ``max``
+            over all tokens; none follows the model's config: cls for a Longformer, mean for the
+            published ModernBERTs. With few labelled documents in which a single clause decides, max
+            is the safer choice.
+        merge: how the logits of a document's chunks are combined: ``mean``, ``max``, or
+            ``logsumexp``, which grows with the number of chunks. Probabilities are computed
+            afterwards.
+        sample: ``balanced`` draws all classes equally often, as far as documents have one class,
+            repeating documents of rare classes; none takes each document once per epoch.
+        max_paragraphs: number of paragraphs that are read, from the first; none reads all.
+        max_paragraph_words: number of words of each paragraph that are read; none reads all.
     """
 
     reads: ClassVar[TaskReads] = replace(
@@ -129,7 +129,7 @@ class Classification(Deciding, Weighted, ByLogits):
     max_paragraph_words: Count | None = None
 
     def problem_of(self, config=None) -> str:
-        """Return the problem of the recipe; single_label where it says none."""
+        """Return the problem set in the recipe; single_label if none is."""
         return config.problem_type if config else _PROBLEMS[self.problem or "single_label"]
 
     @property
@@ -139,12 +139,11 @@ class Classification(Deciding, Weighted, ByLogits):
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
         """Return id2label, label2id, num_labels, problem_type, classifier_pooling if the recipe
-        says it, and that nothing is decided yet.
+        sets it, and an empty decision policy.
 
         Raises:
-            DataError: no examples; labels that cannot be read, or can be in two ways; or the same
-                everywhere.
-            RecipeError: a key of the recipe does not suit the problem.
+            DataError: there are no examples, labels are unreadable or ambiguous, or all are equal.
+            RecipeError: a key of the recipe does not fit the problem.
         """
         source = training_set(data)
         reader = self.labels_of(data)
@@ -210,7 +209,7 @@ class Classification(Deciding, Weighted, ByLogits):
         refuse_unseen(golds, names_of(config), "labels")
 
     def classes(self, example: Example, data: DataSection) -> str | list[str] | None:
-        """Return the class, or the list of classes; of a number an empty one."""
+        """Return the class or classes; an empty list for a number."""
         reader = self.labels_of(data)
         value = reader.raw(example)
         if self.problem == "regression" or (self.problem is None and is_decimal(value)):
@@ -218,22 +217,22 @@ class Classification(Deciding, Weighted, ByLogits):
         return reader.classes(value, example.where)
 
     def answer_key(self, example: Example, data: DataSection) -> str:
-        """Return the label as the file has it, of several fields those that are true."""
+        """Return the label as in the file; for several fields those that are true."""
         value = self.labels_of(data).raw(example)
         return json.dumps(
             sorted(map(str, value)) if isinstance(value, list) else value, default=str
         )
 
     def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
-        """Yield blanks around a class."""
+        """Yield classes with white space around them."""
         value = self.labels_of(data).raw(example)
         if is_stray(value):
             yield Fault("stray_blanks", f"the label {shown(value)}")
 
     def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
-        """Return a feature per chunk; an empty text has one, of [cls] [sep], flagged ``empty``.
+        """Return a feature per chunk; an empty text has one, [cls] [sep], flagged ``empty``.
 
-        ``labels`` is a class number, [labels] bool, or a number, as ``config`` has it.
+        ``labels`` is a class number, [labels] bool, or a number, depending on ``config``.
         """
         document, ids, _, unread = self._read(example, tokenizer, data, places=False)
         cls, sep = ends(tokenizer)
@@ -261,9 +260,9 @@ class Classification(Deciding, Weighted, ByLogits):
     def decode(self, outputs, config, example, features) -> dict:
         """Return ``label``, ``scores`` by class, the number of ``windows``, and the flags.
 
-        ``label`` is a class, the list of classes from ``threshold`` on, or a number; ``scores``
-        are probabilities, of a regression the number again. Where the model is not as sure as it
-        is to be, ``label`` is None, ``abstained`` true, and ``why`` says so.
+        ``label`` is a class, the list of classes at or above ``threshold``, or a number; ``scores``
+        are probabilities, for a regression the number itself. If the model abstains, ``label`` is
+        None, ``abstained`` true, and ``why`` gives the reason.
         """
         silence: dict[str, Any] = {}
         merged, flags = self.merged(outputs), features[0].get("flags", {})
@@ -281,7 +280,7 @@ class Classification(Deciding, Weighted, ByLogits):
         return answer | flags | silence
 
     def merged(self, outputs: Sequence[Outputs]) -> np.ndarray:
-        """Logits [labels] of a document, of those of its chunks."""
+        """Logits [labels] of a document, combined from those of its chunks."""
         logits = np.array([output["logits"] for output in outputs], np.float64)
         return MERGES[self.merge].value(logits)
 
@@ -293,7 +292,8 @@ class Classification(Deciding, Weighted, ByLogits):
         return Reading(document, offsets, UNITS[unit](document))
 
     def targets(self, answer, config, features, labels=()) -> list[Target]:
-        """Return the logits of the answer's classes, where it has none that of the likeliest."""
+        """Return the logits of the answer's classes, or of the most probable class if it
+        has none."""
         rows, names = range(len(features)), names_of(config)
         if config.problem_type == REGRESSION:
             return [Target(None, rows, 0, self.merge, signed=False)]
@@ -302,8 +302,8 @@ class Classification(Deciding, Weighted, ByLogits):
         return [Target(name, rows, names.index(name), self.merge) for name in chosen]
 
     def measure(self, answers, golds, config) -> Scores:
-        """Return accuracy (with several labels exact_match), macro_f1 and micro_f1 with a row per
-        class (`class_metrics`), or mse, mae, pearson and spearman with none."""
+        """Return accuracy (multi-label: exact_match), macro_f1 and micro_f1 with a row per class
+        (`class_metrics`), or for a regression mse, mae, pearson and spearman."""
         labels = [answer["label"] for answer in answers]
         if config.problem_type == REGRESSION:
             return classification.number_metrics(np.array(golds), np.array(labels)), []
@@ -314,16 +314,16 @@ class Classification(Deciding, Weighted, ByLogits):
         return classification.class_metrics(right, predicted, several=several), rows
 
     def baseline(self, trained, golds, config) -> Baselines:
-        """Return what the most frequent class has; with several labels the classes that most
-        documents have, or all of them; of a regression the mean."""
+        """Return the scores of the most frequent class; for multi-label those of the classes that
+        most documents have, or of all classes; for a regression those of the mean."""
         return best_constant(self, _constants(trained, config), golds, config)
 
     def labels_of(self, data: DataSection) -> LabelReader:
-        """The reader of the labels."""
+        """Reader of the labels."""
         return LabelReader(data.label, data.label_separator, self.labels)
 
     def _read(self, example: Example, tokenizer, data: DataSection, *, places: bool) -> Joined:
-        """The document, a text or paragraphs; of a text with the places of tokens if asked."""
+        """Tokenized document; with token offsets on request."""
         path = path_of(self, "text", data)
         if not isinstance(field(example, path), list):
             document, nowhere = text(example, path), np.empty((0, 2), np.int32)
@@ -366,7 +366,7 @@ class Classification(Deciding, Weighted, ByLogits):
 
 
 def _constants(golds: Sequence[Any], config) -> dict[str, dict]:
-    """Answers that need no reading, by their names in words."""
+    """Constant answers by description."""
     if config.problem_type == REGRESSION:
         mean = float(np.mean(golds))
         return {f"always {mean:.4g}": {"label": mean}}

@@ -1,4 +1,4 @@
-"""Tasks whose answers have probabilities, and what they decide by, chosen on held-out documents."""
+"""Tasks whose answers have probabilities, with a decision policy fitted on held-out documents."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ Weight = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class Decision(NamedTuple):
-    """Decisions by the answers for held-out documents (`Calibrated.decide`).
+    """Result of fitting a decision policy (`Calibrated.decide`).
 
     Args:
-        answers: as they count for the metrics.
-        changes: to the config of the model.
+        answers: answers as they count for the metrics (out-of-fold).
+        changes: changes of the model's config.
         report: figures for metrics.json.
-        columns: further ones of each row of the table of metrics; may be empty.
+        columns: further columns for each row of the table of metrics; may be empty.
     """
 
     answers: Sequence[dict]
@@ -67,7 +67,7 @@ class Decision(NamedTuple):
 
 
 def _class_name(name: Any) -> Any:
-    """The text of a class that is a whole number, true or false."""
+    """Class as text, if given as an integer or a boolean."""
     return json.dumps(name) if isinstance(name, int) else name
 
 
@@ -90,11 +90,11 @@ TargetText = Annotated[
 
 
 class Calibrated(Task):
-    """A task whose answers have probabilities.
+    """Task whose answers have probabilities.
 
     Args:
-        calibration: what makes probabilities that are as often right as they say, fitted to the
-            evaluation set; ``auto`` takes the best way there is.
+        calibration: calibration of the probabilities, fitted on the evaluation set; ``auto``
+            chooses the best method.
     """
 
     chosen: ClassVar[tuple[str, ...]] = ("calibration",)  # keys that held-out documents can decide
@@ -104,32 +104,33 @@ class Calibrated(Task):
 
     @property
     def decides(self) -> bool:
-        """True if the recipe leaves something to held-out documents (`decide`)."""
+        """True if thresholds, calibration or abstention are fitted on the evaluation set
+        (`decide`)."""
         return any(map(self.chooses, self.chosen))
 
     def in_full(self) -> Self:
-        """The task, with answers that have all that `decide` reads."""
+        """The task with answers that contain everything `decide` reads."""
         return self
 
     @abstractmethod
     def decide(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Decision:
-        """Choose by the answers for held-out documents what a model decides by.
+        """Fit the decision policy on held-out documents.
 
         Args:
-            answers: of the task `in_full`, by a model that decides by nothing yet.
-            golds: the right answers.
-            config: the model's.
+            answers: answers of the task `in_full`, by a model without a policy.
+            golds: gold answers.
+            config: config of the model.
         """
 
     def chooses(self, key: str) -> bool:
-        """True if the recipe has a key of the task chosen on held-out documents."""
+        """True if the recipe has this key fitted on held-out documents."""
         return getattr(self, key) not in ("none", None)
 
     def check_held_out(self, data: DataSection) -> None:
-        """Refuse to choose without held-out documents.
+        """Refuse to fit a policy without held-out documents.
 
         Raises:
-            RecipeError: one line.
+            RecipeError: there are none.
         """
         if self.decides and not (data.eval or data.eval_fraction):
             key = next(filter(self.chooses, self.chosen))
@@ -143,12 +144,12 @@ class Calibrated(Task):
 
 
 class Abstaining(Calibrated):
-    """A task that gives no answer where it is not sure.
+    """Task that can abstain.
 
     Args:
         abstain: share of documents to answer ({coverage: 0.9}), or highest share of wrong answers
-            ({risk: 0.05}), for which the evaluation set says how sure an answer must be; none
-            answers always.
+            ({risk: 0.05}), from which the evaluation set determines the least confidence of an
+            answer; none answers always.
     """
 
     chosen: ClassVar[tuple[str, ...]] = ("calibration", "abstain")
@@ -160,25 +161,24 @@ class Abstaining(Calibrated):
 
     @property
     def asked_abstention(self) -> tuple[str, float] | None:
-        """``coverage`` or ``risk``, and how much; None where there is always an answer."""
+        """``coverage`` or ``risk`` with its value; None without abstention."""
         return next(iter(self.abstain.items())) if self.abstain else None
 
 
 class Deciding(Abstaining, RawScored):
-    """A task whose answers are labels.
+    """Task whose answers are labels.
 
     Args:
-        threshold: probability from which on a class is in a multi_label answer; one for all, one
-            for each class ({class: probability}, 0.5 for the others), or ``auto``, which chooses
-            one for each class on the evaluation set. Of single_label answers the probability from
-            which on the class ``positive`` is the answer, or ``auto``.
-        threshold_target: what chosen thresholds are best for: ``f1``, ``f2``, ``precision>=0.9`` or
+        threshold: least probability of a predicted class in multi_label classification; one number,
+            one per class ({class: probability}, 0.5 for the others), or ``auto``, which fits one
+            per class on the evaluation set. In single_label classification the threshold of the
+            class ``positive``, or ``auto``.
+        threshold_target: objective of fitted thresholds: ``f1``, ``f2``, ``precision>=0.9`` or
             ``recall>=0.9``.
-        positive: class of single_label answers that has a threshold; below it the likeliest of the
-            others is the answer. None takes the likeliest of all.
-        calibration: what makes probabilities that are as often right as they say, fitted to the
-            evaluation set: ``temperature`` for single_label, ``platt`` or ``beta`` for multi_label,
-            ``auto`` for the best of them.
+        positive: class with a threshold in single_label classification; below it the most probable
+            other class is the answer. None always takes the most probable class.
+        calibration: calibration of the probabilities, fitted on the evaluation set: ``temperature``
+            for single_label, ``platt`` or ``beta`` for multi_label, ``auto`` for the best of them.
     """
 
     answers: ClassVar[TaskAnswers] = replace(
@@ -197,24 +197,26 @@ class Deciding(Abstaining, RawScored):
 
     @abstractmethod
     def problem_of(self, config=None) -> str:
-        """The problem of the labels, as transformers' configs name it.
+        """Problem of the labels, as named in transformers' configs.
 
         Args:
-            config: of the model; None before the data are read, where they have a say.
+            config: config of the model; None before the data are read.
         """
 
     @property
     def balanced(self) -> bool:
-        """True if an epoch takes each class equally often."""
+        """True if an epoch draws all classes equally often."""
         return False
 
     @abstractmethod
     def read_labels(
         self, examples: Iterable[Example], data: DataSection, source: str
     ) -> tuple[str, list[tuple[Any, str]], list[Gold]]:
-        """The problem, and the label of each example, as its file has it and as a gold.
+        """Return the problem, and the label of each example both as in its file and as gold answer.
 
         Args:
+            examples: labelled examples.
+            data: data section.
             source: name of the examples in messages.
         """
 
@@ -222,10 +224,10 @@ class Deciding(Abstaining, RawScored):
         return self.threshold == "auto" if key == "threshold" else super().chooses(key)
 
     def check_decisions(self, problem: str, names: Sequence[str], data: DataSection) -> None:
-        """Refuse what does not suit the problem.
+        """Refuse settings that do not fit the problem.
 
         Raises:
-            RecipeError: one line.
+            RecipeError: one line per fault.
         """
         several, fields = problem == MULTI, type(self).model_fields
         asked = [key for key in DECISIVE if getattr(self, key) != fields[key].default]
@@ -257,7 +259,7 @@ class Deciding(Abstaining, RawScored):
         self.check_held_out(data)
 
     def fixed_thresholds(self, names: Sequence[str], several: bool) -> np.ndarray | None:
-        """Thresholds [labels], as a `Policy` has them, where none are chosen."""
+        """Thresholds [labels] for a `Policy` if none are fitted."""
         if isinstance(self.threshold, dict):
             return np.array([self.threshold.get(name, DEFAULT) for name in names])
         least = DEFAULT if self.threshold == "auto" else self.threshold
@@ -272,11 +274,11 @@ class Deciding(Abstaining, RawScored):
         return Policy.from_facts(facts, names, several, self.fixed_thresholds(names, several))
 
     def decide(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Decision:
-        """Choose what the recipe leaves to held-out documents.
+        """Fit everything that the recipe leaves to held-out documents.
 
         Returns:
-            Answers with the labels that they have by documents of other folds; ``decisions`` of the
-            config; the `report`; of each class its threshold.
+            Out-of-fold answers; ``decisions`` of the config; the `report`; the threshold of each
+                class.
         """
         if config.problem_type == REGRESSION:
             return Decision(answers)
@@ -303,10 +305,10 @@ class Deciding(Abstaining, RawScored):
         return Decision(honest, {"decisions": facts}, figures | {"policy": facts}, columns)
 
     def label_set(self, answer: dict, config, coverage: float) -> list[str]:
-        """The labels that are all the right ones, or more, with at least this probability.
+        """Conformal label set, which contains all gold labels with at least this probability.
 
         Raises:
-            UserError: the model has no quantiles, or none for so high a coverage.
+            UserError: the model has no quantiles, or none for this coverage.
         """
         if not config.decisions.get("label_sets"):
             raise UserError(
@@ -324,7 +326,7 @@ class Deciding(Abstaining, RawScored):
 def _columns(
     name: str, thresholds: Mapping[str, float], made: Mapping[str, Any], target: Objective
 ) -> dict[str, Any]:
-    """The threshold of a class, what it is worth, and whether the target is reached."""
+    """Threshold of a class, its score, and if its target is reached."""
     columns: dict[str, Any] = {"threshold": thresholds.get(name, "")}
     if "labels" in made:
         columns["average_precision"] = made["labels"][name].get("average_precision")
@@ -341,14 +343,14 @@ def calibration(
     rules: Rules,
     names: Sequence[str] = (),
 ) -> tuple[Decision, Decided]:
-    """Decide where no labels are chosen, nor sets of them.
+    """Fit a policy for a task without label thresholds or label sets.
 
     Args:
-        answers: as they count for the metrics.
+        answers: answers as they count for the metrics.
         logits: [documents, labels].
-        right: [documents, labels] bool.
-        rules: what to fit.
-        names: of the labels, where there can be several.
+        right: [documents, labels] bool, the gold labels.
+        rules: settings of the fit.
+        names: names of the labels, for multi-label tasks.
     """
     decided = decide(logits, right, rules)
     measured, policy = report(decided, logits, right, names), decided.policy.facts(names)
@@ -359,7 +361,7 @@ def calibration(
 
 
 def logits_of(scores: np.ndarray, several: bool) -> np.ndarray:
-    """Logits [..., labels] that have these probabilities; of one right label up to a summand."""
+    """Logits [..., labels] with these probabilities; for single labels up to a constant."""
     logits = np.log(np.maximum(scores, _CLIP))
     return logits - np.log(np.maximum(1 - scores, 1e-16)) if several else logits
 
@@ -368,15 +370,16 @@ def logits_of(scores: np.ndarray, several: bool) -> np.ndarray:
 
 
 class Weighted(Task):
-    """A task whose classes may count differently in the loss.
+    """Task with class weights in the loss.
 
     Args:
-        class_weights: what a class counts in the loss. ``balanced`` weighs it by n / (classes x n
-            of the class), as scikit-learn does; where documents can have several classes, the
-            documents that have it by those without / those with it. {class: weight} weighs the
-            others 1; for entities a class is a type, or O.
-        focal_gamma: power of 1 - p by which the loss of a label of probability p is multiplied, so
-            that labels that are easy count less (Lin et al. 2017); 0 leaves it as it is.
+        class_weights: weight of a class in the loss. ``balanced`` is n / (classes x n of the
+            class), as in scikit-learn; for multi-label tasks the number of documents without the
+            class / with it. {class: weight} gives the others weight 1; for entities a class is a
+            type, or O.
+        focal_gamma: exponent of the focal loss (Lin et al. 2017), which multiplies the loss of a
+            label with probability p by (1 - p) to this power, so that easy labels count less; 0
+            disables it.
     """
 
     class_weights: Literal["none", "balanced"] | dict[str, Weight] = "none"
@@ -384,15 +387,15 @@ class Weighted(Task):
 
     @property
     def weighs_by(self) -> str | None:
-        """The first key by which classes do not count alike; None where all do."""
+        """First key that weighs classes differently; None if none does."""
         plain = {"class_weights": "none", "focal_gamma": 0}
         return next((key for key, value in plain.items() if getattr(self, key) != value), None)
 
     def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
-        """Return class_weights and focal_gamma of the config, and a line with counts and weights.
+        """Return class_weights and focal_gamma of the config, and a notice with counts and weights.
 
         Raises:
-            RecipeError: a class that there is none of.
+            RecipeError: a class does not exist.
         """
         changes: dict[str, Any] = {"class_weights": None, "focal_gamma": self.focal_gamma}
         if self.class_weights == "none" or config.problem_type == REGRESSION:
@@ -427,12 +430,12 @@ def _weights_given(given: Mapping[str, float], names: Sequence[str]) -> np.ndarr
 
 
 def classes_of(label: Any) -> list[int]:
-    """The classes of an input by its ``labels``: a number, or [classes] bool."""
+    """Classes of an input from its ``labels``: a number, or [classes] bool."""
     return np.flatnonzero(label).tolist() if isinstance(label, np.ndarray) else [int(label)]
 
 
 def _counts(features: Sequence[Feature], size: int) -> tuple[np.ndarray, int, bool]:
-    """Number of labels of each class and in all; True if inputs have several or none."""
+    """Number of labels of each class and in total; True if inputs can have several or none."""
     counts, total, several = np.zeros(size, int), 0, False
     for feature in features:
         label = feature["labels"]
@@ -453,13 +456,13 @@ def _counts(features: Sequence[Feature], size: int) -> tuple[np.ndarray, int, bo
 def report(
     decided: Decided, logits: np.ndarray, right: np.ndarray, names: Sequence[str]
 ) -> dict[str, Any]:
-    """All figures of held-out documents, as JSON; each by a policy that was fitted without them.
+    """All figures of held-out documents as JSON, each out-of-fold.
 
     Args:
-        decided: by these documents.
+        decided: policy fitted on these documents.
         logits: [documents, labels].
-        right: [documents, labels] bool.
-        names: of the labels.
+        right: [documents, labels] bool, the gold labels.
+        names: names of the labels.
     """
     several, rules = decided.rules.several, decided.rules
     # A calibration is of right answers; where all are wrong, they count for the abstention alone.
@@ -502,11 +505,11 @@ def report(
 
 
 def summary(made: Mapping[str, Any], target: str | None) -> dict[str, Any]:
-    """Facts of a `report` that a model carries in its config, for `in_words`.
+    """Facts of a `report` for the model's config, used by `in_words`.
 
     Args:
         made: the report.
-        target: by which thresholds were chosen; None where they were not.
+        target: objective of the thresholds; None if they were not fitted.
     """
     facts: dict[str, Any] = {"documents": made["documents"]}
     if target is not None:
@@ -526,7 +529,7 @@ def summary(made: Mapping[str, Any], target: str | None) -> dict[str, Any]:
 
 
 def chosen_on_these(facts: Mapping[str, Any], files: FileNames) -> list[str]:
-    """Return a warning where the decision in force was chosen on these very files, else nothing."""
+    """Return a warning if the policy was fitted on these very files, else an empty list."""
     measured = facts.get("measured", {})
     if not (in_words(facts) and measured.get("sha256")) or digest(files) != measured["sha256"]:
         return []

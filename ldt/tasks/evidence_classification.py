@@ -1,4 +1,4 @@
-"""A class for what is claimed about a document, and the passages it rests on; as in ContractNLI."""
+"""Classification of a claim about a document, with evidence passages, as in ContractNLI."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -46,23 +46,23 @@ from ldt.tasks.questions import (
 
 
 class EvidenceClassification(QuestionTask, ByPlaces):
-    """A class for a hypothesis on a document of any length, and the spans that are its evidence.
+    """Class of a hypothesis about a document of any length, and its evidence spans.
 
-    An example has ``hypothesis``, ``text``, ``spans`` (the passages that can be evidence, a list of
-    [start, end) in characters of the text), ``label`` and ``evidence`` (numbers of spans from 0);
-    hypotheses that are asked of many documents have a ``key`` and each document its id in
-    ``document``, by which they are scored as ContractNLI is.
+    An example has ``hypothesis``, ``text``, ``spans`` (possible evidence passages as a list of
+    [start, end) in characters), ``label`` and ``evidence`` (indices of spans from 0). Hypotheses
+    asked about many documents have a ``key`` and each document an id in ``document``; then scoring
+    is as in ContractNLI.
 
     Input: <s> hypothesis </s> [SPAN] span [SPAN] span ... </s>, as in Span NLI BERT (Koreeda and
-    Manning 2021, arXiv:2110.01799, section 4), but for the global attention of the hypothesis and
-    the markers. A span is evidence by its marker alone, the class is read at the first token; spans
-    of hypotheses that have no evidence are learnt as none. A long document is read in chunks that
-    cut no span which fits one (`ldt.tasks.questions`).
+    Manning 2021, arXiv:2110.01799, section 4), plus global attention of the hypothesis and the
+    markers. Evidence is read at a span's marker, the class at the first token; spans of hypotheses
+    without evidence are trained as negatives. A long document is read in chunks that split no span
+    unless it is longer than one (`ldt.tasks.questions`).
 
     Args:
-        labels: the classes in the order of the model's outputs; none takes those of ContractNLI
-            where the training set has no others, else its own, sorted.
-        weights: weights of the losses ``class`` and ``passages``; 1 where one is not named.
+        labels: classes in the order of the model's outputs; none takes ContractNLI's if the
+            training set has no others, else those of the training set, sorted.
+        weights: weights of the losses ``class`` and ``passages``; 1 if not given.
         threshold: probability above which a span is evidence.
     """
 
@@ -113,7 +113,7 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         """Return id2label, label2id, num_labels, evidence_weights and passage_loss.
 
         Raises:
-            DataError: no examples, a label that is not in ``labels``, or the same label everywhere.
+            DataError: there are no examples, a label is not in ``labels``, or all labels are equal.
         """
         source, seen = training_set(data), Counter[str]()
         for example in not_empty(self, examples, source):
@@ -132,7 +132,7 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         return f"labels: one class a hypothesis, in the order {names} (task.labels names another)"
 
     def marks(self, example: Example, data: DataSection) -> list[tuple[Span, str]]:
-        """Return the spans, with one marker for all."""
+        """Return the spans, all with the same marker."""
         return [(span, self.inputs.markers[0]) for span in self._spans(example, data)]
 
     def right(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
@@ -141,7 +141,7 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         return RightAnswer(passages=evidence, label=class_with_evidence(number, evidence))
 
     def about(self, example: Example, data: DataSection) -> dict[str, Any]:
-        """Return the ``spans`` [spans, 2], and what the answer is to name of the example."""
+        """Return the ``spans`` [spans, 2], and fields to copy into the answer."""
         named = {"hypothesis": question_of(self, example, data, "hypothesis")}
         places = np.array(self._spans(example, data), np.int32).reshape(-1, 2)
         return {"spans": places, "about": named | self._named(example, data)}
@@ -157,9 +157,9 @@ class EvidenceClassification(QuestionTask, ByPlaces):
     def decode(self, outputs, config, example, features) -> dict:
         """Return the answer and the flags.
 
-        ``label`` and ``scores``, the probability of each class; ``evidence``, the spans above the
-        threshold as {span (its number), start, end, text, score}; ``span_probs``, one a span, 0
-        where it is not read; hypothesis, and key and document where the example has them.
+        ``label`` and ``scores``, the probability of each class; ``evidence``, spans above the
+        threshold as {span (its index), start, end, text, score}; ``span_probs``, one per span, 0 if
+        unread; hypothesis, and key and document if the example has them.
         """
         context, spans = features[0]["context"], features[0]["spans"].tolist()
         scores, probs = probabilities(outputs, features, len(spans))
@@ -178,16 +178,16 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         return answer | features[0]["about"] | features[0]["flags"]
 
     def places(self, answer, example, data) -> list[tuple[int, float]]:
-        """Return the beginnings of all spans, with the probability of each."""
+        """Return the start of every span with its probability."""
         starts = [start for start, _ in self._spans(example, data)]
         return list(zip(starts, answer["span_probs"], strict=True))
 
     def measure(self, answers, golds, config) -> Scores:
-        """Return figures with the names of ContractNLI, from 0 to 100, and a row per class.
+        """Return metrics under ContractNLI's names, from 0 to 100, and a row per class.
 
-        Where all hypotheses have a key and a document and the classes are those of ContractNLI,
-        its own figures, means over hypotheses (`ldt.benchmarks.contractnli.SHOWN`); else
-        class.accuracy and class.macro_f1 of all together, and span.map over those with evidence.
+        If all hypotheses have a key and a document and the classes are ContractNLI's, its own
+        metrics, means over hypotheses (`ldt.benchmarks.contractnli.SHOWN`); else class.accuracy and
+        class.macro_f1 over all, and span.map over those with evidence.
         """
         names = names_of(config)
         right = classification.indicators([gold["label"] for gold in golds], names)
@@ -201,8 +201,8 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         return figures | contractnli.evidence_map(golds, answers), rows
 
     def baseline(self, trained, golds, config) -> Baselines:
-        """Return what the most frequent class has, of each hypothesis where they have keys, with
-        all spans alike."""
+        """Return the score of the most frequent class, per hypothesis if they have keys, with equal
+        probabilities for all spans."""
         usual = baseline.commonest([gold["label"]] for gold in trained)
         seen: dict[Any, list[list[str]]] = {}
         for gold in trained:
@@ -224,7 +224,7 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         return LabelReader(data.label, data.label_separator, self.labels)
 
     def _gold(self, example: Example, data: DataSection, names: Sequence[str]) -> dict[str, Any]:
-        """The right answer; with names its label must be one of them."""
+        """Gold answer; if names are given its label must be one of them."""
         label = self._reader(data).gold(example, SINGLE)
         if names and label not in names:
             raise DataError(f"{example.where}: label {label!r}, expected one of {listed(names)}")
@@ -235,13 +235,13 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         return {"label": label, "evidence": numbers, "spans": spans} | named
 
     def _named(self, example: Example, data: DataSection) -> dict[str, Any]:
-        """Key and document, as far as the example has them."""
+        """Key and document, if the example has them."""
         paths = {name: path_of(self, name, data) for name in ("key", "document")}
         return {
             name: field(example, path) for name, path in paths.items() if path in example.fields
         }
 
     def _spans(self, example: Example, data: DataSection) -> list[Span]:
-        """The characters of each span."""
+        """Characters of each span."""
         path, length = path_of(self, "spans", data), len(text(example, path_of(self, "text", data)))
         return spans_of(field(example, path), length, f"{example.where}: field {path!r}")

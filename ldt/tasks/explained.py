@@ -1,4 +1,5 @@
-"""Grounds of an answer: the logits that decide it, and the places where the document is read."""
+"""Explanations of an answer: the logits that decide it, and the passages of the document
+as read."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -14,9 +15,10 @@ from ldt.tasks.base import Task
 
 
 class Merge(NamedTuple):
-    """A merge of the logits [chunks, ...] of a document.
+    """How the logits [chunks, ...] of a document are combined.
 
-    ``value`` gives [...]; ``shares``, of [chunks] alone, the derivative of that one by each.
+    ``value`` returns [...]; ``shares`` returns, for [chunks], the derivative of the result with
+    respect to each.
     """
 
     value: Callable[[np.ndarray], np.ndarray]
@@ -36,14 +38,15 @@ MERGES = {
 
 @dataclass(frozen=True)
 class Target:
-    """A logit of a document: that of a class, of a candidate, or a number.
+    """Logit of a document: that of a class, of a candidate, or a number.
 
     Args:
-        name: of the class; None where there is one logit only to ask about.
-        rows: numbers of the features whose logits it is made of, one each.
-        index: its place among the logits of each.
+        name: name of the class; None if there is only one logit to ask about.
+        rows: numbers of the features whose logits are combined.
+        index: index among the logits of each feature.
         merge: a key of `MERGES`.
-        signed: what lowers it speaks against it; False of a number, which is moved either way.
+        signed: True if lowering it speaks against the answer; False for a number, where both
+            directions count.
     """
 
     name: str | None
@@ -57,24 +60,24 @@ class Target:
         return np.array([outputs[row]["logits"][self.index] for row in self.rows], np.float64)
 
     def value(self, outputs: Sequence[dict[str, np.ndarray]]) -> float:
-        """The logit of the document."""
+        """Logit of the document."""
         return float(MERGES[self.merge].value(self.logits(outputs)))
 
     def shares(self, outputs: Sequence[dict[str, np.ndarray]]) -> dict[int, float]:
-        """The derivative of the document's logit by that of each feature, where it is not 0."""
+        """Derivative of the document's logit with respect to that of each feature, where not 0."""
         shares = MERGES[self.merge].shares(self.logits(outputs)).tolist()
         return {row: share for row, share in zip(self.rows, shares, strict=True) if share}
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The text of a document as the model reads it.
+    """Text of a document as the model reads it.
 
     Args:
-        text: of a document in parts their texts, each in a line.
-        offsets: [tokens, 2], the characters of each token of the document; of a token that stands
-            for none, such as a separator, both numbers are the same.
-        passages: characters of what can be named as evidence, sentences or paragraphs, in order.
+        text: the text; for a document of several texts one per line.
+        offsets: [tokens, 2], characters of each token of the document; equal numbers for tokens
+            that stand for none, such as separators.
+        passages: characters of possible explanations, sentences or paragraphs, in order.
     """
 
     text: str
@@ -82,13 +85,13 @@ class Reading:
     passages: list[Span]
 
     def owners(self) -> np.ndarray:
-        """[tokens], which of the passages each token is in; -1 for none, as of white space."""
+        """[tokens], index of the passage of each token; -1 for none."""
         starts = np.array([start for start, _ in self.passages], int)
         owners = np.searchsorted(starts, self.offsets[:, 0], "right") - 1
         return np.where(self.offsets[:, 1] > self.offsets[:, 0], owners, -1)
 
     def seen(self, features: Sequence[Feature]) -> np.ndarray:
-        """[passages] bool, whether a chunk has a token of it."""
+        """[passages] bool, True if a chunk has a token of the passage."""
         owners, seen = self.owners(), np.zeros(len(self.passages), bool)
         for feature in features:
             _, start, end = feature["read"]
@@ -97,22 +100,22 @@ class Reading:
         return seen
 
     def span(self, start: int, end: int) -> Span:
-        """The characters of the document's tokens from ``start`` to before ``end``."""
+        """Characters of the document's tokens from ``start`` to ``end``, exclusive."""
         places = self.offsets[start:end]
         places = places[places[:, 1] > places[:, 0]]
         return (int(places[0, 0]), int(places[-1, 1])) if len(places) else (0, 0)
 
 
 class Explained(Task):
-    """A task whose answers rest on passages of the document: `ByLogits` or `ByPlaces`."""
+    """Task whose answers can be explained by passages: `ByLogits` or `ByPlaces`."""
 
     @abstractmethod
     def reading(self, example, tokenizer, data, unit: Unit = "sentence") -> Reading:
-        """The document as `encode` reads it, in passages."""
+        """The document as `encode` reads it, with its passages."""
 
 
 class ByLogits(Explained):
-    """A task whose answers are decided by logits, of which a gradient names the passages."""
+    """Task decided by logits, whose gradients select the passages."""
 
     @abstractmethod
     def targets(self, answer, config, features, labels=()) -> list[Target]:
@@ -120,10 +123,10 @@ class ByLogits(Explained):
 
 
 class ByPlaces(Explained):
-    """A task whose answers have places of their own in the text."""
+    """Task whose answers have positions in the text."""
 
     chunked: ClassVar[bool] = True  # one chunk alone has an answer too
 
     @abstractmethod
     def places(self, answer, example, data) -> list[tuple[int, float]]:
-        """Return where in the document's text an answer stands: (character, score) of each."""
+        """Return the (character, score) pairs of an answer's positions in the document."""

@@ -1,4 +1,4 @@
-"""Answers that two paragraphs give together, with the sentences that say so; as in HotpotQA.
+"""Answers from two paragraphs, with supporting sentences, as in HotpotQA.
 
 Input: <s> [question] question [/question]
        (<t> title </t> (sentence [/sent])* [/par])*  yes no null </s>
@@ -52,12 +52,12 @@ LEAST = 8  # tokens that hold some of any paragraph
 
 @dataclass
 class Paragraph:
-    """A paragraph as tokens.
+    """Tokenized paragraph.
 
     Args:
-        number: its place in the context.
-        title: ids.
-        sentences: of each its place in the paragraph, its ids, and their offsets in it.
+        number: index in the context.
+        title: ids of the title.
+        sentences: index in the paragraph, ids, and offsets of each sentence.
     """
 
     number: int
@@ -66,11 +66,11 @@ class Paragraph:
 
     @property
     def size(self) -> int:
-        """Tokens with the special ones, one behind each sentence among them."""
+        """Number of tokens including special tokens."""
         return MARKS + len(self.title) + sum(len(ids) + 1 for _, ids, _ in self.sentences)
 
     def cut(self, room: int) -> None:
-        """Drop the end of a paragraph that is larger than ``room``."""
+        """Cut the end of a paragraph that exceeds ``room``."""
         if self.size <= room:
             return
         self.title = self.title[: (room - MARKS - 1) // 2]
@@ -83,25 +83,25 @@ class Paragraph:
 
 
 class HotpotQA(Task):
-    """A span, yes or no, with supporting sentences of two paragraphs.
+    """Span, yes or no, with supporting sentences from two paragraphs.
 
-    Input and head are those of Beltagy et al. 2020 (arXiv:2004.05150, appendix D), with the tokens
-    that the authors name (allenai/longformer, issues 78 and 141). The answer is predicted in one
-    stage; the paper's second one, which first drops paragraphs, is left out. Where the answer is a
-    span, all its mentions in the supporting sentences are right (`ldt.tasks.text.mentions`).
+    Input and head follow Beltagy et al. 2020 (arXiv:2004.05150, appendix D), with the tokens that
+    the authors name (allenai/longformer, issues 78 and 141). The answer is predicted in one stage;
+    the paper's second stage, after dropping paragraphs, is left out. If the answer is a span, all
+    its mentions in the supporting sentences are correct (`ldt.tasks.text.mentions`).
 
-    Paragraphs that do not fit one input are read in several, whole, the question in front of each;
-    ``data.stride`` has no part in it. The kind of the answer is learnt from the inputs that have
-    evidence. One that is too long alone loses its end.
+    Paragraphs that do not fit one input are read in several, each whole and with the question
+    first; ``data.stride`` has no effect. The type of the answer is trained on inputs with evidence.
+    A paragraph that is too long loses its end.
 
-    Decoding takes the two paragraphs of the highest scores, of their sentences those that are
-    evidence, the best one of each at least, and the answer from these sentences.
+    Decoding takes the two best paragraphs, their evidence sentences (at least the best one of
+    each), and the answer from these sentences.
 
     Args:
-        weights: weights of the losses ``span``, ``class``, ``passages`` and ``sentences``; 1 where
-            one is not named. The paper does not give its weights.
-        threshold: probability from which on a sentence is evidence.
-        max_answer: tokens of the longest answer.
+        weights: weights of the losses ``span``, ``class``, ``passages`` and ``sentences``; 1 if not
+            given. The paper does not give its weights.
+        threshold: least probability of an evidence sentence.
+        max_answer: longest answer, in tokens.
     """
 
     reads: ClassVar[TaskReads] = replace(
@@ -154,7 +154,7 @@ class HotpotQA(Task):
         return {**named_labels(TYPES), "evidence_weights": self.weights, "passage_loss": "each"}
 
     def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
-        """Yield an answer that no sentence mentions, and evidence that is not there."""
+        """Yield answers that occur in no sentence, and evidence that does not exist."""
         answer, facts = self.gold(example, data, None).values()
         context = read_context(example, path_of(self, "context", data))
         there = _sentences(context)
@@ -167,11 +167,11 @@ class HotpotQA(Task):
     def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
         """Return a feature per input.
 
-        ``passage_positions`` are the <t> of the ``paragraphs`` [paragraphs], by their places in
-        the context; ``sentence_positions`` the [/sent] of the ``sentences`` [sentences, 4]: place
-        of the paragraph, place in it, first token, number of tokens. ``offsets`` [tokens, 2] are
-        characters of the sentence that a token is of. The first feature has the ``context``, and
-        with labels how many supporting facts (``lost``) and answers (``unfound``) are not in it.
+        ``passage_positions`` are the <t> of the ``paragraphs`` [paragraphs], given by their index
+        in the context; ``sentence_positions`` the [/sent] of the ``sentences`` [sentences, 4]:
+        index of the paragraph, index in it, first token, number of tokens. ``offsets`` [tokens, 2]
+        are characters within a token's sentence. The first feature has the ``context``, and with
+        labels the number of supporting facts (``lost``) and answers (``unfound``) missing in it.
         """
         question = question_of(self, example, data)
         context = read_context(example, path_of(self, "context", data))
@@ -199,7 +199,7 @@ class HotpotQA(Task):
         return features
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Numbers of answers and supporting facts that training cannot learn from."""
+        """Number of answers and supporting facts that cannot be trained on."""
         counts = Counter[str]()
         for feature in features:
             counts.update({key: feature.get(key, 0) for key in ("lost", "unfound")})
@@ -210,7 +210,7 @@ class HotpotQA(Task):
         return [f"{line}: {counts[key]:,}" for key, line in lines.items() if counts[key]]
 
     def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
-        """Return ``answer`` and ``facts``, a set of (title, number of a sentence)."""
+        """Return ``answer`` and ``facts``, a set of (title, index of a sentence)."""
         path, facts = path_of(self, "supporting_facts", data), set()
         listed = field(example, path)
         for fact in listed if isinstance(listed, list) else [listed]:
@@ -227,10 +227,10 @@ class HotpotQA(Task):
     def decode(self, outputs, config, example, features) -> dict:
         """Return the answer, its evidence and the flags.
 
-        ``answer``, ``type`` (span, yes or no) and ``score``, the probability of the type, of a span
-        times that of its start and its end in the evidence; of a span also ``title``, ``sentence``,
-        ``start`` and ``end``, where it stands in characters of the sentence; ``supporting_facts``,
-        a list of [title, number of a sentence], and ``fact_scores``, their probabilities.
+        ``answer``, ``type`` (span, yes or no) and ``score``, the probability of the type, for a
+        span times those of its start and end within the evidence; for a span also ``title``,
+        ``sentence``, ``start`` and ``end``, in characters of the sentence; ``supporting_facts``, a
+        list of [title, index of a sentence], and ``fact_scores``, their probabilities.
         """
         context = features[0]["context"]
         evidence = self._evidence(outputs, features)
@@ -247,9 +247,8 @@ class HotpotQA(Task):
         return answer | features[0]["flags"]
 
     def measure(self, answers, golds, config) -> Scores:
-        """Return em and f1 of the answer, of the facts (sp_) and of both together (joint_), from 0
-        to 100, and rows of the kinds of answers.
-        """
+        """Return em and f1 of the answer, of the facts (sp_) and of both jointly (joint_), from 0
+        to 100, and rows by type of answer."""
         scores = []
         for answer, gold in zip(answers, golds, strict=True):
             values = hotpotqa.score(gold, answer)
@@ -258,7 +257,7 @@ class HotpotQA(Task):
         return grouped("type", scores, TYPES, "questions")
 
     def baseline(self, trained, golds, config) -> Baselines:
-        """Return what the most frequent answer has, without facts."""
+        """Return the score of the most frequent answer, without facts."""
         usual = baseline.commonest([gold["answer"]] for gold in trained)
         answer = {"answer": usual, "supporting_facts": []}
         return best_constant(self, {baseline.quoted(usual): answer}, golds, config)
@@ -266,7 +265,7 @@ class HotpotQA(Task):
     def _feature(
         self, head: list[Segment], chunk: list[Paragraph], tail: list[Segment], marks: list[int]
     ) -> Feature:
-        """The input with the paragraphs of a chunk."""
+        """Input with the paragraphs of a chunk."""
         titled, untitled, sentence_end, paragraph_end = marks
         segments, length = list(head), sum(len(segment.ids) for segment in head)
         starts, ends, rows, offsets = [], [], [], []
@@ -322,8 +321,8 @@ class HotpotQA(Task):
     def _evidence(
         self, outputs: Sequence[Outputs], features: Sequence[Feature]
     ) -> list[tuple[int, int, float]]:
-        """Chunk, row among its sentences and probability of each one that is evidence, in the
-        order of the document."""
+        """Chunk, row among its sentences and probability of each evidence sentence, in document
+        order."""
         titles: dict[int, float] = {}
         sentences: dict[int, list[tuple[int, int, float]]] = {}
         for chunk, (output, feature) in enumerate(zip(outputs, features, strict=True)):
@@ -347,7 +346,7 @@ class HotpotQA(Task):
         features: Sequence[Feature],
         evidence: list[tuple[int, int, float]],
     ) -> dict[str, Any]:
-        """The best span of the evidence, its place, and the probability of start and end there."""
+        """Best span within the evidence, its place, and its start and end probability."""
         best, start_logits, end_logits = None, [], []
         for chunk, row, _ in evidence:
             number, place, first, size = features[chunk]["sentences"][row].tolist()
@@ -384,7 +383,7 @@ class HotpotQA(Task):
 
 
 def _sentences(context: list[tuple[str, list[str]]]) -> set[tuple[str, int]]:
-    """Title and number of each sentence, as supporting facts name it."""
+    """(title, index) of each sentence, as in supporting facts."""
     return {(title, place) for title, listed in context for place in range(len(listed))}
 
 
@@ -394,10 +393,10 @@ def _type(answer: str) -> int:
 
 
 def read_context(example: Example, path: str) -> list[tuple[str, list[str]]]:
-    """The titles and sentences of a context.
+    """Titles and sentences of a context.
 
     Raises:
-        DataError: there is no such field, something else in it, or not a word in any sentence.
+        DataError: the field is missing or of another form, or no sentence has a word.
     """
     listed, context = field(example, path), []
     for paragraph in listed if isinstance(listed, list) else [listed]:
@@ -415,7 +414,7 @@ def read_context(example: Example, path: str) -> list[tuple[str, list[str]]]:
 
 
 def tokenized(context: list[tuple[str, list[str]]], tokenizer) -> list[Paragraph]:
-    """Tokenize titles and sentences, each as if a space stood in front."""
+    """Tokenize titles and sentences, each as if preceded by a space."""
     return [
         Paragraph(
             number,
@@ -431,10 +430,10 @@ def in_inputs(
 ) -> tuple[list[list[Paragraph]], dict[str, Any]]:
     """Return the paragraphs of each input, whole and in order, and flags for the answer.
 
-    A paragraph that is too long alone, with ``room`` tokens, at least `LEAST`, loses its end.
+    A paragraph longer than ``room`` (at least `LEAST`) loses its end.
 
     Raises:
-        DataError: they do not fit one input, and ``data.overflow`` is "error".
+        DataError: they do not fit one input and ``data.overflow`` is "error".
     """
     total = sum(paragraph.size for paragraph in paragraphs)
     if total <= room:

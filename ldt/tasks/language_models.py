@@ -1,4 +1,4 @@
-"""Pretraining on plain text: masked language modelling, and modelling of characters or bytes."""
+"""Pretraining on plain text: masked, and character-level language modelling."""
 
 import math
 from typing import Annotated, ClassVar, Literal
@@ -14,20 +14,20 @@ Span = Annotated[int, Field(le=LONGEST)]  # the rest is for the model to say, ph
 
 
 class MaskedLM(AnyTask):
-    """Pretraining on plain text: 15 % of the tokens are predicted from the text around them.
+    """Masked language modelling: 15 % of the tokens are predicted from the text around them.
 
-    Masks are sampled anew in every epoch. Special tokens are never chosen.
+    Masks are drawn anew in every epoch. Special tokens are never masked.
 
     Args:
         global_attention: ``[cls]`` gives the first token of every row global attention and trains
-            its projections; without, they become copies of the local ones when training is over,
-            as in the paper.
-        mask_fraction: expected share of the tokens that are predicted.
-        whole_words: whether all tokens of a word are predicted together.
-        trainable: ``all`` weights, or only the ``positions`` that conversion added; all else is
-            frozen.
-        source_length: tokens that the model read before it was made longer; goes with
-            ``trainable: positions``.
+            its projections; without it they are set to copies of the local ones at the end of
+            training, as in the paper.
+        mask_fraction: expected share of predicted tokens.
+        whole_words: True predicts all tokens of a word together.
+        trainable: ``all`` weights, or only the ``positions`` added by conversion; everything else
+            is frozen.
+        source_length: number of tokens the model read before it was made longer; for ``trainable:
+            positions``.
     """
 
     reads: ClassVar[TaskReads] = TaskReads(kind="corpus")
@@ -49,36 +49,36 @@ class MaskedLM(AnyTask):
         return self
 
     def masker(self, tokenizer) -> Masker:
-        """The masker that samples the masks."""
+        """Masker for a tokenizer."""
         return Masker(tokenizer, self.mask_fraction, self.whole_words)
 
 
 def masked_lm_metrics(nats: float, masked: int, tokens: int, size: int) -> dict[str, float]:
-    """``loss``, ``bits_per_token`` (what the paper calls BPC) and ``bits_per_byte`` of
-    `ldt.metrics.numbers.loss_and_bits`, and ``perplexity``, e to the loss: how well a token is told
-    from the others around it, of both sides; a text cannot be stored in so few bits.
+    """``loss``, ``bits_per_token`` (the paper's BPC) and ``bits_per_byte`` of
+    `ldt.metrics.numbers.loss_and_bits`, and ``perplexity``, e to the loss. Since masked tokens are
+    predicted from both sides, these are not code lengths of the text.
 
     Args:
         nats: sum of the cross-entropy over the predicted tokens.
-        masked: their number.
-        tokens, size: tokens of the whole text without special ones, and its bytes in UTF-8.
+        masked: number of predicted tokens.
+        tokens, size: tokens of the whole text without special tokens, and its UTF-8 bytes.
     """
     metrics = loss_and_bits(nats, masked, unit="token", units=tokens, size=size)
     return metrics | {"perplexity": math.exp(min(metrics["loss"], 700.0))}
 
 
 class Phase(Section):
-    """A part of a staged training, which begins with the weights of the phase before.
+    """Phase of a staged training, which starts from the weights of the previous one.
 
-    A key that is none goes on from the phase before, in the first phase from the recipe's sections.
+    Keys without a value continue from the previous phase, in the first phase from the recipe.
 
     Args:
-        length: characters of an input; none doubles the length of the phase before.
-        window: attention window as in ``model.window``; none doubles that of the phase before.
-        learning_rate: highest learning rate; none halves that of the phase before.
+        length: characters of an input; none doubles that of the previous phase.
+        window: attention window as in ``model.window``; none doubles that of the previous phase.
+        learning_rate: peak learning rate; none halves that of the previous phase.
         steps: optimizer steps; excludes `epochs`.
         epochs: passes over the text; excludes `steps`.
-        batch: inputs of an optimizer step, over all processes; none keeps their number.
+        batch: inputs of an optimizer step, over all processes; none keeps the number.
     """
 
     length: int | None = Field(default=None, ge=2, le=LONGEST)
@@ -96,13 +96,13 @@ class Phase(Section):
 
 
 class Sampling(Section):
-    """Options for continuing a prompt; a line of prompts may have its own value for each.
+    """Options for continuing a prompt; each prompt may override them.
 
     Args:
         length: characters (or bytes) to add.
-        temperature: number that logits are divided by; 0 takes the most probable character.
-        top_k: number of the most probable characters to sample among; none takes all.
-        seed: seed of the sampling; what is sampled for a prompt depends on it and the prompt's id.
+        temperature: divisor of the logits; 0 takes the most probable character.
+        top_k: number of most probable characters to sample from; none uses all.
+        seed: seed of the sampling; samples depend on it and on the prompt's id.
     """
 
     length: Length = 200
@@ -112,18 +112,18 @@ class Sampling(Section):
 
 
 class CharacterLM(AnyTask):
-    """A causal model of characters or bytes, pretrained on plain text and sampled from.
+    """Causal character or byte model, pretrained on plain text, for sampling.
 
     Args:
-        vocabulary: ``characters`` are those of the text (27 of text8); ``bytes`` are all 256, for
+        vocabulary: ``characters`` are those of the text (27 for text8); ``bytes`` are all 256, for
             text in any encoding (enwik8).
         phases: phases of a staged training (Beltagy et al. 2020, arXiv:2004.05150, section 4.1);
             without any, training has one phase.
-        eval_length: characters of the overlapping sequences in which the text of the evaluation is
-            read; none takes the length of the inputs.
-        eval_step: characters at the end of each sequence that are scored (all of the first
-            sequence); none takes half of `eval_length`.
-        sampling: options by which `ldt predict` continues a prompt.
+        eval_length: characters of the overlapping sequences for evaluation; none uses the input
+            length.
+        eval_step: scored characters at the end of each sequence (all in the first one); none uses
+            half of `eval_length`.
+        sampling: options with which `ldt predict` continues a prompt.
     """
 
     reads: ClassVar[TaskReads] = TaskReads(kind="characters")
@@ -147,6 +147,6 @@ class CharacterLM(AnyTask):
 
 
 def character_lm_metrics(nats: float, scored: int, characters: int, size: int) -> dict[str, float]:
-    """``loss``, ``bits_per_character`` and ``bits_per_byte`` (`loss_and_bits`), by the sum of the
-    cross-entropy, the scored characters, those of the text, and its bytes in UTF-8."""
+    """``loss``, ``bits_per_character`` and ``bits_per_byte`` (`loss_and_bits`), from the summed
+    cross-entropy, the scored characters, the characters of the text, and its UTF-8 bytes."""
     return loss_and_bits(nats, scored, unit="character", units=characters, size=size)

@@ -1,4 +1,4 @@
-"""Questions on papers, as in QASPER: answers are cut out or written, and have evidence."""
+"""Questions about papers, as in QASPER: extracted or generated answers with evidence."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -61,14 +61,14 @@ HEADING = -1  # in place of the number of a paragraph
 
 
 class PaperQuestions(Task):
-    """Questions on a paper, and the paragraphs that are the evidence.
+    """Question about a paper, with evidence paragraphs.
 
-    An example has ``question``, ``paragraphs`` and, where it has them, ``title``, ``abstract`` and
-    ``sections`` (the name of each paragraph's section, or null); ``answers`` has an {answer, type,
-    evidence, paragraphs, spans} of each annotator: ``type`` is extractive, abstractive, boolean or
-    none, ``evidence`` are texts, ``paragraphs`` numbers of paragraphs from 0, and ``spans`` the
-    texts of an extractive answer. Papers without paragraphs are left out of training, and
-    questions on them are unanswerable.
+    An example has ``question``, ``paragraphs`` and optionally ``title``, ``abstract`` and
+    ``sections`` (name of each paragraph's section, or null); ``answers`` has an {answer, type,
+    evidence, paragraphs, spans} per annotator: ``type`` is extractive, abstractive, boolean or
+    none, ``evidence`` are texts, ``paragraphs`` indices of paragraphs from 0, and ``spans`` the
+    texts of an extractive answer. Papers without paragraphs are left out of training, and questions
+    about them are unanswerable.
     """
 
     reads: ClassVar[TaskReads] = replace(
@@ -87,11 +87,11 @@ class PaperQuestions(Task):
     )
 
     def groups(self, example: Example, data: DataSection) -> SplitGroups:
-        """The paper: questions on one are not parted."""
+        """Questions about one paper stay together."""
         return SplitGroups(self.parts(example, data)[0], strata_of(self, example, data))
 
     def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
-        """Return ``references``, of all annotators, and the numbers of ``paragraphs`` of each."""
+        """Return ``references`` of all annotators, and the indices of ``paragraphs`` of each."""
         path, where = path_of(self, "answers", data), example.where
         answers = field(example, path)
         if not isinstance(answers, list) or not answers:
@@ -111,8 +111,8 @@ class PaperQuestions(Task):
         return {"references": references, "paragraphs": numbers}
 
     def measure(self, answers, golds, config) -> Scores:
-        """Return Answer F1 and Evidence F1, from 0 to 100, by the published rules, and rows of the
-        types of answers, to which questions belong as there."""
+        """Return Answer F1 and Evidence F1, from 0 to 100, by the published rules, and rows by type
+        of answer, assigned as there."""
         scores = (
             (qasper.best_type(gold["references"], answer["answer"]), qasper.score(gold, answer))
             for answer, gold in zip(answers, golds, strict=True)
@@ -120,22 +120,21 @@ class PaperQuestions(Task):
         return grouped("type", scores, TYPES, "questions")
 
     def baseline(self, trained, golds, config) -> Baselines:
-        """Return what Unanswerable has, or Yes, each without evidence."""
+        """Return the scores of Unanswerable and of Yes, without evidence."""
         answers = (UNANSWERABLE, YES)
         constant = {baseline.quoted(each): {"answer": each, "evidence": []} for each in answers}
         return best_constant(self, constant, golds, config)
 
     def left_out(self, documents: int) -> list[str]:
-        """Line about questions that are not trained on, or none."""
+        """Notice about questions that are not trained on, or empty."""
         what = f"questions on papers without paragraphs: {documents:,}, left out"
         return [what] if documents else []
 
     def sectioned(self, example: Example, data: DataSection) -> Iterator[tuple[str | None, str]]:
-        """Yield each paragraph behind the name of the section that begins with it, None where it
-        begins none.
+        """Yield each paragraph with the name of the section that starts there, or None.
 
         Raises:
-            DataError: there are no paragraphs, or not as many names of sections.
+            DataError: there are no paragraphs, or section names differ in number.
         """
         paragraphs = self._paragraphs(example, data)
         sections = example.fields.get(path_of(self, "sections", data)) or [None] * len(paragraphs)
@@ -151,8 +150,8 @@ class PaperQuestions(Task):
             yield section if begins else None, paragraph
 
     def paper(self, example: Example, data: DataSection) -> tuple[str, list[Span]]:
-        """Title, abstract and paragraphs, the name of a section before its first one, as one text;
-        and the characters of each paragraph."""
+        """Title, abstract and paragraphs, with section names, as one text; and the characters of
+        each paragraph."""
         paths = [path_of(self, name, data) for name in ("title", "abstract")]
         pieces = [(False, text(example, path)) for path in paths if example.fields.get(path)]
         for section, paragraph in self.sectioned(example, data):
@@ -171,19 +170,19 @@ class PaperQuestions(Task):
 
 
 class Qasper(PaperQuestions, SpanTask, ByPlaces):
-    """A span of a paper, yes, no or unanswerable, and the paragraphs that are its evidence.
+    """Span of a paper, yes, no or unanswerable, with evidence paragraphs.
 
     Input: <s> question </s> title, abstract, and section and [PARAGRAPH] before paragraphs </s>.
-    Evidence is read at the markers, as Dasigi et al. 2021 (arXiv:2105.03011) do, whose decoder
-    writes answers; here they are cut from the paper, which their free ones are not. Of a question
-    all annotators are right together: every paragraph that one of them names, and every mention of
-    one's spans in that one's evidence, or where there is none in the paper. The kind of the answer
-    is that of most annotators, a free one counts as a span and is learnt by its evidence alone.
-    Chunks without a right span point to their first token.
+    Evidence is read at the markers, as in Dasigi et al. 2021 (arXiv:2105.03011), whose decoder
+    generates answers; here they are extracted from the paper, so free-form ones cannot be given.
+    All annotators count: every paragraph that one of them names, and every mention of an
+    annotator's spans in that annotator's evidence, or in the paper if there is none. The type of
+    answer is that of most annotators; a free-form answer counts as a span and is trained by its
+    evidence alone. Chunks without a correct span point to their first token.
 
     Args:
-        weights: weights of the losses ``span``, ``class`` (the kind) and ``passages``; 1 where one
-            is not named.
+        weights: weights of the losses ``span``, ``class`` (the type) and ``passages``; 1 if not
+            given.
         threshold: probability above which a paragraph is evidence; the best one always is, unless
             the question is unanswerable.
     """
@@ -216,7 +215,7 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
         return self.paper(example, data)[0]
 
     def classes(self, example: Example, data: DataSection) -> str | list[str] | None:
-        """Return the kind of the answer."""
+        """Return the type of the answer."""
         return KINDS[_kind(self.gold(example, data, None)["references"])]
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
@@ -226,12 +225,12 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
         return {**named_labels(KINDS), **weights}
 
     def marks(self, example: Example, data: DataSection) -> list[tuple[Span, str]]:
-        """Return the paragraphs, with one marker for all."""
+        """Return the paragraphs, all with the same marker."""
         return [(place, self.inputs.markers[0]) for place in self.paper(example, data)[1]]
 
     def right(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
-        """The answers of all annotators; ``unplaced`` of a feature is how many of their extractive
-        answers are not found."""
+        """Answers of all annotators; ``unplaced`` of a feature counts extractive answers
+        not found."""
         gold = self.gold(example, data, config)
         spans, unplaced = _mentions(gold, context, self.paper(example, data)[1])
         kind = _kind(gold["references"])
@@ -242,16 +241,16 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
         return RightAnswer(spans, nowhere, evidence, label, {"unplaced": unplaced})
 
     def about(self, example: Example, data: DataSection) -> dict[str, Any]:
-        """Return the places of the ``paragraphs`` [paragraphs, 2]."""
+        """Return the offsets of the ``paragraphs`` [paragraphs, 2]."""
         places = self.paper(example, data)[1]
         return {"paragraphs": np.array(places, np.int32).reshape(-1, 2)}
 
     def instances(self, features: Sequence[Feature]) -> Sequence[Feature]:
-        """Return them where the paper has a paragraph with a word that is read."""
+        """Return the features if a paragraph with a word is read."""
         return features if any(len(feature["passages"]) for feature in features) else []
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Number of inputs with evidence, and of answers and papers that are not learnt."""
+        """Number of inputs with evidence, and of answers and papers that are not trained on."""
         lines = [with_evidence(features)]
         unplaced = {feature["document"]: feature["unplaced"] for feature in features}
         if count := sum(unplaced.values()):
@@ -261,10 +260,10 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
     def decode(self, outputs, config, example, features) -> dict:
         """Return the answer and the flags.
 
-        ``answer``, score, start and end (`SpanTask.answer`, in characters of the paper as it is
-        read), or Yes, No or Unanswerable without a place; ``type``, one of `KINDS`, and ``scores``,
-        their probabilities; ``evidence``, texts of paragraphs, each once, and ``paragraphs``, their
-        numbers; ``paragraph_probs``, one a paragraph, 0 where it is not read.
+        ``answer``, score, start and end (`SpanTask.answer`, in characters of the paper as read), or
+        Yes, No or Unanswerable without a place; ``type``, one of `KINDS`, and ``scores``, their
+        probabilities; ``evidence``, texts of paragraphs without repetition, and ``paragraphs``,
+        their indices; ``paragraph_probs``, one per paragraph, 0 if unread.
         """
         context, places = features[0]["context"], features[0]["paragraphs"].tolist()
         scores, probs = probabilities(outputs, features, len(places))
@@ -281,7 +280,7 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
         return answer | _evidence(context, places, probs, limit) | features[0]["flags"]
 
     def places(self, answer, example, data) -> list[tuple[int, float]]:
-        """Return the beginnings of all paragraphs, with the probability of each."""
+        """Return the start of every paragraph with its probability."""
         starts = [start for start, _ in self.paper(example, data)[1]]
         return list(zip(starts, answer["paragraph_probs"], strict=True))
 
@@ -289,14 +288,14 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
 def _evidence(
     context: str, places: Sequence[Span], probs: np.ndarray, limit: float
 ) -> dict[str, Any]:
-    """The paragraphs above a limit, by their texts, each once, and numbers; and what all have."""
+    """Paragraphs above a limit, as distinct texts and as indices; and the probabilities of all."""
     numbers = np.flatnonzero(probs > limit).tolist()
     evidence = dict.fromkeys(context[slice(*places[number])] for number in numbers)
     return {"evidence": [*evidence], "paragraphs": numbers, "paragraph_probs": probs.tolist()}
 
 
 def _kind(references: Sequence[Reference]) -> int:
-    """The kind that most annotators say, of equal ones the first."""
+    """Type given by most annotators, of equal ones the first."""
     numbers = {answer: KINDS.index(name) for name, answer in SAID.items()}
     kinds = [
         numbers[each.answer] if each.type in ("boolean", "none") and each.answer in numbers else 0
@@ -306,7 +305,7 @@ def _kind(references: Sequence[Reference]) -> int:
 
 
 def _mentions(gold: dict[str, Any], context: str, places: Sequence[Span]) -> tuple[list[Span], int]:
-    """Where the spans of all annotators stand, and how many of these have none that does."""
+    """Positions of all annotators' spans, and the number of annotators without any."""
     placed: dict[Span, None] = {}
     unplaced = 0
     for reference, numbers in zip(gold["references"], gold["paragraphs"], strict=True):
@@ -320,7 +319,7 @@ def _mentions(gold: dict[str, Any], context: str, places: Sequence[Span]) -> tup
 
 
 def _all(context: str, words: str, start: int, end: int) -> list[Span]:
-    """Every place of these words between two places, one behind the other."""
+    """All non-overlapping occurrences of a text between two offsets."""
     spans = []
     while (at := context.find(words, start, end)) >= 0:
         spans.append((at, at + len(words)))
@@ -329,28 +328,27 @@ def _all(context: str, words: str, start: int, end: int) -> list[Span]:
 
 
 class Likeliest(Generation):
-    """Generation settings; by default the likeliest token at each place, any number of times."""
+    """Generation settings, by default greedy and without a limit on repetitions."""
 
     num_beams: int = Field(default=1, ge=1, le=1024)
     no_repeat_ngram_size: int = Field(default=0, ge=0, le=1 << 24)
 
 
 class QasperGeneration(PaperQuestions, WritingTask):
-    """An answer to a question on a paper, and the paragraphs that are its evidence.
+    """Generated answer to a question about a paper, with evidence paragraphs.
 
     Input: <s> question </s> heading </s> paragraph </s> paragraph ..., as in Dasigi et al. 2021
     (arXiv:2105.03011) and their code: without title and abstract, line ends as spaces, blank
-    paragraphs left out, nothing behind the last; a long paper is read from its beginning. Evidence
-    is read at the separators, those of headings among them, which are never named. A paragraph is
-    right that a text of the evidence stands in.
+    paragraphs left out, nothing after the last; a long paper is truncated. Evidence is read at the
+    separators; those of headings are never named. A paragraph is correct if it contains a text of
+    the evidence.
 
-    The answers of several annotators are learnt as so many inputs, the loss of an evaluation is
-    that of the first. An answer is the text of a free one, of spans with commas between them, Yes,
-    No or Unanswerable.
+    Each annotator's answer is a training input of its own; evaluation loss uses the first. An
+    answer is the text of a free-form one, spans joined by commas, Yes, No or Unanswerable.
 
     Args:
-        weights: weights of the losses ``answer`` and ``passages``; 1 where one is not named.
-            Without that of passages no evidence is learnt, and none is named.
+        weights: weights of the losses ``answer`` and ``passages``; 1 if not given. Without the
+            latter no evidence is trained or predicted.
     """
 
     inputs: ClassVar[TaskInputs] = replace(
@@ -376,7 +374,7 @@ class QasperGeneration(PaperQuestions, WritingTask):
     weights: dict[Literal["answer", "passages"], Weight] = {}
 
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
-        """Return headings and paragraphs, a line for each, and the question."""
+        """Return headings and paragraphs, one per line, and the question."""
         pieces = "\n".join(words for _, words in self._pieces(example, data))
         return pieces, question_of(self, example, data)
 
@@ -388,10 +386,10 @@ class QasperGeneration(PaperQuestions, WritingTask):
     def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
         """Return the only feature of an example.
 
-        ``passages`` [k] int32 are the numbers of the paragraphs that are read, `HEADING` of a
-        heading, and ``passage_positions`` their separators. ``context`` is the text of all
-        paragraphs end to end, ``paragraphs`` [paragraphs, 2] int32 where each stands in it.
-        The labels are those of the first annotator, ``others`` has those of the rest.
+        ``passages`` [k] int32 are the indices of the paragraphs read, `HEADING` for a heading, and
+        ``passage_positions`` their separators. ``context`` is the concatenated text of all
+        paragraphs, ``paragraphs`` [paragraphs, 2] int32 their offsets in it. The labels are those
+        of the first annotator, ``others`` has the rest.
 
         Raises:
             RecipeError: the model has no decoder, or one with fewer positions.
@@ -436,7 +434,7 @@ class QasperGeneration(PaperQuestions, WritingTask):
         return [feature]
 
     def instances(self, features: Sequence[Feature]) -> list[Feature]:
-        """Return an input for each annotator, where the paper has a paragraph with a word."""
+        """Return an input for each annotator if a paragraph has a word."""
         (feature,) = features
         several = ({}, *feature["others"]) if len(feature["passages"]) else ()
         return [feature | labels for labels in several]
@@ -458,9 +456,9 @@ class QasperGeneration(PaperQuestions, WritingTask):
     def decode(self, outputs, config, example, features) -> dict:
         """Return the answer and the flags.
 
-        ``answer`` and what `WritingTask.read_off` has beside it; ``evidence``, texts of paragraphs,
-        each once, and ``paragraphs``, their numbers; ``paragraph_probs``, one a paragraph, 0 where
-        it is not read. Whatever the answer is, all paragraphs above 0.5 are evidence.
+        ``answer`` and the other keys of `WritingTask.read_off`; ``evidence``, texts of paragraphs
+        without repetition, and ``paragraphs``, their indices; ``paragraph_probs``, one per
+        paragraph, 0 if unread. All paragraphs above 0.5 are evidence, whatever the answer.
         """
         (output,), (feature,) = outputs, features
         answer = self.read_off("answer", output)
@@ -475,7 +473,7 @@ class QasperGeneration(PaperQuestions, WritingTask):
         return answer | _evidence(feature["context"], places, probs, 0.5) | feature["flags"]
 
     def _pieces(self, example: Example, data: DataSection) -> Iterator[tuple[int, str]]:
-        """Headings and paragraphs with a word, each with its number."""
+        """Non-blank headings and paragraphs, each with its index."""
         for number, (section, paragraph) in enumerate(self.sectioned(example, data)):
             if section:
                 yield HEADING, _plain(section)
@@ -485,7 +483,7 @@ class QasperGeneration(PaperQuestions, WritingTask):
     def _labels(
         self, reference: Reference, read: Sequence[tuple[int, str]], tokenizer, config
     ) -> Feature:
-        """The labels of an annotator's answer and of the pieces that are read."""
+        """Labels of an annotator's answer for the pieces that are read."""
         evidence = list(filter(None, map(_plain, reference.evidence)))
         right = [int(any(text in words for text in evidence)) for _, words in read]
         return {**self.learnt(reference.answer, tokenizer, config), "passage_labels": right}

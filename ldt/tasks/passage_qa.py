@@ -1,6 +1,6 @@
-"""Questions on long documents with a passage and a short answer; as in Natural Questions, TyDi QA.
+"""Questions answered by a passage and a short answer, as in Natural Questions and TyDi QA.
 
-Input: <s> question </s> document </s>, with a marker in front of each passage that may be named.
+Input: <s> question </s> document </s>, with a marker before each candidate passage.
 """
 
 import operator
@@ -52,35 +52,34 @@ OFFSETS = {"nq": nq.offsets, "tydiqa": tydiqa.offsets}
 
 
 class PassageQA(SpanTask):
-    """A passage of a document that answers a question, and in it a span, yes or no.
+    """Passage that answers a question, with a span in it, yes or no.
 
     An example has ``question``, ``context``, ``candidates``, a list of {start, end} in characters
-    of the context, with a ``type`` (paragraph, table or list) or not, and ``annotations``, a list
-    of {passage: number of a candidate or None, spans: [[start, end], ...], yes_no: "yes", "no" or
-    None}. Candidates may be nested; one without a word cannot be the answer.
+    of the context, optionally with a ``type`` (paragraph, table or list), and ``annotations``, a
+    list of {passage: index of a candidate or None, spans: [[start, end], ...], yes_no: "yes", "no"
+    or None}. Candidates may be nested; one without a word cannot be the answer.
 
-    An input has the types of `TYPES`, scores of passages at their markers, of which one is right or
-    none (`ldt.model.heads.questions.one_passage_loss`), and start and end of the span. What all
-    annotations of a question say is right together, once two of them have an answer, or the only
-    one: as the published metrics count. An input is of the type span where it has a right one, of
-    another one where it has the marker of a right passage, else of none; without a right span it is
-    taught to point to its first token.
+    An input has the types of `TYPES`, scores of passages at their markers, of which one or none is
+    correct (`ldt.model.heads.questions.one_passage_loss`), and start and end of the span. As in the
+    published metrics, the answers of all annotations are correct if at least two of them (or the
+    only one) have an answer. An input has the type span if it contains a correct span, another type
+    if it contains the marker of a correct passage, else none; without a correct span its target is
+    the first token.
 
-    The passage is the one with the highest score over all chunks, its logit against none. The span
-    is the best one inside of it, since right spans are inside of right passages; its score is the
-    sum of its logits less those of the first token. Where the type of the chunk with the passage is
-    rather yes or no than span, that is the answer; its score is the logarithm of its odds against
-    no short answer, that is none or passage. An answer is always given in the published layouts,
-    whose metrics choose a threshold; in lines it is left out below ``answer_thresholds``, which
-    are stored in the model: those with the best F1 on the evaluation set, all languages together.
+    The passage is the one with the highest score over all chunks, relative to the logit of none.
+    The span is the best one inside it; its score is the sum of its logits minus those of the first
+    token. If the passage's chunk is more likely yes or no than span, that is the answer; its score
+    is the log-odds against no short answer (none or passage). Published layouts always get an
+    answer, since their metrics choose a threshold; JSON lines omit it below ``answer_thresholds``,
+    which are stored in the model: those with the best F1 on the evaluation set over all languages.
 
     Args:
-        null_windows: share of the chunks without an answer that is trained on, drawn once by the
-            seed. Evaluation and prediction read all.
+        null_windows: share of the chunks without an answer to train on, sampled once by the seed.
+            Evaluation and prediction read all.
 
-    Source: Alberti et al. 2019 (arXiv:1901.08634) for types, scores of spans and markers, and 0.02
-    of the chunks without an answer; Clark et al. 2020 (arXiv:2003.05002), whose baseline keeps 0.1.
-    Scores of passages at their markers, and passages first, are ours.
+    Source: Alberti et al. 2019 (arXiv:1901.08634) for types, span scores and markers, and 0.02 of
+    the chunks without an answer; Clark et al. 2020 (arXiv:2003.05002), whose baseline keeps 0.1.
+    Scores of passages at their markers, and choosing passages first, are our own.
     """
 
     reads: ClassVar[TaskReads] = replace(
@@ -119,14 +118,14 @@ class PassageQA(SpanTask):
     null_windows: Annotated[float, Field(ge=0, le=1)] = 1.0
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
-        """Return id2label, label2id and num_labels, how passages are learnt, and no thresholds."""
+        """Return id2label, label2id and num_labels, the loss of passages, and no thresholds."""
         super().learn(examples, data)
         changes = {"passage_loss": "one", "evidence_weights": {}, "answer_thresholds": {}}
         return named_labels(TYPES) | changes
 
     def encode(self, example: Example, tokenizer, **options: Any) -> list[Feature]:
-        """The features of `QuestionTask.encode`, the first one with ``candidates`` [candidates, 2],
-        their characters."""
+        """Features of `QuestionTask.encode`, the first one with ``candidates`` [candidates, 2] in
+        characters."""
         features = super().encode(example, tokenizer, **options)
         places = [span for _, span in self._candidates(example, options["data"])]
         features[0]["candidates"] = np.array(places, np.int32).reshape(-1, 2)
@@ -138,7 +137,7 @@ class PassageQA(SpanTask):
         return [(span, MARKERS.get(str(name), PASSAGE_MARKER)) for name, span in candidates]
 
     def right(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
-        """The answers of all annotations together; spans of no passage are right too."""
+        """Answers of all annotations together; spans outside passages are correct too."""
         annotations = self._annotations(example, data)
         has_passage, has_span = passage_qa.right_of(annotations)
         spans = dict.fromkeys(span for _, spans, _ in annotations for span in spans)
@@ -159,20 +158,20 @@ class PassageQA(SpanTask):
         return {"layout": data.format if data.format in OFFSETS else None}
 
     def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
-        """Return the inputs with an answer, and ``null_windows`` of the others."""
+        """Return the inputs with an answer, and a share of ``null_windows`` of the others."""
         if self.null_windows == 1:
             return None, []
         answered = [feature["labels"] != NONE for feature in features]
         return thinned(answered, self.null_windows, self.null_windows, seed)
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Number of inputs by the type of their answer."""
+        """Number of inputs by type of answer."""
         counts = Counter(TYPES[feature["labels"]] for feature in features)
         there = ", ".join(f"{name} {counts[name]:,}" for name in TYPES if counts[name])
         return [f"inputs by type of answer: {there}"]
 
     def gold(self, example: Example, data: DataSection, config) -> PassageGold:
-        """Return what the annotations say, spans in the unit in which the metric counts."""
+        """Return the annotations, with spans in the unit of the metric."""
         annotations: list[Annotation] = []
         for number, (passage, spans, yes_no) in enumerate(self._annotations(example, data)):
             if data.format == "nq":
@@ -190,11 +189,11 @@ class PassageQA(SpanTask):
     def decode(self, outputs, config, example, features) -> dict:
         """Return the passage and the answer with their scores, and the flags.
 
-        ``passage``, number of a candidate; ``answer``, text, with ``start`` and ``end``, its
+        ``passage``, index of a candidate; ``answer``, text with ``start`` and ``end`` in
         characters, or yes or no; ``yes_no``. Below the stored thresholds passage is None, and
-        answer "" without a place; what they would be is always ``best_passage``, and ``best`` from
-        ``best_start`` to ``best_end``. Of documents in a published layout also ``offsets``, which
-        its writer needs, and their ``language``.
+        answer is "" without a place; ``best_passage``, and ``best`` from ``best_start`` to
+        ``best_end``, are always given. Documents in a published layout also get ``offsets`` for its
+        writer, and their ``language``.
         """
         context, layout = features[0]["context"], features[0]["layout"]
         passages = (
@@ -241,7 +240,7 @@ class PassageQA(SpanTask):
         return passage_qa.measure(golds, list(map(passage_qa.answer_of, answers)))
 
     def baseline(self, trained, golds, config) -> Baselines:
-        """Return what the first paragraph, or else the first passage, has as the passage."""
+        """Return the score of always naming the first paragraph, or else the first passage."""
         first = [PassageAnswer(gold.first) for gold in golds]
         metrics, _ = passage_qa.measure(golds, first)
         figures = {name: metrics[name] for name in ("f1", "passage_f1")}
@@ -250,7 +249,8 @@ class PassageQA(SpanTask):
     def _inside(
         self, outputs: Sequence[Outputs], features: Sequence[Feature], passage: int | None
     ) -> list[CandidateSpan]:
-        """The best spans inside of a passage, with their scores; of the document if it has none."""
+        """Best spans inside a passage with their scores; over the whole document if there
+        is none."""
         start, end = 0, len(features[0]["context"])
         if passage is not None:
             start, end = features[0]["candidates"][passage].tolist()
@@ -266,7 +266,7 @@ class PassageQA(SpanTask):
         return self.best(scores, parts) or self.best(scores, features)
 
     def _candidates(self, example: Example, data: DataSection) -> list[tuple[str | None, Span]]:
-        """The type and the characters of each candidate."""
+        """Type and characters of each candidate."""
         path = path_of(self, "candidates", data)
         length = len(text(example, path_of(self, "context", data)))
         items = _listed(example, path)

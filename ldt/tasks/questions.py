@@ -1,10 +1,10 @@
-"""The base of tasks that ask something about a document: its chunks, right answers, best spans.
+"""Base of question answering tasks: chunks of the document, gold answers, best spans.
 
-Input: <s> question </s> document </s>, the document in chunks where it is long. One separator
-stands between the two, not the two of RoBERTa's pairs, and question and document are tokenized as
-if a space stood in front, as in the authors' scripts/triviaqa.py (allenai/longformer): their
-checkpoints were trained so. Tokenizers that number the parts of a pair (BERT's) give the document
-the second number. Where the document has passages, a marker may stand in front of each.
+Input: <s> question </s> document </s>, with long documents in chunks. One separator stands between
+the two (not two as in RoBERTa's pairs), and both are tokenized as if preceded by a space, as in the
+authors' scripts/triviaqa.py (allenai/longformer), with which their checkpoints were trained.
+Tokenizers with token types for pairs (BERT's) give the document type 1. A marker may stand before
+each passage of the document.
 """
 
 from abc import abstractmethod
@@ -50,14 +50,14 @@ SPAN_LOGITS = ("start_logits", "end_logits")
 
 
 class RightAnswer(NamedTuple):
-    """A right answer in the form by which the chunks of a document are labelled.
+    """Gold answer in the form used to label the chunks of a document.
 
     Args:
-        spans: characters of the right spans; None of a task without.
-        nowhere: token that a chunk without a right span points to; None for none.
-        passages: numbers of the right passages.
-        label: class of a chunk by its feature, which has the labels of spans and passages; None of
-            a task without classes.
+        spans: characters of the correct spans; None for a task without spans.
+        nowhere: token that a chunk without a correct span points to; None for none.
+        passages: indices of the correct passages.
+        label: function from a feature, labelled with spans and passages, to its class; None for a
+            task without classes.
         about: further keys of all features.
     """
 
@@ -69,7 +69,7 @@ class RightAnswer(NamedTuple):
 
 
 class CandidateSpan(NamedTuple):
-    """A piece of the document: its logit, the sum of the two behind, and its characters."""
+    """Span of the document: its logit (the sum of the start and end logits), and its characters."""
 
     logit: float
     span: Span
@@ -78,16 +78,15 @@ class CandidateSpan(NamedTuple):
 
 
 class QuestionTask(Task):
-    """A question about a document, one input for each chunk of it.
+    """Question about a document, with one input per chunk.
 
-    A feature has, beside what every one has: ``context``, the document or its file; ``offsets``
-    [tokens, 2], where in it the tokens of the document stand that the chunk has, and ``first``, the
-    place of the first of them in the input; of a task with `marks` ``passages``, the numbers of
-    those whose marker the chunk has, and ``passage_positions``, where these stand. A chunk parts as
-    few passages as it can.
+    Beyond the usual keys a feature has ``context``, the document or its file; ``offsets`` [tokens,
+    2] of the chunk's document tokens, and ``first``, the position of the first of them in the
+    input; for tasks with `marks` ``passages``, the indices of passages whose marker is in the
+    chunk, and ``passage_positions``, their positions. Chunks split as few passages as possible.
 
     Args:
-        max_question: tokens of the question that are read; none reads all.
+        max_question: number of tokens of the question that are read; none reads all.
     """
 
     reads: ClassVar[TaskReads] = replace(
@@ -103,21 +102,21 @@ class QuestionTask(Task):
     max_question: Length | None = None
 
     def source(self, example: Example, data: DataSection) -> str | Path:
-        """The document's text, or the path of its file."""
+        """Text of the document, or the path of its file."""
         return text(example, path_of(self, self.reads.document, data))
 
     def marks(self, example: Example, data: DataSection) -> Sequence[tuple[Span, str]] | None:
-        """The characters of each passage of the document, and the marker in front of it; None of
-        tasks without."""
+        """Characters of each passage with its marker; None for tasks without passages."""
         return None
 
     @abstractmethod
     def right(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
-        """The right answer in the form that features are labelled by.
+        """Gold answer in the form used for labelling.
 
         Args:
-            config: of the model.
-            context: the document's text.
+            example, data: example, and data section.
+            config: config of the model.
+            context: text of the document.
         """
 
     def about(self, example: Example, data: DataSection) -> Mapping[str, Any]:
@@ -129,7 +128,7 @@ class QuestionTask(Task):
         return context_of(self.source(example, data)), asked
 
     def groups(self, example: Example, data: DataSection) -> SplitGroups:
-        """The document: questions on one are not parted."""
+        """Questions about one document stay together."""
         return SplitGroups(self.source(example, data), strata_of(self, example, data))
 
     def reading(self, example, tokenizer, data, unit: Unit = "sentence") -> Reading:
@@ -170,8 +169,8 @@ class QuestionTask(Task):
 
     def label(self, features: Sequence[Feature], right: RightAnswer, document: "Marked") -> None:
         """Add labels to the features of a document: ``start_positions`` and ``end_positions`` of
-        each right span that a chunk has whole, with ``answer_tokens`` of the shortest one of the
-        document; ``passage_labels`` and ``labels``, its class."""
+        each correct span that a chunk contains, with ``answer_tokens`` of the document's
+        shortest one; ``passage_labels``, and ``labels``, its class."""
         spans = aligned(document.offsets, right.spans or ())
         for feature in features:
             feature |= right.about
@@ -198,12 +197,12 @@ class QuestionTask(Task):
 
 
 class SpanTask(QuestionTask):
-    """An answer that is cut from the document.
+    """Question answered by a span of the document.
 
     Args:
-        max_answer: tokens of the longest answer.
-        top: starts and ends, the best of each, that are paired for the answer of a chunk.
-        n_best: spans in an answer line, the best ones.
+        max_answer: longest answer, in tokens.
+        top: number of best starts and best ends that are combined in each chunk.
+        n_best: number of best spans in an answer.
     """
 
     inputs: ClassVar[TaskInputs] = replace(
@@ -220,8 +219,8 @@ class SpanTask(QuestionTask):
     n_best: Count = 1
 
     def label(self, features: Sequence[Feature], right: RightAnswer, document: "Marked") -> None:
-        """Add labels, and say of an answer that it is not learnt: no input holds it whole, or it
-        is longer than ``max_answer``."""
+        """Add labels, and record an answer that cannot be trained on: no input contains all of it,
+        or it exceeds ``max_answer``."""
         super().label(features, right, document)
         tokens = features[0].get("answer_tokens", 0)
         if tokens and not any(max(f["start_positions"], default=CLS) > CLS for f in features):
@@ -236,10 +235,10 @@ class SpanTask(QuestionTask):
     def best(self, outputs: Sequence[Outputs], features: Sequence[Feature]) -> list[CandidateSpan]:
         """Return the ``n_best`` best spans over all chunks, best first.
 
-        The logit of a span is the sum of its two; of one that several pairs of tokens have, in one
-        chunk (the bytes of an emoji) or in two, the highest sum. Marks on the last letter belong to
-        a span. Question, separators and padding are left out. Without a word in the document there
-        is none, else one at least.
+        The logit of a span is the sum of its two; if several token pairs give the same span, in one
+        chunk (bytes of an emoji) or in two, the highest sum. Combining marks on the last letter
+        belong to a span. Question, separators and padding are excluded. There is at least one span
+        unless the document has no word.
         """
         context = context_of(features[0]["context"])
         best: dict[Span, CandidateSpan] = {}
@@ -256,7 +255,7 @@ class SpanTask(QuestionTask):
         return ranked[: self.n_best]
 
     def _pairs(self, output: Outputs, feature: Feature) -> Iterator[CandidateSpan]:
-        """Pairs of tokens of a chunk, best first."""
+        """Token pairs of a chunk, best first."""
         offsets, first = feature["offsets"], feature["first"]
         start, end = (
             np.asarray(output[name][first : first + len(offsets)], np.float64)
@@ -278,7 +277,7 @@ class SpanTask(QuestionTask):
 
     def answer(self, spans: Sequence[CandidateSpan], context: str) -> dict[str, Any]:
         """Return answer, score (the logit), start and end of the best span of `best`; with
-        ``n_best`` those of all of them, with start_logit and end_logit.
+        ``n_best`` those of all, with start_logit and end_logit.
 
         Without any span the answer is "", the rest None.
         """
@@ -300,8 +299,14 @@ class SpanTask(QuestionTask):
 def thinned(
     answered: Sequence[bool], share: float, chosen: object, seed: int
 ) -> tuple[list[int], list[str]]:
-    """The inputs with an answer and a share of the others, drawn by the seed; and a line about it,
-    which has ``chosen`` as the value of ``task.null_windows``."""
+    """Return the inputs with an answer and a random share of the others, and a notice.
+
+    Args:
+        answered: True for inputs with an answer.
+        share: share of the others.
+        chosen: value of ``task.null_windows``, for the notice.
+        seed: seed of the sample.
+    """
     used = np.array(answered)
     without = np.flatnonzero(~used)
     used[without] = np.random.default_rng(seed).random(len(without)) < share
@@ -313,7 +318,7 @@ def thinned(
 
 
 def context_of(source: str | Path) -> str:
-    """The document of a feature, which has its text or, not to hold it in memory, its file."""
+    """Document of a feature, which stores its text or, to save memory, its file."""
     if isinstance(source, str):
         return source
     try:
@@ -323,23 +328,23 @@ def context_of(source: str | Path) -> str:
 
 
 def class_with_evidence(number: int, passages: Collection[int]) -> Callable[[Feature], int]:
-    """Rule for `RightAnswer.label`: a class is learnt from the chunks that have some of its
-    evidence, as in the script of Span NLI BERT (``impossible_strategy: ignore``); one that has none
-    from all of them."""
+    """Rule for `RightAnswer.label`: a class is trained on chunks that contain some of its evidence,
+    as in Span NLI BERT's script (``impossible_strategy: ignore``), and on all chunks if it has
+    no evidence."""
     return lambda feature: number if any(feature["passage_labels"]) or not passages else NO_LABEL
 
 
 def probabilities(
     outputs: Sequence[Outputs], features: Sequence[Feature], passages: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The probabilities of the classes, and of each of so many passages that it is evidence.
+    """Probabilities of the classes, and of each passage to be evidence.
 
-    That of a passage is the mean over the chunks that have its marker, 0 where none has. Those of
-    the classes are a mean over chunks, each weighted by the mean probability of its passages, so
-    that a chunk with evidence says more; where no chunk has a passage, all weigh the same.
+    A passage's probability is the mean over the chunks with its marker, 0 if there are none. Class
+    probabilities are a mean over chunks, each weighted by the mean probability of its passages, so
+    that chunks with evidence count more; without passages all weigh the same.
 
-    Source: Koreeda and Manning 2021 (arXiv:2110.01799), their script's means over windows; there
-    the weight is a mean over all tokens of a window, here over its markers.
+    Source: Koreeda and Manning 2021 (arXiv:2110.01799), their script's means over windows; the
+    weight there is a mean over all tokens of a window, here over its markers.
     """
     total, chunks = np.zeros((2, passages))
     classes, weights = [], []
@@ -356,21 +361,21 @@ def probabilities(
 
 
 def with_evidence(features: Iterable[Feature]) -> str:
-    """Line with the number of inputs that have evidence."""
+    """Notice with the number of inputs with evidence."""
     counts = Counter(any(feature["passage_labels"]) for feature in features)
     return f"{counts[True]:,} of {counts.total():,} inputs have evidence"
 
 
 def spans_of(listed: Any, length: int, where: str) -> list[Span]:
-    """Characters of passages or answers, first and behind the last; equal ones are of no word.
+    """Spans of passages or answers in characters, end exclusive; empty ones contain no word.
 
     Args:
-        listed: value of a field.
-        length: characters of the text.
+        listed: value of the field.
+        length: length of the text in characters.
         where: place of the field, for messages.
 
     Raises:
-        DataError: no list, or one that is not within the text.
+        DataError: it is not a list of spans within the text.
     """
     for span in listed if isinstance(listed, list) else [listed]:
         match span:
@@ -385,10 +390,10 @@ def spans_of(listed: Any, length: int, where: str) -> list[Span]:
 
 
 def numbers_of(listed: Any, count: int, where: str, of: str) -> list[int]:
-    """Numbers in the list of a field, each from 0 to before ``count``.
+    """Indices in a list field, each from 0 up to but not including ``count``.
 
     Raises:
-        DataError: one is none.
+        DataError: an entry is not such an index.
     """
     for number in listed if isinstance(listed, list) else [listed]:
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
@@ -401,15 +406,15 @@ def numbers_of(listed: Any, count: int, where: str, of: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Marked:
-    """A document as tokens, markers among them.
+    """Tokenized document with markers.
 
     Args:
-        ids: of the tokens.
-        offsets: [tokens, 2], the characters of each; of a marker both numbers are the place where
-            its passage begins.
-        numbers, places: [passages that have a token], in the order of their markers: which passage
-            it is, and where its marker stands.
-        parted: [tokens + 1], how many passages a cut in front of each token would part.
+        ids: ids of the tokens.
+        offsets: [tokens, 2], characters of each token; for a marker both are the start of its
+            passage.
+        numbers, places: [passages with tokens], in marker order: index of the passage, and position
+            of its marker.
+        parted: [tokens + 1], number of passages that a cut before each token would split.
     """
 
     ids: tuple[int, ...]
@@ -419,12 +424,12 @@ class Marked:
     parted: np.ndarray
 
     def marked(self, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers and places of the markers from one token to before another."""
+        """Indices and positions of the markers between two tokens."""
         here = (start <= self.places) & (self.places < end)
         return self.numbers[here], self.places[here]
 
     def segments(self, start: int, end: int) -> Iterator[Segment]:
-        """The tokens from one to before another as segments, each marker one of its own."""
+        """Tokens between two positions as segments, each marker a segment of its own."""
         for place in self.marked(start, end)[1].tolist():
             yield Segment("document", self.ids[start:place], token_type=1)
             yield Segment("passages", self.ids[place : place + 1], token_type=1)
@@ -437,14 +442,14 @@ class Marked:
 def mark(
     ids: Sequence[int], offsets: np.ndarray, passages: Sequence[Span], markers: Sequence[int]
 ) -> Marked:
-    """Put a marker in front of the first token of each passage; of nested ones the outer is first.
+    """Insert a marker before the first token of each passage; outer ones first.
 
-    A passage without any token gets none.
+    Passages without tokens get none.
 
     Args:
-        ids, offsets: of the document, as `ldt.data.tokenization.tokenize_inside` has them.
-        passages: characters of each, first and behind the last; they may overlap.
-        markers: id of the marker of each.
+        ids, offsets: tokens of the document, from `ldt.data.tokenization.tokenize_inside`.
+        passages: characters of each passage, end exclusive; they may overlap.
+        markers: id of each passage's marker.
     """
     real = real_tokens(offsets)
     starts, ends = offsets[real, 0], offsets[real, 1]

@@ -1,8 +1,9 @@
-"""Files of answers in ldt's own layout to results: classes, entities, choices, and all by scores.
+"""Score files of answers in ldt's own layout: classes, entities, choices, and other tasks by
+scores.
 
-Each function takes a task, the data section, the documents of the gold file, the answers by id and
-the name of their file; it returns the result, the right answers and the config of a model that
-knows them, by which answers without reading are scored.
+Each function takes a task, the data section, the gold examples, the answers by id and the name of
+their file; it returns the result, the gold answers and a model config with their labels, for
+scoring trivial answers.
 """
 
 import math
@@ -32,11 +33,11 @@ Evaluated = tuple[Result, Sequence[Any], Any]
 
 
 def score_of(task: Task, right: Any, answer: Example | None, where: str) -> dict[str, float]:
-    """Return the scores of an answer, or of none, by the names of the metrics, from 0 to 1: by the
-    scorer of the task, else `Task.measure` of this document alone, in percent there.
+    """Return the scores of an answer, or of a missing one, from 0 to 1 by metric: by the task's
+    scorer, else by `Task.measure` of this document alone.
 
     Raises:
-        DataError: it is not as ``ldt predict`` writes it.
+        DataError: the answer is not one of ``ldt predict``.
     """
     fields, score = None if answer is None else answer.fields, task.answers.score
     try:
@@ -50,7 +51,7 @@ def score_of(task: Task, right: Any, answer: Example | None, where: str) -> dict
 
 
 def score_label(right: Any, answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return accuracy, or of several labels exact_match and f1; nothing of a number."""
+    """Return accuracy, or for multi-label exact_match and f1; nothing for a number."""
     if isinstance(right, float):
         return {}
     label = answer and answer.get("label")
@@ -68,10 +69,11 @@ def score_choice(right: Any, answer: Mapping[str, Any] | None) -> dict[str, floa
 
 
 def entities_of(answer: Example, text: str | None = None) -> dict[str, Any]:
-    """The entities of an answer, or those of its tags.
+    """Entities of an answer, or those of its tags.
 
     Args:
-        text: their places are characters of, which `trimmed` shall clean; none of given words.
+        answer: the answer.
+        text: text of the entities' offsets, which are `trimmed`; None for given words.
 
     Raises:
         DataError: they have another form.
@@ -99,10 +101,10 @@ def entities_of(answer: Example, text: str | None = None) -> dict[str, Any]:
 
 
 def choice_of(answer: Example, choices: Sequence[str]) -> dict[str, Any]:
-    """The place of the chosen one, None of a silent answer, and the scores of all.
+    """Index of the choice, None if the model abstained, and the scores of all choices.
 
     Raises:
-        DataError: it is none of the choices.
+        DataError: it is not one of the choices.
     """
     key = "choice" if "choice" in answer.fields else "answer"
     value = field(answer, key)
@@ -126,10 +128,10 @@ def choice_of(answer: Example, choices: Sequence[str]) -> dict[str, Any]:
 
 
 def numbers_of(example: Example, path: str, count: int) -> list[float]:
-    """The numbers of a field, one of each document.
+    """Numbers in a field, one per document.
 
     Raises:
-        DataError: it has others.
+        DataError: it has another form.
     """
     values = field(example, path)
     try:
@@ -143,7 +145,7 @@ def numbers_of(example: Example, path: str, count: int) -> list[float]:
 
 
 def texts_of(example: Example, path: str) -> list[str]:
-    """The texts of a document or of a list of them; their titles stand in front."""
+    """Texts of a document or of a list of them, with titles in front."""
     values = field(example, path)
     every = values if isinstance(values, list) else [values]
     texts = [
@@ -161,7 +163,7 @@ def texts_of(example: Example, path: str) -> list[str]:
 
 
 def _numbers(values: Mapping[Any, Any], where: str) -> dict[Any, float]:
-    """Scores, each a finite number."""
+    """Scores, checked to be finite numbers."""
     for key, value in values.items():
         if type(value) not in (int, float) or not math.isfinite(value):
             raise DataError(f"{where}: scores: {key} is {shown(value)}, expected a finite number")
@@ -215,7 +217,7 @@ def classes(task: Any, data, examples: Sequence[Example], answers: Answers, name
 
 
 def _label(each: Example, task: Any, data, problem: str) -> Gold | None:
-    """The label of an answer, read as that of a gold file; None of a silent one."""
+    """Label of an answer, read as in a gold file; None if the model abstained."""
     value = field(each, "label")
     if is_blank(value):
         return None
@@ -225,7 +227,7 @@ def _label(each: Example, task: Any, data, problem: str) -> Gold | None:
 
 
 def _scores(each: Example) -> dict[str, float] | None:
-    """The scores of an answer by class."""
+    """Scores of an answer by class."""
     scores = each.fields.get("scores") or {}
     if not isinstance(scores, dict):
         raise DataError(f"{each.where}: scores is {shown(scores)}, expected {{class: number}}")
@@ -250,7 +252,7 @@ def entities(
 
 
 def choices(task: Any, data, examples: Sequence[Example], answers: Answers, name: str) -> Evaluated:
-    """Score the places of choices."""
+    """Score multiple choice."""
     golds = [task.gold(example, data, None) for example in examples]
     read = {
         _id(example): choice_of(answers[_id(example)], task.choices(example, data))
@@ -264,7 +266,8 @@ def choices(task: Any, data, examples: Sequence[Example], answers: Answers, name
 def rankings(
     task: Task, data, examples: Sequence[Example], answers: Answers, name: str
 ) -> Evaluated:
-    """Score the order of the documents of each query; of one document each, its score."""
+    """Score the order of each query's documents; with one document per query, its score as a
+    number."""
     golds = [task.gold(example, data, None) for example in examples]
     if any(len(gold) > 1 for gold in golds):
         result, *_ = by_scores(task, data, examples, answers, name)
@@ -277,10 +280,10 @@ def rankings(
 def by_scores(
     task: Task, data, examples: Sequence[Example], answers: Answers, name: str
 ) -> Evaluated:
-    """Score answers to questions, and summaries, as an evaluation while training does.
+    """Score answers to questions, and summaries, as training's evaluation does.
 
     Raises:
-        DataError: a document without an answer, of a task whose figures need one of each.
+        DataError: an answer is missing for a task that needs all of them.
     """
     golds = [task.gold(example, data, None) for example in examples]
     fields = {id: each.fields for id, each in answers.items()}
@@ -308,8 +311,7 @@ def by_scores(
 
 
 def _config(golds: Sequence[Any]) -> Any:
-    """The config of a model that knows the labels of these golds, or that there may be no
-    answer."""
+    """Model config that has the labels of these gold answers, or permits no answer."""
     facts = [gold for gold in golds if isinstance(gold, dict)]
     labels = dict.fromkeys(gold["label"] for gold in facts if "label" in gold)
     unanswered = any(gold.get("answers") == [] for gold in facts)

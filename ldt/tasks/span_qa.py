@@ -1,5 +1,5 @@
-"""Questions that a piece of a document answers: with its place, as in SQuAD 1.1 and 2.0, or without
-one, as in TriviaQA."""
+"""Extractive question answering: with positions as in SQuAD 1.1 and 2.0, or without as in
+TriviaQA."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,31 +47,32 @@ UNSETTLED = 0.5  # "no answer" where it scores higher than every span
 
 
 def _score(right: Any, answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """The scores of an answer, without the marks around it, by the rules of SQuAD 2.0."""
+    """Scores of an answer by SQuAD 2.0's rules, ignoring edge characters that belong to no word."""
     words = answer and answer.get("answer")
     return squad.score2(right, {"answer": words and bare(words)})
 
 
 class Squad(SpanTask, Calibrated, ByPlaces):
-    """A piece of a document of any length that answers a question, or "" for no answer.
+    """Span of a document of any length that answers a question, or "" for no answer.
 
-    An example has ``question``, ``context`` and ``answers``: a list of {text, answer_start}, the
-    place counted in characters (code points); or of texts, the first place of each counts; or
-    {text: [...], answer_start: [...]}. An empty list is a question without an answer.
+    An example has ``question``, ``context`` and ``answers``: a list of {text, answer_start} with
+    the position in characters (code points); or a list of texts, each taken at its first
+    occurrence; or {text: [...], answer_start: [...]}. An empty list is a question without an
+    answer.
 
-    All answers that a chunk has are right together; a chunk that has none is taught to point to
-    its first token. Where training has questions without an answer, the answer is "" if that is
-    more probable than ``no_answer_threshold``, which is stored in the model: the one with the best
-    F1 on the evaluation set, 0.5 without such a set. The probability is 1 / (1 + exp(s - n)), where
-    s is the logit of the best span of all chunks and n the lowest logit of a first token, so that
-    one chunk with an answer is enough.
+    All answers in a chunk are correct; a chunk without one is trained to point to its first token.
+    If the training set has questions without an answer, the answer is "" if that is more probable
+    than ``no_answer_threshold``, which is stored in the model: the threshold with the best F1 on
+    the evaluation set, or 0.5. The probability is 1 / (1 + exp(s - n)), where s is the logit of the
+    best span over all chunks and n the lowest logit of a first token, so one chunk with an answer
+    is enough.
 
     Args:
-        null_windows: which chunks without an answer are trained on: ``all`` of them, or as many,
-            drawn once by the seed, as there are chunks with one in expectation (``balanced``), as
-            CUAD's authors do. Evaluation and prediction read all.
-        calibration: what makes ``no_answer`` as often right as it says, fitted to the evaluation
-            set: ``platt``, ``beta``, or ``auto`` for the best of them, which may be neither.
+        null_windows: chunks without an answer to train on: ``all``, or ``balanced``, a sample drawn
+            once by the seed with as many in expectation as chunks with one, as CUAD's authors do.
+            Evaluation and prediction read all.
+        calibration: calibration of ``no_answer`` on the evaluation set: ``platt``, ``beta``, or
+            ``auto`` for the best of these and none.
 
     Source: Rajpurkar et al. 2018 (arXiv:1806.03822) for the threshold; Devlin et al. 2019
     (arXiv:1810.04805), section 4.3, for the first token; Hendrycks et al. 2021 (arXiv:2103.06268)
@@ -103,12 +104,12 @@ class Squad(SpanTask, Calibrated, ByPlaces):
     calibration: Literal["none", "auto", "platt", "beta"] = "none"
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
-        """Return no_answer_threshold, None where every question has an answer; and that nothing
-        is decided yet.
+        """Return no_answer_threshold, None if every question has an answer, and an empty decision
+        policy.
 
         Raises:
-            DataError: there are no examples, or an answer that is not where it is said to be.
-            RecipeError: there is nothing to calibrate, or nothing to do it by.
+            DataError: there are no examples, or an answer is not at its position.
+            RecipeError: there is nothing to calibrate, or no data for it.
         """
         self.check_held_out(data)
         answered, without = self._count(examples, data, training_set(data))
@@ -125,7 +126,8 @@ class Squad(SpanTask, Calibrated, ByPlaces):
         return {"no_answer_threshold": UNSETTLED if without else None, "decisions": {}}
 
     def groups(self, example: Example, data: DataSection) -> SplitGroups:
-        """The document, and whether the question has an answer."""
+        """Questions about one document stay together; the strata are answerable and
+        unanswerable."""
         unit = super().groups(example, data).unit
         try:
             return SplitGroups(unit, [bool(self.placed_answers(example, data))])
@@ -133,7 +135,7 @@ class Squad(SpanTask, Calibrated, ByPlaces):
             return SplitGroups(unit)
 
     def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
-        """Refuse questions without an answer if the model is not taught that there may be none."""
+        """Refuse unanswerable questions if the model was not trained on any."""
         _, without = self._count(examples, data, evaluation_set(data))
         if without and config.no_answer_threshold is None:
             raise DataError(
@@ -145,7 +147,7 @@ class Squad(SpanTask, Calibrated, ByPlaces):
         return RightAnswer([span for span, _ in self.placed_answers(example, data)])
 
     def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
-        """Yield answers that are not where they are said to be, and those that cut a word."""
+        """Yield answers that are not at their position, and answers that split a word."""
         context = text(example, path_of(self, "context", data))
         for answer in self._listed(example, data):
             try:
@@ -157,7 +159,7 @@ class Squad(SpanTask, Calibrated, ByPlaces):
                     yield Fault("span_cuts_word", f"the answer {words[:40]!r}")
 
     def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
-        """Return the inputs with an answer, and of the others those that ``null_windows`` keeps."""
+        """Return the inputs with an answer, and those of the others that ``null_windows`` keeps."""
         if self.null_windows == "all":
             return None, []
         answered = list(map(_has_answer, features))
@@ -170,16 +172,15 @@ class Squad(SpanTask, Calibrated, ByPlaces):
         return [f"{sum(answered):,} of {len(answered):,} inputs have an answer"]
 
     def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
-        """Return the texts of all right answers."""
+        """Return the texts of all correct answers."""
         return {"answers": [answer for _, answer in self.placed_answers(example, data)]}
 
     def decode(self, outputs, config, example, features) -> dict:
         """Return answer, score, start, end (`SpanTask.answer`) and the flags.
 
-        With ``n_best`` also the logits of no answer, ``null``. Of a model that knows questions
-        without an answer also the probability of that, ``no_answer``; where the answer is "",
-        start and end are None, and score is of the span that it would be: ``best``, from
-        ``best_start`` to ``best_end``.
+        With ``n_best`` also ``null``, the logits of no answer. For a model trained on unanswerable
+        questions also its probability ``no_answer``; if the answer is "", start and end are None,
+        and score belongs to the best span: ``best``, from ``best_start`` to ``best_end``.
         """
         spans = self.best(outputs, features)
         answer = self.answer(spans, context_of(features[0]["context"]))
@@ -206,8 +207,7 @@ class Squad(SpanTask, Calibrated, ByPlaces):
         return Policy.from_facts(facts, NAMES, several=True)
 
     def decide(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Decision:
-        """Calibrate the probability that a question has no answer; documents without a word do not
-        count."""
+        """Calibrate the probability of no answer; documents without a word are left out."""
         known = [number for number, answer in enumerate(answers) if answer.get("best")]
         if self.calibration == "none" or not known:
             return Decision(answers, {"decisions": {}})
@@ -223,10 +223,10 @@ class Squad(SpanTask, Calibrated, ByPlaces):
     def measure(self, answers, golds, config) -> Scores:
         """Return exact_match and f1, 0 to 100, by the published rules.
 
-        With questions without an answer, those of SQuAD 2.0, with the threshold that gives the best
-        F1 on these very questions, which is the metric no_answer_threshold; it lies midway between
-        two probabilities, so that their last digits decide nothing. And rows for questions with and
-        without an answer.
+        With unanswerable questions, the metrics of SQuAD 2.0 at the threshold with the best F1 on
+        these very questions, which is the metric no_answer_threshold; it lies midway between two
+        probabilities, so rounding does not matter. And rows for answerable and unanswerable
+        questions.
         """
         if config.no_answer_threshold is None:
             return mean([*map(squad.score, golds, answers)]), []
@@ -255,7 +255,8 @@ class Squad(SpanTask, Calibrated, ByPlaces):
         return metrics | {"no_answer_threshold": threshold}, rows
 
     def baseline(self, trained, golds, config) -> Baselines:
-        """Return what the most frequent answer has; where there may be none, no answer too."""
+        """Return the scores of the most frequent answer and, if there are unanswerable questions,
+        of no answer."""
         usual = baseline.commonest(gold["answers"] for gold in trained)
         answers = {baseline.quoted(usual): {"answer": usual, "best": usual, "no_answer": 0.0}}
         if config.no_answer_threshold is not None:
@@ -263,10 +264,10 @@ class Squad(SpanTask, Calibrated, ByPlaces):
         return best_constant(self, answers, golds, config)
 
     def placed_answers(self, example: Example, data: DataSection) -> list[tuple[Span, str]]:
-        """The characters and the text of each right answer, as `trimmed`; none without a word.
+        """Characters and text of each correct answer, `trimmed`; without those that have no word.
 
         Raises:
-            DataError: the field is missing, or an answer is not where it is said to be.
+            DataError: the field is missing, or an answer is not at its position.
         """
         context = text(example, path_of(self, "context", data))
         placed = [_placed(answer, context, example.where) for answer in self._listed(example, data)]
@@ -276,13 +277,13 @@ class Squad(SpanTask, Calibrated, ByPlaces):
     def _count(
         self, examples: Iterable[Example], data: DataSection, source: str
     ) -> tuple[int, int]:
-        """Numbers of the questions with and without an answer."""
+        """Number of answerable and of unanswerable questions."""
         read = not_empty(self, examples, source)
         answered = [bool(self.placed_answers(example, data)) for example in read]
         return answered.count(True), answered.count(False)
 
     def _listed(self, example: Example, data: DataSection) -> list[Any]:
-        """The right answers one by one, each as text or as an object."""
+        """Correct answers as a list, each a text or an object."""
         path = path_of(self, "answers", data)
         answers = field(example, path)
         if isinstance(answers, dict):
@@ -301,10 +302,10 @@ def _has_answer(feature: Feature) -> bool:
 
 
 def _placed(answer: Any, context: str, where: str) -> tuple[Span, str]:
-    """The characters of an answer in its context, and its text.
+    """Characters of an answer in its context, and its text.
 
     Raises:
-        DataError: not where it is said to be, or nowhere.
+        DataError: the answer is not at its position, or nowhere.
     """
     words, start = answer, None
     if isinstance(answer, dict):
@@ -331,24 +332,22 @@ def _placed(answer: Any, context: str, where: str) -> tuple[Span, str]:
 
 
 class TriviaQA(SpanTask, ByPlaces):
-    """The answer to a question, from one of its documents.
+    """Answer to a question from one of its documents.
 
-    An example is a question and one document: ``question``; ``context``, or ``context_file``, the
-    path of a text file that is read when it is needed (below ``data.evidence``, or the folder of
-    the questions where that is not set); ``answers``, all names of the answer, or one as text;
-    where a question has several documents ``question_id``; ``verified`` (true or false) for metrics
-    of these questions alone.
+    An example is a question with one document: ``question``; ``context``, or ``context_file``, the
+    path of a text file read on use (below ``data.evidence``, or beside the questions); ``answers``,
+    all names of the answer, or one text; ``question_id`` for questions with several documents;
+    ``verified`` (true or false) for metrics of these questions.
 
-    Every mention of a name in the document is a right answer (`ldt.tasks.text.mentions`). All
-    chunks of a document share one loss.
+    Every mention of a name in the document is correct (`ldt.tasks.text.mentions`). All chunks of a
+    document share one loss.
 
     Args:
-        loss: ``or``, how probable all right starts together are, and all right ends (Clark &
-            Gardner 2018); or ``first``, the first mention alone.
-        max_spans: mentions of a document that are learnt from, the first ones.
-        without_answer: what is done with training documents that do not mention the answer in what
-            is read of them: they are left out (``skip``), stay with a loss of 0 (``keep``), or end
-            the run (``error``).
+        loss: ``or``, the probability of all correct starts together and of all correct ends (Clark
+            & Gardner 2018); or ``first``, the first mention only.
+        max_spans: number of mentions of a document to train on, from the first.
+        without_answer: training documents in whose read part no answer is mentioned: ``skip``
+            leaves them out, ``keep`` keeps them with loss 0, ``error`` ends the run.
 
     Source: Beltagy et al. 2020 (arXiv:2004.05150), section 6 and appendix C, and the authors'
     scripts/triviaqa.py for the numbers that the paper leaves out.
@@ -381,36 +380,36 @@ class TriviaQA(SpanTask, ByPlaces):
     max_question: Length | None = 55
 
     def groups(self, example: Example, data: DataSection) -> SplitGroups:
-        """The question: its documents are not parted."""
+        """Documents of one question stay together."""
         return SplitGroups(self.gold(example, data, None)["question"])
 
     def answer_key(self, example: Example, data: DataSection) -> str:
-        """Return the names of the answer; the id of the question is no part of it."""
+        """Return the names of the answer, without the question's id."""
         return json.dumps(sorted(self._answers(example, data)))
 
     def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
-        """Yield a document in which no answer is mentioned."""
+        """Yield documents in which no answer is mentioned."""
         answers = self._answers(example, data)
         if not mentions(context_of(self.source(example, data)), answers):
             yield Fault("answer_not_mentioned", f"no mention of {listed(answers, 3)}")
 
     def right(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
-        """The first mentions; ``mentions`` of a feature is how many the whole document has."""
+        """First mentions; ``mentions`` of a feature counts those in the whole document."""
         places = mentions(context, self._answers(example, data))
         learnt = places[: 1 if self.loss == "first" else self.max_spans]
         return RightAnswer(learnt, nowhere=None, about={"mentions": len(places)})
 
     def about(self, example: Example, data: DataSection) -> dict[str, Any]:
-        """Return the place of the example, and its question_id where it has one."""
+        """Return the place of the example, and its question_id if it has one."""
         question = _optional(example, path_of(self, "question_id", data))
         keys = {} if question is None else {"question_id": question}
         return {"where": example.where} | keys
 
     def instances(self, features: Sequence[Feature]) -> Sequence[Feature]:
-        """Return them where a chunk has a mention, or documents without one are kept.
+        """Return the features if a chunk has a mention, or documents without one are kept.
 
         Raises:
-            DataError: none has, and that is an error.
+            DataError: there is none, and that is an error.
         """
         if self.without_answer == "keep" or any(f["start_positions"] for f in features):
             return features
@@ -422,7 +421,7 @@ class TriviaQA(SpanTask, ByPlaces):
         return []
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Numbers of mentions in the documents, and of documents without one in what is read."""
+        """Number of mentions, and of documents without one in the part that is read."""
         counts: dict[int, int] = {}
         learnt: set[int] = set()
         for feature in features:
@@ -438,7 +437,7 @@ class TriviaQA(SpanTask, ByPlaces):
         return lines
 
     def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
-        """Return the id of the question, its answers, and whether it is verified."""
+        """Return the id of the question, its answers, and if it is verified."""
         question = _optional(example, path_of(self, "question_id", data))
         verified = _optional(example, path_of(self, "verified", data))
         return {
@@ -448,8 +447,8 @@ class TriviaQA(SpanTask, ByPlaces):
         }
 
     def decode(self, outputs, config, example, features) -> dict:
-        """Return answer, score, start, end (`SpanTask.answer`), question_id where the example has
-        one, and the flags."""
+        """Return answer, score, start, end (`SpanTask.answer`), question_id if the example has one,
+        and the flags."""
         context = context_of(features[0]["context"])
         answer = self.answer(self.best(outputs, features), context)
         if "question_id" in features[0]:
@@ -457,10 +456,10 @@ class TriviaQA(SpanTask, ByPlaces):
         return answer | features[0]["flags"]
 
     def measure(self, answers, golds, config) -> Scores:
-        """Return exact_match and f1, 0 to 100, over questions, by the published rules; and, where
-        some are verified, verified_exact_match and verified_f1. No rows.
+        """Return exact_match and f1, 0 to 100, over questions, by the published rules; with
+        verified questions also verified_exact_match and verified_f1. No rows.
 
-        Of the documents of a question that with the highest score answers.
+        The answer to a question is that of its document with the highest score.
         """
         chosen: dict[Any, tuple[dict, dict]] = {}
         for answer, gold in zip(answers, golds, strict=True):
@@ -475,13 +474,13 @@ class TriviaQA(SpanTask, ByPlaces):
         return metrics, []
 
     def baseline(self, trained, golds, config) -> Baselines:
-        """Return what the most frequent answer has."""
+        """Return the score of the most frequent answer."""
         usual = baseline.commonest(gold["answers"] for gold in trained)
         answer = {"answer": usual, "score": 0.0}
         return best_constant(self, {baseline.quoted(usual): answer}, golds, config)
 
     def source(self, example: Example, data: DataSection) -> str | Path:
-        """The document's text, or the path of its file."""
+        """Text of the document, or the path of its file."""
         name = _optional(example, path_of(self, "context_file", data))
         if name is None or _optional(example, path_of(self, "context", data)) is not None:
             return super().source(example, data)
@@ -507,7 +506,7 @@ class TriviaQA(SpanTask, ByPlaces):
 
 
 def _optional(example: Example, path: str) -> Any:
-    """The value at a dotted path, None where there is none."""
+    """Value at a dotted path, None if missing."""
     try:
         return field(example, path)
     except DataError:

@@ -1,4 +1,4 @@
-"""A summary of a document, or of several, which a model with a decoder writes."""
+"""Summaries of one or several documents, by a model with a decoder."""
 
 import logging
 from collections.abc import Sequence
@@ -31,15 +31,15 @@ log = logging.getLogger("ldt")
 
 
 class Summarization(WritingTask):
-    """A summary of a document.
+    """Summary of a document.
 
-    An example has ``text``, a text or a list of documents, its ``summary``, and where the summary
-    is to answer one, a ``question``.
+    An example has ``text``, a text or a list of documents, its ``summary``, and optionally a
+    ``question`` that the summary answers.
 
     Input: <s> text </s>, with a question <s> question </s> text </s>, several documents with a
-    separator between two of them, as in PRIMERA (Xiao et al. 2022, arXiv:2110.08499): where they do
-    not fit, each is read from its beginning, all equally far, and what a short one leaves goes to
-    the others. What is said of texts in `WritingTask` holds for summaries.
+    separator between them, as in PRIMERA (Xiao et al. 2022, arXiv:2110.08499): if they do not fit,
+    each is truncated to the same length, and what shorter ones leave is given to the others.
+    `WritingTask` describes the rest.
     """
 
     reads: ClassVar[TaskReads] = replace(
@@ -65,7 +65,7 @@ class Summarization(WritingTask):
     global_attention: list[str] = ["cls", "question", "separator"]
 
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
-        """Return the documents, a line for each, and the question."""
+        """Return the documents, one per line, and the question."""
         return flat(self._documents(example, data)), self._question(example, data) or ""
 
     def answer_key(self, example: Example, data: DataSection) -> str:
@@ -146,7 +146,7 @@ class Summarization(WritingTask):
         return texts(example, path)
 
     def _question(self, example: Example, data: DataSection) -> str | None:
-        """The question, None where there is none; one that the recipe names is to be there."""
+        """The question, None if there is none; one named in the recipe must exist."""
         path = path_of(self, "question", data)
         if "question" not in data.fields and example.fields.get(path) is None:
             return None
@@ -160,8 +160,8 @@ class Summarization(WritingTask):
 
 
 def shares(lengths: Sequence[int], room: int) -> list[int]:
-    """Return how many tokens of each document are read, ``room`` in all if there are as many: of
-    each the same number, or of a shorter one all."""
+    """Return the number of tokens to read of each document, up to ``room`` in total: equal for all,
+    or the whole of a shorter one."""
     read, left = [0] * len(lengths), room
     rising = sorted(range(len(lengths)), key=lengths.__getitem__)
     for place, number in enumerate(rising):

@@ -1,4 +1,4 @@
-"""Mentions of names and paragraphs of a text, and their places among its tokens."""
+"""Words, mentions and paragraphs of a text, and their positions among its tokens."""
 
 import re
 import sys
@@ -26,14 +26,14 @@ _BETWEEN = "\n\n"  # paragraphs in the text
 
 
 def aligned(offsets: np.ndarray, spans: Iterable[Span]) -> list[Span]:
-    """Return the first and the last token of each span of characters, both inclusive, each once.
+    """Return the first and last token (inclusive) of each span of characters, without repetitions.
 
-    What is no part of a word (`ldt.data.sentences.trimmed`) does not count around a span. A span in
-    which no token stands (the tokenizer drops some characters) is left out.
+    Edge characters that belong to no word (`ldt.data.sentences.trimmed`) are ignored. Spans without
+    a token (tokenizers drop some characters) are left out.
 
     Args:
-        offsets: [tokens, 2], as `ldt.data.tokenization.tokenize_with_offsets` has them.
-        spans: (first character, the one behind the last).
+        offsets: [tokens, 2], from `ldt.data.tokenization.tokenize_with_offsets`.
+        spans: (start, end) in characters, end exclusive.
     """
     real = real_tokens(offsets)
     starts, ends = offsets[real, 0], offsets[real, 1]
@@ -46,7 +46,8 @@ def aligned(offsets: np.ndarray, spans: Iterable[Span]) -> list[Span]:
 
 
 def with_marks(span: Span, text: str) -> Span:
-    """The span with the marks on its last letter, which some tokenizers drop or part from it."""
+    """The span extended by combining marks on its last letter, which some tokenizers drop or split
+    off."""
     start, end = span
     while end < len(text) and (
         is_mark(text[end]) or (text[end] in JOINERS and is_mark(text[end - 1]))
@@ -56,10 +57,11 @@ def with_marks(span: Span, text: str) -> Span:
 
 
 def sentences(example: Example, path: str) -> tuple[list[list[str]], bool]:
-    """A list of text as one sentence, or a list of such lists; and whether it is the latter.
+    """Sentences as lists of words, from one list of texts or a list of such lists; and True for the
+    latter.
 
     Raises:
-        DataError: there is no such field, or something else in it.
+        DataError: the field is missing or has another form.
     """
     value = field(example, path)
     nested = isinstance(value, list) and bool(value) and all(isinstance(x, list) for x in value)
@@ -75,10 +77,10 @@ def sentences(example: Example, path: str) -> tuple[list[list[str]], bool]:
 
 
 def spans(example: Example, path: str, text: str) -> list[Entity]:
-    """The entities of a raw text, {start, end, label} each, as `trimmed`.
+    """Entities of a raw text, {start, end, label} each, `trimmed`.
 
     Raises:
-        DataError: one is of another form, not where its ``text`` says, or overlaps another.
+        DataError: an entity has another form, does not match its ``text``, or overlaps another one.
     """
     value, entities = field(example, path), []
     here = f"{example.where}: field {path!r}"
@@ -108,18 +110,18 @@ def spans(example: Example, path: str, text: str) -> list[Entity]:
 
 
 def mentions(text: str, names: Iterable[str]) -> list[tuple[int, int]]:
-    """Return where in ``text`` any of ``names`` stands, in order, each place once, as pairs of the
-    first character and the one behind the last; places of different names may overlap.
+    """Return all mentions of any of ``names`` in a text as (start, end) in characters, in order and
+    without repetitions; mentions of different names may overlap.
 
-    TriviaQA has answers and documents but not where in a document the answer stands; every mention
-    of one of its names counts as right (distant supervision, Joshi et al. 2017, arXiv:1705.03551,
-    section 5). Names are matched word by word, not letter by letter: "York" is no part of
-    "Yorkshire", "foo bar" is "Foo-Bar", whatever quotes stand around it.
+    TriviaQA gives answers and documents, but not their positions; every mention counts as correct
+    (distant supervision, Joshi et al. 2017, arXiv:1705.03551, section 5). Names are matched by
+    whole words: "York" does not match "Yorkshire", "foo bar" matches "Foo-Bar", with any quotes
+    around it.
 
-    Words are runs of letters, digits and the marks on them; each symbol that is not ASCII, an emoji
-    for instance, and each letter of Chinese and Japanese is one by itself. Punctuation of every
-    alphabet only parts them. They are compared in lower case and composed (NFC), and articles
-    (a, an, the) are passed over, in the names as in between the words of the text.
+    Words are runs of letters, digits and combining marks; each non-ASCII symbol, such as an emoji,
+    and each Chinese or Japanese character is a word of its own. Punctuation of any script only
+    separates words. They are compared in lower case and composed (NFC), and articles (a, an, the)
+    are skipped in names and in the text.
     """
     wanted = {tuple(word for word, _, _ in _words(name)) for name in names} - {()}
     begins = {spelt[0] for spelt in wanted}
@@ -133,14 +135,14 @@ def mentions(text: str, names: Iterable[str]) -> list[tuple[int, int]]:
 
 
 def _words(text: str) -> list[tuple[str, int, int]]:
-    """The words of a text as they are compared, each with its first character and end."""
+    """Normalised words of a text, each with start and end."""
     words = ((_compared(match[0]), *match.span()) for match in _pattern().finditer(text))
     return [each for each in words if each[0]]
 
 
 @lru_cache(1 << 16)
 def _compared(word: str) -> str:
-    """ "" for an article, and for a character that is neither in a word nor a symbol."""
+    """Normalised word; "" for an article and for anything but letters, digits and symbols."""
     if not word[0].isalnum() and (word.isascii() or unicodedata.category(word) not in _SYMBOLS):
         return ""
     return word_overlap.tidy(unicodedata.normalize("NFC", word).lower())
@@ -158,13 +160,13 @@ def _pattern() -> re.Pattern:
 
 
 class Joined(NamedTuple):
-    """A document as the model reads it.
+    """Document as the model reads it.
 
     Args:
-        text: of all paragraphs, a blank line between two of them.
-        ids: of the tokens that are read.
-        offsets: [tokens, 2] int32, the characters of each; of a separator no characters.
-        unread: tokens of the rest.
+        text: text of all paragraphs, joined by blank lines.
+        ids: ids of the tokens that are read.
+        offsets: [tokens, 2] int32, characters of each token; empty for separators.
+        unread: number of the remaining tokens.
     """
 
     text: str
@@ -176,15 +178,18 @@ class Joined(NamedTuple):
 def joined(
     tokenizer, paragraphs: Sequence[str], *, most: int | None = None, words: int | None = None
 ) -> Joined:
-    """Lay paragraphs end to end.
+    """Join paragraphs.
 
-    The separator is the tokenizer's own, once between two paragraphs; all but the first are
-    tokenized as if a space stood in front. Words are parted by white space. So do the scripts of
-    LexGLUE (Chalkidis et al. 2022, arXiv:2110.00976) for Longformer, which join with ` </s> `; the
-    token that some vocabularies have for the blank in front of it is left out here.
+    The tokenizer's separator stands between two paragraphs; all but the first are tokenized as if
+    preceded by a space. Words are separated by white space. This follows the scripts of LexGLUE
+    (Chalkidis et al. 2022, arXiv:2110.00976) for Longformer, which join by ` </s> `, except that no
+    token is added for the space before the separator.
 
     Args:
-        most, words: paragraphs that are read, and words of each, the first ones; None reads all.
+        tokenizer: tokenizer of the model.
+        paragraphs: texts.
+        most, words: number of paragraphs to read, and of words of each, from the first; None reads
+            all.
     """
     separator, start, unread = special_id(tokenizer, "sep"), 0, 0
     ids: list[int] = []
@@ -208,7 +213,7 @@ def joined(
 
 
 def _end(text: str, words: int | None) -> int | None:
-    """Where the last of so many first words ends; None where there are no more."""
+    """End of the first ``words`` words; None if there are no more."""
     if words is None:
         return None
     ends = [word.end() for word in islice(_SPACELESS.finditer(text), words + 1)]

@@ -1,4 +1,4 @@
-"""Entities in a long document: [cls] document [sep], a BIO tag for each word."""
+"""Named entities in a long document: [cls] document [sep], with a BIO tag for each word."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,19 +45,19 @@ from ldt.tasks.text import sentences, spans
 
 
 class TokenClassification(Weighted, ByPlaces):
-    """Entities, as CoNLL has them: they do not overlap, and each is of one type.
+    """Entities as in CoNLL: non-overlapping, each of one type.
 
-    An example has ``tokens``, a list of words or a list of sentences, which are lists of words,
-    with ``tags`` of the same form; or a ``text`` with ``entities``, a list of {start, end, label}
-    in characters. Where it has both, ``data.text`` names the text and so decides for it. Raw text
-    is parted into words at white space and around punctuation, never inside of a token.
+    An example has ``tokens``, a list of words or of sentences (lists of words), with ``tags`` of
+    the same form; or a ``text`` with ``entities``, a list of {start, end, label} in characters. If
+    it has both, ``data.text`` decides for the text. Raw text is split into words at white space and
+    punctuation, never inside a token.
 
-    The first token of a word has its label, the others have none. In overlapping chunks the
-    word's tag is that of the chunk where it stands farthest from the borders.
+    The first token of a word carries its label. In overlapping chunks a word is tagged by the chunk
+    in which it is furthest from an edge.
 
     Args:
-        labels: the types of entities in the order of the model's outputs; none takes all those of
-            the training set, sorted as text.
+        labels: entity types in the order of the model's outputs; none takes those of the training
+            set, sorted as text.
     """
 
     reads: ClassVar[TaskReads] = replace(
@@ -94,7 +94,7 @@ class TokenClassification(Weighted, ByPlaces):
         """Return id2label, label2id and num_labels: O, and B and I of each type.
 
         Raises:
-            DataError: no entities at all, or one of a type that is not in ``labels``.
+            DataError: there are no entities, or a type is not in ``labels``.
         """
         counts, documents = Counter[str](), 0
         for documents, example in enumerate(examples, 1):  # noqa: B007
@@ -130,7 +130,7 @@ class TokenClassification(Weighted, ByPlaces):
         refuse_unseen(golds, _types(config), "types")
 
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
-        """Return the text, or the words with a space between them."""
+        """Return the text, or the words joined by spaces."""
         tokens = self._tokens(example, data)
         return Words.given(*tokens).text if tokens else self._text(example, data), ""
 
@@ -139,7 +139,7 @@ class TokenClassification(Weighted, ByPlaces):
         return [entity.label for entity in self.gold(example, data, None)]
 
     def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
-        """Yield entities of a raw text that begin or end inside of a word."""
+        """Yield entities of a raw text that begin or end inside a word."""
         if self._tokens(example, data) is None:
             document = self._text(example, data)
             for start, end, label in self.gold(example, data, None):
@@ -149,10 +149,10 @@ class TokenClassification(Weighted, ByPlaces):
     def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
         """Return a feature per chunk; an empty document has one, flagged ``empty``.
 
-        ``words`` [words, 4] int32 has for each word whose first token is in the chunk its number,
-        the place of that token, and its first character and the one behind its last. ``labels``
-        [tokens] are -100 where no word begins. The first feature has the ``text``, and
-        ``astray``, the number of entities that do not begin and end where words do.
+        ``words`` [words, 4] int32 has for each word that begins in the chunk its number, the
+        position of its first token, and its start and end in characters. ``labels`` [tokens] are
+        -100 except where a word begins. The first feature has the ``text``, and ``astray``, the
+        number of entities not aligned with words.
         """
         document = self._words(example, data)
         ids, offsets = tokenize_with_offsets(tokenizer, document.text)
@@ -177,7 +177,7 @@ class TokenClassification(Weighted, ByPlaces):
         return features
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Number of entities that begin or end inside of a word."""
+        """Number of entities that begin or end inside a word."""
         astray = sum(feature.get("astray", 0) for feature in features)
         what = "entities that begin or end inside of a word, learnt as whole words"
         return [f"{what}: {astray:,}"] if astray else []
@@ -202,11 +202,10 @@ class TokenClassification(Weighted, ByPlaces):
             ) from None
 
     def decode(self, outputs, config, example, features) -> dict:
-        """Return ``entities``, and of given words the ``tags`` in their form; and the flags.
+        """Return ``entities``, for given words also ``tags`` in their form; and the flags.
 
-        An entity has start, end and label as `gold` has them, its text, and as score the mean of
-        its words' probabilities. I where no entity of the type goes on counts as B, and is written
-        so.
+        An entity has start, end and label as in `gold`, its text, and as score the mean probability
+        of its words. An I that continues no entity of its type counts, and is written, as B.
         """
         # Each word that was read has one label, and entities do not cross the border of a sentence.
         first, sizes = features[0], features[0]["sizes"]
@@ -233,8 +232,8 @@ class TokenClassification(Weighted, ByPlaces):
         return answer | first["flags"]
 
     def reading(self, example, tokenizer, data, unit: splitter.Unit = "sentence") -> Reading:
-        """Return the text, of given words with a space between them; passages are its sentences, or
-        its paragraphs, which of given sentences are as many as are no longer than one."""
+        """Return the text, or given words joined by spaces, with sentences or paragraphs as
+        passages; for given sentences a paragraph is as many sentences as fit its size."""
         document = self._words(example, data)
         _, offsets = tokenize_with_offsets(tokenizer, document.text)
         if not document.nested:
@@ -254,7 +253,7 @@ class TokenClassification(Weighted, ByPlaces):
         ]
 
     def measure(self, answers, golds, config) -> Scores:
-        """Return precision, recall and f1 of all entities, from 0 to 100, with a row per type."""
+        """Return precision, recall and f1 over all entities, from 0 to 100, with a row per type."""
         totals: Counter[str] = Counter()
         for answer, gold in zip(answers, golds, strict=True):
             entities = {
@@ -268,18 +267,18 @@ class TokenClassification(Weighted, ByPlaces):
         return _percent(totals, ""), rows
 
     def baseline(self, trained, golds, config) -> Baselines:
-        """Return what O for every word has."""
+        """Return the score of O for every word."""
         return best_constant(self, {"always O": {"entities": []}}, golds, config)
 
     def raw_text(self, example: Example, data: DataSection) -> str | None:
-        """The text whose characters the places of entities are; None of given words, or of none."""
+        """Text to which entity offsets refer; None for given words, or if there is none."""
         try:
             return None if self._tokens(example, data) else self._text(example, data)
         except DataError:
             return None
 
     def _tokens(self, example: Example, data: DataSection) -> tuple[list[list[str]], bool] | None:
-        """The words as sentences, and whether they were given so; None of an example with text."""
+        """Words as sentences, and True if given so; None for an example with text."""
         path = path_of(self, "tokens", data)
         if data.text is not None:
             return None
@@ -303,10 +302,13 @@ class TokenClassification(Weighted, ByPlaces):
 
 
 def _labels(gold: list[Entity], words: np.ndarray, config, *, raw: bool) -> tuple[np.ndarray, int]:
-    """The label of each located word, and how many entities are not made of whole words.
+    """Label of each located word, and number of entities not aligned with words.
 
     Args:
-        raw: entities are in characters, not in words.
+        gold: entities.
+        words: output of `Words.located`.
+        config: config of the model.
+        raw: True if entities are in characters, False in words.
     """
     labels, astray = np.full(len(words), config.label2id["O"]), 0
     for start, end, name in gold:
@@ -326,8 +328,8 @@ def _labels(gold: list[Entity], words: np.ndarray, config, *, raw: bool) -> tupl
 def _merged(
     outputs: Sequence[Outputs], features: Sequence[Feature], labels: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Words that were read: number [words], probabilities [words, labels] and
-    characters [words, 2]; from the chunk where it stands farthest from the borders."""
+    """Words that were read: number [words], probabilities [words, labels] and characters [words,
+    2], from the chunk in which each is furthest from an edge."""
     parts, depths, logits = [], [], []
     for output, feature in zip(outputs, features, strict=True):
         place, last = feature["words"][:, 1], len(feature["input_ids"]) - 1
@@ -346,6 +348,6 @@ def _types(config) -> list[str]:
 
 
 def _percent(totals: Counter[str], label: str) -> dict[str, float]:
-    """Precision, recall and F1 of a type, "" for all, from 0 to 100."""
+    """Precision, recall and F1 of a type ("" for all), from 0 to 100."""
     values = ratios(*(totals[f"{label}:{name}"] for name in COUNTS))
     return {name: 100 * value for name, value in zip(NAMES, values, strict=True)}

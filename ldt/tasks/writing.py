@@ -1,4 +1,4 @@
-"""The base of tasks whose answer a model with a decoder writes, and the settings of its search."""
+"""Base of tasks whose answer a decoder generates, and the settings of generation."""
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -34,25 +34,24 @@ _OWN = (
 
 
 class Generation(Section):
-    """The search for a text, by the names that transformers' GenerationConfig has for it.
+    """Generation settings, by their names in transformers' GenerationConfig.
 
-    Lengths are in tokens, special ones included, and that which the decoder starts with.
+    Lengths are in tokens, including special tokens and the decoder's start token.
 
     Args:
-        num_beams: beams of the search; 1 takes the likeliest token at each place.
-        length_penalty: power of its length that a text's log probability is divided by; above 1
-            favours long ones.
-        early_stopping: end of the search: as soon as ``num_beams`` texts are finished (``true``),
-            when no better one is likely (``false``), or when none is possible (``never``).
+        num_beams: number of beams; 1 is greedy search.
+        length_penalty: exponent of the length by which a text's log probability is divided; above 1
+            favours long texts.
+        early_stopping: when beam search ends: when ``num_beams`` texts are finished (``true``),
+            when a better one is unlikely (``false``), or when none is possible (``never``).
         max_length: longest text; none is the 95th percentile of the training set.
         min_length: shortest text.
-        no_repeat_ngram_size: tokens in a row that a text has once at most; 0 allows all. It holds
-            for names and numbers too.
-        encoder_no_repeat_ngram_size: tokens in a row of the input that a text must not have; 0
-            allows all.
-        repetition_penalty: divisor of the odds of tokens that the text has; 1 changes nothing.
-        encoder_repetition_penalty: factor of the odds of tokens that the input has; 1 changes
-            nothing.
+        no_repeat_ngram_size: size of n-grams that may occur only once, names and numbers included;
+            0 permits all.
+        encoder_no_repeat_ngram_size: size of n-grams of the input that may not occur; 0 permits
+            all.
+        repetition_penalty: penalty on tokens that already occur in the text; 1 has no effect.
+        encoder_repetition_penalty: factor that favours tokens of the input; 1 has no effect.
     """
 
     num_beams: int = Field(default=4, ge=1, le=1024)
@@ -78,7 +77,7 @@ class Generation(Section):
         return self
 
     def settings(self, longest: int) -> dict[str, Any]:
-        """Arguments of a GenerationConfig; ``longest`` where the recipe does not say."""
+        """Arguments of a GenerationConfig; ``longest`` is used if the recipe sets no max_length."""
         values = self.model_dump(exclude_none=True)
         if self.num_beams == 1:
             del values["length_penalty"], values["early_stopping"]
@@ -86,19 +85,19 @@ class Generation(Section):
 
 
 class WritingTask(Task):
-    """A text that is written for a document, which is one input.
+    """Generated text for a document, which is one input.
 
-    It is learnt as <s> text </s>, as in LED (Beltagy et al. 2020, arXiv:2004.05150). While a model
-    trains, some of the documents are answered, the likeliest token at each place is taken; when it
-    is trained, all are, as `ldt predict` does.
+    The target is <s> text </s>, as in LED (Beltagy et al. 2020, arXiv:2004.05150). During training
+    a sample of the evaluation documents is answered greedily; afterwards all are answered as by
+    `ldt predict`.
 
     Args:
-        max_question: tokens of the question that are read; none reads all.
-        max_target_tokens: tokens of a text that are learnt, special ones included; none is as many
-            as the decoder has positions.
-        evaluated: documents that are answered in each evaluation while a model trains, at most.
-        generation: settings of the search, by their names in transformers' GenerationConfig; they
-            are stored with the model.
+        max_question: number of tokens of the question that are read; none reads all.
+        max_target_tokens: number of tokens of a target text to train on, with special tokens; none
+            is the decoder's number of positions.
+        evaluated: largest number of documents answered in each evaluation during training.
+        generation: generation settings, by their names in transformers' GenerationConfig; stored
+            with the model.
     """
 
     inputs: ClassVar[TaskInputs] = replace(
@@ -118,7 +117,7 @@ class WritingTask(Task):
     _tokenizer: Any = PrivateAttr(None)  # of the inputs, by which answers become text
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Return a line with the lengths of the texts, and how many are cut off."""
+        """Return a notice with the lengths of the texts, and how many are truncated."""
         sizes = [(feature["target"], len(feature["labels"])) for feature in features]
         targets = [target for target, _ in sizes]
         cut = sum(target > learnt for target, learnt in sizes)
@@ -130,10 +129,10 @@ class WritingTask(Task):
         ]
 
     def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
-        """Return the settings of the search as ``generation``, and a line with them.
+        """Return the generation settings as ``generation``, and a notice.
 
         Raises:
-            RecipeError: a text may become longer than the decoder has positions.
+            RecipeError: a text may become longer than the decoder's positions.
         """
         search, positions = self.generation, self.positions(config)
         if (most := max(search.max_length or 0, search.min_length)) > positions:
@@ -150,25 +149,25 @@ class WritingTask(Task):
         return {"generation": settings}, [f"generation: {words}"]
 
     def run(self, model, inputs: Mapping[str, Any], *, quick: bool = False) -> Mapping[str, Any]:
-        """Return ``sequences`` [rows, tokens] int64, texts with their special tokens.
+        """Return ``sequences`` [rows, tokens] int64, generated texts with special tokens.
 
-        Where there are ``encoder_outputs`` among the inputs, the encoder does not run again.
+        If ``encoder_outputs`` are among the inputs, the encoder does not run again.
         """
         passed = {name: inputs[name] for name in GIVEN if name in inputs}
         config = greedy(model.generation_config) if quick else model.generation_config
         return {WRITTEN: model.generate(**passed, generation_config=config)}
 
     def sampled(self, documents: int) -> Collection[int]:
-        """Numbers of the documents of an evaluation set that are answered while a model trains:
-        those of blocks that are spread evenly over the set."""
+        """Numbers of the evaluation documents answered during training: blocks spread evenly over
+        the set."""
         every = -(-documents // self.evaluated)
         return {number for number in range(documents) if number // BLOCK % every == 0}
 
     def positions(self, config) -> int:
-        """Positions of the decoder.
+        """Number of positions of the decoder.
 
         Raises:
-            RecipeError: there is none, or the recipe wants more.
+            RecipeError: there is no decoder, or the recipe needs more.
         """
         positions = getattr(config, "max_decoder_position_embeddings", None)
         if positions is None:
@@ -184,8 +183,8 @@ class WritingTask(Task):
         return positions
 
     def learnt(self, text: str, tokenizer, config) -> Feature:
-        """Return ``labels`` [tokens] int32 of a text, ``target``, how many it would have without a
-        limit, and that it is not learnt whole."""
+        """Return ``labels`` [tokens] int32 of a text, ``target``, its number of tokens without a
+        limit, and a note if it is truncated."""
         cls, sep = ends(tokenizer)
         words, positions = tokenize(tokenizer, text), self.positions(config)
         limit = min(self.max_target_tokens or positions, positions)
@@ -195,16 +194,16 @@ class WritingTask(Task):
         return {"labels": np.array(labels, np.int32), "target": size} | cut
 
     def asked(self, question: str, tokenizer) -> tuple[Segment, dict[str, Any]]:
-        """Return as many tokens of a question as are read, and flags of the answer."""
+        """Return the tokens of a question that are read, and flags of the answer."""
         ids = tokenize(tokenizer, question)
         cut = self.max_question is not None and len(ids) > self.max_question
         return Segment("question", ids[: self.max_question]), {"question_cut": True} if cut else {}
 
     def room(self, example: Example, length: int, room: int, least: int, data: DataSection) -> None:
-        """Check that a document of some length fits the room of an input.
+        """Check that a document fits in an input.
 
         Raises:
-            DataError: less than ``least`` is left for it, or it does not fit and
+            DataError: less than ``least`` tokens are left for it, or it does not fit and
                 ``data.overflow`` is "error".
         """
         if room < least:
@@ -219,8 +218,8 @@ class WritingTask(Task):
             )
 
     def read_off(self, name: str, output: Outputs) -> dict[str, Any]:
-        """Return what an output says: the text by a name, the number of its tokens without special
-        ones, and ``unfinished`` where it had become too long before its end came."""
+        """Decode an output: the text under ``name``, its number of tokens without special tokens,
+        and ``unfinished`` if it hit the length limit."""
         tokenizer = self._tokenizer
         ids = [int(token) for token in output[WRITTEN] if token >= 0]
         special = set(tokenizer.all_special_ids)
@@ -233,7 +232,7 @@ class WritingTask(Task):
 
 
 def configure(model, settings: dict[str, Any]) -> None:
-    """Have a model write by these settings; its special tokens stay those that it has."""
+    """Apply generation settings to a model; its special tokens are kept."""
     from transformers import GenerationConfig
 
     tokens = {name: getattr(model.generation_config, name) for name in _OWN}
@@ -241,8 +240,7 @@ def configure(model, settings: dict[str, Any]) -> None:
 
 
 def wordless(count: int, total: int) -> str | None:
-    """Warning where so many texts of all are empty or a single token; None if they are not the
-    most."""
+    """Warning if most texts are empty or a single token; else None."""
     if 2 * count <= total:
         return None
     return (
@@ -252,7 +250,7 @@ def wordless(count: int, total: int) -> str | None:
 
 
 def greedy(config):
-    """A copy of a GenerationConfig that takes the likeliest token at each place."""
+    """Copy of a GenerationConfig for greedy search."""
     from transformers import GenerationConfig
 
     values = config.to_dict() | {"num_beams": 1, "length_penalty": None, "early_stopping": None}
