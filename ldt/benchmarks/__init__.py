@@ -27,6 +27,8 @@ METRICS = {
     "lexglue": "ldt.benchmarks.lexglue:LexGlueScorer",
     "summarization": "ldt.benchmarks.summarization:SummarizationScorer",
     "passages": "ldt.benchmarks.passages:PassagesScorer",
+    "coreference": "ldt.benchmarks.coreference:CoreferenceScorer",
+    "gap": "ldt.benchmarks.gap:GapScorer",
     "trec": "ldt.benchmarks.retrieval:TrecScorer",
 }
 

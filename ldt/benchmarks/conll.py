@@ -45,7 +45,7 @@ def read(source: str, data) -> Iterator[Example]:
     fields: dict[str, str] = data.fields if data else {}
     names = [fields.get(name, name) for name in ("tokens", "tags")]
     with opened(source) as file:
-        documents = _documents(file.name, _lines(file, data.encoding if data else "utf-8"))
+        documents = _documents(file.name, lines(file, data.encoding if data else "utf-8"))
         head = [*itertools.islice(documents, _LOOKED_AT)]
         word, tag, counted = _columns(file.name, head, fields)
         columns = [word] if tag is None else [word, tag]
@@ -66,7 +66,7 @@ def read(source: str, data) -> Iterator[Example]:
             yield Example(dict(zip(names, parts, strict=False)), number, where)
 
 
-def _lines(file: Opened, encoding: str) -> Iterator[tuple[int, str]]:
+def lines(file: Opened, encoding: str) -> Iterator[tuple[int, str]]:
     """Yield lines with their numbers; nothing but a line feed, or the two together, ends one."""
     number = offset = 0
     raw = b""

@@ -29,7 +29,16 @@ LABEL_STUDIO = "label-studio"
 _OF_RECORDS = (*LINES, SUMMARIES, DOCCANO)
 LEXGLUE = ("ecthr_a", "ecthr_b", "scotus", "eurlex")
 _NUMBERED = ("conll", "triples", *LEXGLUE)  # whose ids may be numbers in a file
-STREAMED = ("conll", "nq", "tydiqa", "triples", "beir", *LEXGLUE)  # a document at a time
+STREAMED = (
+    "conll",
+    "coreference",
+    "gap",
+    "nq",
+    "tydiqa",
+    "triples",
+    "beir",
+    *LEXGLUE,
+)  # a document at a time
 _READERS = {"cuad": "squad:read", "beir": "retrieval:read", "triples": "retrieval:read_triples"}
 # One JSON value, read whole into memory.
 PUBLISHED = (

@@ -11,6 +11,9 @@ from ldt.io import records, streams
 BORDER = "-DOCSTART-"  # in CoNLL in place of a word, in front of each document
 COMMENT = "#"  # begins the lines before a sentence of CoNLL that are none of its words
 
+BEGIN = re.compile(r"#\s*begin document(?P<name>.*)")  # in front of each document of CoNLL-2012
+GAP = "ID\tText\tPronoun\tPronoun-offset\t"  # begins a file of GAP
+
 MOST = 1 << 16  # bytes that are looked at
 # What a file begins with; names one of which has to be there; in how many brackets; and whether
 # before a list.
@@ -75,7 +78,12 @@ def _fits(format: str, head: bytes, table: bool, ended: bool = False) -> bool | 
         if text[0] != "{":
             return False
         return bool(_KEYS[format].search(text)) or (False if ended else None)
+    if format == "gap":
+        return text.startswith(GAP) if ended or len(text) >= len(GAP) else None
     lines = text.rstrip().split("\n") if ended else text.split("\n")[:-1]
+    if format == "coreference":
+        begins = next((line for line in lines if line.strip()), "")
+        return bool(BEGIN.match(begins)) if begins else None
     return _is_conll(lines, table, ended)
 
 

@@ -11,7 +11,7 @@ with ``tokens`` and ``speaker``) or in ``tokens``; else there is a ``text``. Clu
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -211,7 +211,7 @@ def _mention(value: Any, key: str, document: Document, where: str) -> Span:
     return begin + first, begin + last
 
 
-def json_lines(documents: Sequence[Document]) -> Iterator[dict[str, Any]]:
+def json_lines(documents: Iterable[Document]) -> Iterator[dict[str, Any]]:
     """The layout of e2e-coref, s2e, LingMess and fastcoref: of given words ``sentences`` and
     places in words, end inclusive; of a text ``text`` and characters, end exclusive."""
     for document in documents:

@@ -148,8 +148,8 @@ class DataSection(DataOptions):
             and 0, …). Classes are named without what all fields have before the last dot.
         label_separator: text between the classes of a cell that holds several, as ``|`` in
             ``Cap|Audit``; ``none`` says that a cell is one class, whatever stands in it.
-        id: field that holds the document's id; none is ``id``, or the number of the record where
-            there is none.
+        id: field that holds the document's id; none is ``id`` or ``doc_key``, or the number of
+            the record where there is none.
         overflow: reading of documents that are longer than an input: in chunks (``windows``), their
             beginning alone (``truncate``), or not at all (``error`` ends the run).
         stride: tokens that two neighbouring chunks share.

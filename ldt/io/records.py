@@ -68,8 +68,8 @@ def read(
         source: a path, "-" for standard input, or "hf:owner/name[:split]" (default split "train"),
             the only form that uses the network.
         id_field: dotted path of the id, a text or an integer. If it is null or empty, the id is the
-            number of the record, from 1. None uses a field `id` if there is one; "" always uses
-            numbers.
+            number of the record, from 1. None uses a field `id` or `doc_key` if there is one; ""
+            always uses numbers.
         placed: True makes such numbers "train.jsonl:17", which several files need.
         format: "jsonl" (also JSON arrays), "csv" or "tsv"; None detects it by suffix and content,
             and the delimiter of CSV (`tables.detect_delimiter`). Parquet is always detected by
@@ -119,9 +119,11 @@ def identified(example: Example, path: str | None) -> str | int:
 
     Args:
         example: a record.
-        path: dotted path; None uses a field `id` if there is one, "" none.
+        path: dotted path; None uses a field `id` or `doc_key` if there is one, "" none.
     """
-    value = field(example, path) if path else _find(example.fields, "id" if path is None else "")[1]
+    if path is None:
+        path = next((name for name in ("id", "doc_key") if name in example.fields), "")
+    value = field(example, path) if path else None
     if value is None or value == "":
         return example.id
     if isinstance(value, bool) or not isinstance(value, str | int):

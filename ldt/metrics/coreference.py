@@ -190,15 +190,20 @@ def figures(sums: Mapping[str, Any]) -> dict[str, Any]:
             parts = [sums[f"{prefix}{name}:{counted}"] for counted in _COUNTED]
             of_prefix |= {
                 f"{prefix}{name}_{figure}": 100 * value
-                for figure, value in zip(NAMES, _ratios(*parts), strict=True)
+                for figure, value in zip(NAMES, ratios(*parts), strict=True)
             }
         mean = sum(of_prefix[f"{prefix}{name}_f1"] for name in CONLL) / len(CONLL)
         metrics |= {f"{prefix}conll_f1": mean} | of_prefix
     return metrics
 
 
-def _ratios(right: Any, there: Any, correct: Any, claimed: Any) -> tuple[Any, Any, Any]:
-    """Precision, recall and F1, 0 where undefined."""
+def ratios(right: Any, there: Any, correct: Any, claimed: Any) -> tuple[Any, Any, Any]:
+    """Precision, recall and F1, from 0 to 1; 0 where undefined.
+
+    Args:
+        right, there: what is found of the gold, and how much there is; numbers or arrays.
+        correct, claimed: what is correct of the answer, and how much it claims.
+    """
     recall, precision = right / (there + (there == 0)), correct / (claimed + (claimed == 0))
     both = precision + recall
     return precision, recall, 2 * precision * recall / (both + (both == 0))
@@ -243,6 +248,6 @@ def by_distance(documents: Iterable[tuple[Clusters, Clusters]]) -> list[dict[str
             label = f"{DISTANCES[place]:,} or more"
             if place + 1 < len(DISTANCES):
                 label = f"{DISTANCES[place]:,} to {DISTANCES[place + 1] - 1:,}"
-            figures = zip(NAMES, (100 * float(x) for x in _ratios(*values)), strict=True)
+            figures = zip(NAMES, (100 * float(x) for x in ratios(*values)), strict=True)
             rows.append({"words": label, "links": int(values[1]), **dict(figures)})
     return rows

@@ -48,6 +48,8 @@ CONTENT = {
     "summarization": LINE,
     "doccano": LINE,
     "conll": "Müller B-PER\nwas O\n",
+    "coreference": "#begin document (a)\nMüller (1)\nwas -\n#end document\n",
+    "gap": f"gap-1\t{TEXT}\twas\t7\tMüller\t0\tTRUE\there\t11\tFALSE\t\n",
     "nq": NQ,
     "tydiqa": TYDI,
     "ecthr_a": FACTS,

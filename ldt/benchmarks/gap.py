@@ -1,0 +1,186 @@
+"""GAP (Webster et al. 2018, arXiv:1810.05201): ambiguous pronouns and two names before or behind.
+
+For both names it is decided if the pronoun is of that person. Predictions are lines of ID, A-coref
+and B-coref, parted by tabs, or clusters as `ldt predict` writes them. The figures are those of the
+published gap_scorer.py: F1 of all decisions, of masculine and of feminine pronouns, and their bias,
+the feminine F1 as a share of the masculine.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ldt.benchmarks.base import Benchmark, Shape, Whole, once
+from ldt.benchmarks.conll import lines
+from ldt.benchmarks.recognition import GAP, begins_with_object
+from ldt.data import answer_files
+from ldt.errors import DataError, shown
+from ldt.io.records import Example
+from ldt.io.streams import opened
+from ldt.metrics.coreference import ratios
+from ldt.metrics.entities import NAMES
+from ldt.metrics.result import Item, compare, count_words, mean
+
+COLUMNS = tuple("ID Text Pronoun Pronoun-offset A A-offset A-coref B B-offset B-coref URL".split())
+GENDERS = {"masculine": ("he", "him", "his"), "feminine": ("she", "her", "hers")}
+_TRUTH = {"TRUE": True, "FALSE": False}
+_COUNTS = ("right", "gold", "found")
+_ANSWER = Shape({"clusters": [[{"start": Whole, "end": Whole}]]})
+
+Span = tuple[int, int]
+
+
+def read(source: str, data) -> Iterator[Example]:
+    """Yield an example for each row: text; pronoun, a and b, {start, end, text} each in characters,
+    end exclusive; and labels, true or false of a and of b, where the file has them."""
+    with opened(source) as file:
+        for number, line in lines(file, data.encoding if data else "utf-8"):
+            cells, where = line.split("\t"), f"{file.name}:{number}"
+            if number == 1 and line.startswith(GAP):
+                continue
+            if len(cells) != len(COLUMNS):
+                what = f"{len(cells)} columns, expected {len(COLUMNS)}: {', '.join(COLUMNS)}"
+                raise DataError(f"{where}: {what}")
+            row = dict(zip(COLUMNS, cells, strict=True))
+            fields: dict[str, Any] = {"text": row["Text"]}
+            for name in ("Pronoun", "A", "B"):
+                start = row[f"{name}-offset"]
+                place = int(start) if start.isdecimal() else -1
+                end = place + len(row[name])
+                if not 0 <= place < end or row["Text"][place:end] != row[name]:
+                    what = f"{name}-offset {start}: there stands no {row[name]!r} in the text"
+                    raise DataError(f"{where}: {what}")
+                fields[name.lower()] = {"start": place, "end": end, "text": row[name]}
+            labels = [row["A-coref"], row["B-coref"]]
+            if any(labels):
+                fields["labels"] = [_truth(label, where) for label in labels]
+            yield Example(fields, row["ID"], where)
+
+
+def _truth(cell: str, where: str) -> bool:
+    if cell.strip().upper() not in _TRUTH:
+        raise DataError(f"{where}: {shown(cell)}, expected TRUE or FALSE")
+    return _TRUTH[cell.strip().upper()]
+
+
+def decisions(example: Mapping[str, Any], clusters: Iterable[Iterable[Mapping]]) -> list[bool]:
+    """True of each name that is in the cluster of the pronoun.
+
+    A span is the mention that has most of its characters, of equal ones the shortest.
+    """
+    mentions = [
+        (each["start"], each["end"], number)
+        for number, cluster in enumerate(clusters)
+        for each in cluster
+    ]
+
+    def cluster_of(span: Mapping[str, Any]) -> int | None:
+        best = (0, 0, -1)
+        for start, end, number in mentions:
+            shared = min(end, span["end"]) - max(start, span["start"])
+            if shared > 0:
+                best = max(best, (shared, start - end, number))
+        return best[2] if best[0] else None
+
+    pronoun = cluster_of(example["pronoun"])
+    return [pronoun is not None and cluster_of(example[name]) == pronoun for name in ("a", "b")]
+
+
+def published(answers: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The lines of ldt predict, of which decisions are made beside the gold file."""
+    return iter(answers)
+
+
+def score(right: Mapping[str, Any], answer: Any) -> dict[str, float]:
+    """Counts of decisions that are right, gold and found, of all and of the pronoun's gender.
+
+    Args:
+        right: fields of the example.
+        answer: clusters, or a decision for each name; None is no answer.
+    """
+    if answer is not None and not (answer and isinstance(answer[0], bool)):
+        answer = decisions(right, answer)
+    pairs = [*zip(right["labels"], answer or [False, False], strict=True)]
+    counts = (sum(map(all, pairs)), sum(gold for gold, _ in pairs), sum(x for _, x in pairs))
+    if answer is None:  # two false negatives in the published script, whatever is right
+        counts = 0, 2, 0
+    pronoun = right["pronoun"]["text"].lower()
+    return {
+        f"{name}:{counted}": float(value * (name == "all" or pronoun in GENDERS[name]))
+        for name in ("all", *GENDERS)
+        for counted, value in zip(_COUNTS, counts, strict=True)
+    }
+
+
+def figures(sums: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics, by sums or means of what `score` gives, or arrays of them."""
+    metrics: dict[str, Any] = {}
+    for name in ("all", *GENDERS):
+        right, gold, found = (sums[f"{name}:{counted}"] for counted in _COUNTS)
+        prefix = "" if name == "all" else f"{name}_"
+        values = zip(NAMES, ratios(right, gold, right, found), strict=True)
+        metrics |= {f"{prefix}{figure}": 100 * value for figure, value in values}
+    masculine = metrics["masculine_f1"]
+    bias = 100 * metrics["feminine_f1"] / (masculine + (masculine == 0))
+    return {"f1": metrics.pop("f1"), **metrics, "bias": bias}
+
+
+@dataclass
+class GapScorer(Benchmark):
+    """GAP: a pronoun without an answer counts as two names that are not found."""
+
+    title = "gap"
+    noun = "pronoun"
+    units = "pronouns"
+    right = ("labels",)
+    shown = ("f1", "masculine_f1", "feminine_f1", "bias")
+    no_place = "a pronoun has two names"
+    read = staticmethod(read)
+    published = staticmethod(published)
+    score = staticmethod(score)
+
+    def item(self, example):
+        words = count_words(example.fields["text"])
+        return Item(str(example.id), example.id, {}, words, right=example.fields)
+
+    def load(self, files):
+        (file,) = files
+        if begins_with_object(file, ("id",)):
+            return [*answer_files.answers(file)]
+        with opened(file) as each:
+            return [(f"{each.name}:{n}", line) for n, line in lines(each, "utf-8") if line.strip()]
+
+    def parse(self, value, name):
+        pairs: list[tuple[str, Any]] = []
+        for each in value:
+            if isinstance(each, Example):
+                pairs.append((str(each.id), _ANSWER(each.fields, each.where)["clusters"]))
+                continue
+            where, line = each
+            cells = line.split("\t")
+            if len(cells) != 3:
+                raise DataError(f"{where}: {len(cells)} columns, expected ID, A-coref, B-coref")
+            pairs.append((cells[0], [_truth(cell, where) for cell in cells[1:]]))
+        once((id for id, _ in pairs), name)
+        return dict(pairs)
+
+    def aggregate(self, items, answers, name):
+        for item in items:
+            item.scores = score(item.right, answers.get(item.id))
+        metrics = mean([item.scores for item in items], figures)
+        ids = compare([item.id for item in items], answers)
+        return self.result(items, metrics, *ids, derive=figures)
+
+    def constants(self, items):
+        """The same name always, and both of them."""
+        return {
+            words: {item.id: decision for item in items}
+            for words, decision in (
+                ("always both", [True, True]),
+                ("always A", [True, False]),
+                ("always B", [False, True]),
+            )
+        }
+
+    def compared(self, name):
+        return name != "bias"
