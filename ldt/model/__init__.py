@@ -31,6 +31,7 @@ from ldt.model.heads.classification import (
     LdtForSequenceClassification,
     LdtForTokenClassification,
 )
+from ldt.model.heads.coreference import LdtForCoreference
 from ldt.model.heads.embedding import LdtForEmbedding
 from ldt.model.heads.questions import (
     LdtForEvidenceAnswering,
@@ -53,6 +54,7 @@ __all__ = [
     "LdtForCandidateRanking",
     "LdtForCausalLM",
     "LdtForConditionalGeneration",
+    "LdtForCoreference",
     "LdtForEmbedding",
     "LdtForEvidenceAnswering",
     "LdtForEvidenceClassification",

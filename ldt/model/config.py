@@ -32,7 +32,8 @@ _GLOBALS: dict[str, tuple[list[str] | None, ...]] = {
     "ForTokenClassification": (None, []),
 }
 HEADS = tuple(_GLOBALS)
-_GLOBALS["ForEmbedding"] = (None, [])  # a head of ldt alone, on an encoder that both have
+for _head in ("ForCoreference", "ForEmbedding"):  # of ldt alone, on an encoder that both have
+    _GLOBALS[_head] = (None, [])
 ROTATIONS = ("default", "linear", "yarn", "llama3")  # others depend on the length of an input
 
 
@@ -214,6 +215,8 @@ class AnswerKeys:
         passage_loss: whether ``each`` passage is right or not by itself, or ``one`` is right, or
             none; see `ldt.model.heads.questions`.
         embedding: how texts become vectors; see `ldt.model.heads.embedding.DEFAULTS`.
+        coref_head: how coreference is scored, by the key that fastcoref has for it; see
+            `ldt.model.heads.coreference.DEFAULTS`.
         ranking: what a reranker learned by: its ``loss``, listwise or pointwise, with a
             ``teacher`` or not, and the number of ``best_chunks`` of a document that count.
         sentence_transformers: what sentence-transformers reads of a reranker, ``activation_fn``.
@@ -231,6 +234,7 @@ class AnswerKeys:
     evidence_weights: dict[str, float] = field(default_factory=dict)
     passage_loss: Literal["each", "one"] = "each"
     embedding: dict[str, Any] = field(default_factory=dict)
+    coref_head: dict[str, Any] = field(default_factory=dict)
     ranking: dict[str, Any] = field(default_factory=dict)
     sentence_transformers: dict[str, Any] = field(default_factory=dict)
     global_attention: list[str] | None = None
