@@ -149,6 +149,7 @@ class Decoder(EncoderInputs, ABC):
         self, outputs: list[Outputs], example: Example, features: list[Feature]
     ) -> dict[str, Any]:
         """Answer to a document, from the outputs for its inputs."""
+        outputs = [*self.task.joined(self.model, outputs, features)]
         answer = self.task.decode(outputs, self.config, example, features)
         if self.label_sets is not None:
             answer["label_set"] = self.task.label_set(answer, self.config, self.label_sets)

@@ -18,7 +18,7 @@ from typing import Any
 
 from ldt.benchmarks import formats
 from ldt.benchmarks.lexglue import TASKS as LEXGLUE
-from ldt.benchmarks.recognition import recognised
+from ldt.benchmarks.recognition import BEGIN, recognised
 from ldt.data import corpus, label_tools, summaries
 from ldt.data.labels import MOST_CODES, are_flags, flag_word
 from ldt.data.options import CorpusSection, DataSection
@@ -294,6 +294,8 @@ def _layout(source: str, file: streams.Opened) -> tuple[str | None, JsonFile | N
         return layout, whole if layout else None
     if start == b"{":
         return next((name for name in _PAGED if recognised(source, name)), None), None
+    if BEGIN.match(first.decode(errors="replace")):
+        return "coreference", None
     return _conll([first, second, *itertools.islice(lines, 200)]), None
 
 

@@ -16,6 +16,7 @@ TASKS = _Tasks(
     {
         "charlm": "language_models:CharacterLM",
         "classification": "classification:Classification",
+        "coreference": "coreference:Coreference",
         "embedding": "embedding:Embedding",
         "evidence_classification": "evidence_classification:EvidenceClassification",
         "hotpotqa": "hotpotqa:HotpotQA",

@@ -351,6 +351,18 @@ class Task(AnyTask):
         """
         return model(**inputs)
 
+    def joined(
+        self, model, outputs: Sequence[Outputs], features: Sequence[Feature]
+    ) -> Sequence[Outputs]:
+        """Return what `decode` reads of a document, of the outputs of `run` for its features: here
+        these, else what the model makes of all of them together.
+
+        Args:
+            model: of the class `head`; None where another library runs it.
+            outputs, features: as of `decode`.
+        """
+        return outputs
+
     def policy(self, config) -> Any:
         """Cached `ldt.metrics.decisions.Policy` of a model; None if it has none.
 

@@ -42,6 +42,7 @@ _ENTITIES = re.compile(r":(?=//)|(?<=www)\.|[~$]", re.IGNORECASE)  # addresses a
 HUB_TASKS = {
     "LdtForCausalLM": "text-generation",
     "LdtForConditionalGeneration": "summarization",
+    "LdtForCoreference": "token-classification",
     "LdtForEmbedding": "sentence-similarity",
     "LdtForEvidenceAnswering": "question-answering",
     "LdtForEvidenceClassification": "text-classification",

@@ -21,6 +21,7 @@ FILES = {
     "label-studio": "kinds/studio.json",
     "summarization": "published/summarization.jsonl",
     "conll": "published/conll.txt",
+    "coreference": "published/coreference.conll",
     **{name: f"published/{name}.jsonl" for name in ("nq", "tydiqa")},
     **{
         name: f"published/{name}.json"
@@ -51,8 +52,8 @@ def courts(name):
 
 
 def test_every_layout_is_tried():
-    # By data.format: squad's, a folder, a table of no names, and two that no task learns from.
-    named = {"cuad", "beir", "triples", "coreference", "gap"}
+    # By data.format: squad's, a folder, a table of no names, and one that no task learns from.
+    named = {"cuad", "beir", "triples", "gap"}
     assert set(FORMATS) == {*FILES, *TASKS, *named}
 
 

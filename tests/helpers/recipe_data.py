@@ -19,6 +19,12 @@ def classification(number):
     }
 
 
+def coreference(number):
+    """Two sentences, of which a name and a pronoun mean the same."""
+    sentences = [["It", "is", f"Party{number}", "."], ["She", *TEXT.split()]]
+    return {"sentences": sentences, "clusters": [[[2, 2], [4, 4]]]}
+
+
 def embedding(number):
     """A query with a document that is right for it, and one or two that are not."""
     right = f"{TEXT} It is party {number}."
@@ -123,6 +129,7 @@ def wikihop(number):
 LINES = {
     "charlm": charlm,
     "classification": classification,
+    "coreference": coreference,
     "embedding": embedding,
     "evidence_classification": evidence_classification,
     "hotpotqa": hotpotqa,

@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import torch
 from leds import led_config
 from longformers import SEP, ldt_model
@@ -117,6 +118,23 @@ def group(rng, number):
     return made
 
 
+def clusters(rng, number):
+    """A document of one chunk or of two, with a word a token and two clusters."""
+    made, before = [], 0
+    for _ in range(2 - number % 2):
+        row = feature(rng, number)
+        size = len(row["input_ids"])
+        places = np.arange(before, before + size)
+        word = places % 5
+        tokens = np.arange(size)
+        row["words"] = np.stack([places, tokens, tokens, places // 7, word * 0 - 1, word], 1)
+        firsts = before + np.array([1, 3, 4, 6])
+        row["labels"] = np.stack([firsts, firsts + 1, firsts % 2], 1)
+        made.append(row)
+        before += size
+    return made
+
+
 TASKS = {  # task and variation: head, its changes of the config, and what makes an item
     "classification": (
         "ForSequenceClassification",
@@ -189,6 +207,11 @@ TASKS = {  # task and variation: head, its changes of the config, and what makes
     "reranking, pointwise": ranked_by("pointwise"),
     # Of losses of a whole batch the one that compares no two inputs.
     "embedding": ("ForEmbedding", {"embedding": {"loss": "distilled"}}, group),
+    "coreference": (
+        "ForCoreference",
+        {"coref_head": {"ffnn_size": 8, "max_span_length": 4, "singletons": True}},
+        clusters,
+    ),
     "mlm": ("ForMaskedLM", {}, lambda rng, n: feature(rng, n, labels=of_tokens(rng, 40))),
     "charlm": (None, {}, lambda rng, n: feature(rng, n, labels=of_tokens(rng, 40))),
 }
@@ -206,7 +229,13 @@ WRITERS = {
     "summarization": LdtForConditionalGeneration,
     "qasper_generation": LdtForEvidenceGeneration,
 }
-OF_ROWS = ("triviaqa", "wikihop", "multiple_choice", "reranking")  # whose items are several rows
+OF_ROWS = (
+    "triviaqa",
+    "wikihop",
+    "multiple_choice",
+    "reranking",
+    "coreference",
+)  # whose items are several rows
 
 
 class Gradients(TrainerCallback):

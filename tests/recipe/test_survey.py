@@ -45,6 +45,7 @@ LAYOUTS = {
     "tydiqa.jsonl": ("tydiqa", "passage_qa"),
     "summarization.jsonl": ("summarization", "summarization"),
     "conll.txt": ("conll", "token_classification"),
+    "coreference.conll": ("coreference", "coreference"),
     "../kinds/studio.json": ("label-studio", "token_classification"),
     "../kinds/doccano.jsonl": ("doccano", "token_classification"),
 }

@@ -127,6 +127,12 @@ BASELINES = {  # task: right answers of training, of evaluation; config; some of
         {},
         {"spearman": ("always the same similarity", 0)},
     ),
+    "coreference": (
+        [],
+        [[[(0, 3), (5, 8)]]],
+        {},
+        {"conll_f1": ("no clusters", 0)},
+    ),
     "reranking": (
         [],
         [[1.0, 0.0, 0.0], [1.0, 2.0]],

@@ -53,7 +53,7 @@ def test_a_task_has_no_more_than_25_members():
 
 
 GOLD = {"label", "answer", "answers", "supporting_facts", "annotations", "evidence", "tags"}
-GOLD |= {"summary"}
+GOLD |= {"summary", "clusters"}
 ASKING = [name for name in LINES if TASKS[name].reads.kind == "examples"]
 
 

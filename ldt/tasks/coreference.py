@@ -1,0 +1,420 @@
+"""Coreference: the mentions of a document in clusters, each of what refers to the same.
+
+Input: [cls] document [sep]. A document that does not fit is read in chunks; the state of a word is
+that of the chunk where it stands farthest from a border, and mentions are linked across all.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+
+from ldt.data import clusters
+from ldt.data import sentences as splitter
+from ldt.data.clusters import GROUPS, Clusters, Document
+from ldt.data.features import NO_POSITION, Feature, ends
+from ldt.data.options import Count, DataSection, Rate
+from ldt.data.sentences import Span, real_tokens
+from ldt.data.tokenization import tokenize_inside, tokenize_with_offsets
+from ldt.errors import DataError
+from ldt.io.records import Example
+from ldt.metrics import coreference as metrics
+from ldt.metrics.baseline import Baselines
+from ldt.metrics.numbers import logistic
+from ldt.tasks.base import (
+    Continuing,
+    DocumentTokens,
+    Drawing,
+    Outputs,
+    Scores,
+    TaskAnswers,
+    TaskInputs,
+    TaskReads,
+    best_constant,
+    evaluation_set,
+    in_chunks,
+    not_empty,
+    path_of,
+    training_set,
+)
+
+# Keys of `config.coref_head` that the task has as well.
+SETTINGS = ("scorer", "ffnn_size", "max_span_length", "top_lambda", "dropout_prob", "antecedents")
+# Words of LingMess (arXiv:2205.12644) that a comparison of two mentions leaves out.
+STOP_WORDS = frozenset(
+    "'s a all an and at for from in into more of on or some the these those".split()
+)
+POSSESSIVE = frozenset("my mine your yours his her hers its our ours their".split())
+NONE: dict[str, Any] = {"clusters": []}
+
+
+def score(gold: Clusters, answer: Mapping[str, Any] | None) -> dict[str, float]:
+    """The CoNLL F1 of a document, from 0 to 1."""
+    clusters = spans_of(answer["clusters"]) if answer else []
+    return {"conll_f1": metrics.measure([(gold, clusters)])["conll_f1"] / 100}
+
+
+class Words(NamedTuple):
+    """The words of a document among its tokens.
+
+    Args:
+        ids: tokens of the document, those of speakers among them.
+        table: [words, 6], as the head takes them, tokens counted from the document's first.
+        places: [words, 2], characters.
+    """
+
+    ids: list[int]
+    table: np.ndarray
+    places: np.ndarray
+
+
+class Coreference(Continuing, Drawing):
+    """Clusters of mentions.
+
+    A record has ``sentences`` (lists of words), ``tokens`` or ``text``, with ``clusters``, lists of
+    mentions, and maybe ``speakers``; see `ldt.data.clusters` for the layouts. A mention lies in
+    one sentence; sentences of a raw text are found by rules.
+
+    A key that the recipe has not is as the model that is trained has it.
+
+    Args:
+        scorer: ``s2e``, or ``lingmess``, with an expert for each category of pairs.
+        singletons: whether mentions that nothing else refers to are found; none finds them if the
+            training set has some.
+        ffnn_size: width of the head's layers.
+        max_span_length: words of the longest mention.
+        top_lambda: candidates that are compared with each other, for each word.
+        antecedents: candidates before a mention that it may be linked to, the last ones.
+        dropout_prob: dropout of the head.
+        speakers: whether the name of a speaker stands in the input where the speaker changes.
+        chunks: chunks of a training document that an epoch trains on, neighbours, drawn anew in
+            each epoch; a link from one part to another is not learnt then.
+        resolved: whether answers have the text with each pronoun replaced by the first mention of
+            its cluster that is none.
+    """
+
+    reads: ClassVar[TaskReads] = TaskReads(
+        fields=("sentences", "tokens", "clusters", "speakers", "mention_clusters", "coref_chains"),
+        signs=(
+            ("sentences", "clusters"),
+            ("tokens", "clusters"),
+            ("text", "clusters"),
+            ("sentences", "mention_clusters"),
+            ("sentences", "coref_chains"),
+        ),
+        instead=("sentences", "tokens"),
+        formats=("coreference",),
+    )
+    inputs: ClassVar[TaskInputs] = TaskInputs(
+        head="LdtForCoreference",
+        roles=("cls", "document", "sep"),
+        extras=("text", "places"),
+        together=True,
+        any_encoder=True,
+        stride=256,
+    )
+    answers: ClassVar[TaskAnswers] = TaskAnswers(
+        kind="clusters",
+        keys=("clusters", "resolved"),
+        metric="conll_f1",
+        means=False,
+        score=score,
+    )
+
+    name: Literal["coreference"] = "coreference"
+    global_attention: list[str] = []
+    scorer: Literal["s2e", "lingmess"] = "s2e"
+    singletons: bool | None = None
+    ffnn_size: Count = 1024
+    max_span_length: Count = 30
+    top_lambda: Rate = 0.4
+    antecedents: Count = 1000
+    dropout_prob: float = 0.3
+    speakers: bool = True
+    chunks: Count = 8
+    resolved: bool = False
+
+    def continued(self, config) -> Self:
+        known = {
+            name: value
+            for name, value in config.coref_head.items()
+            if name in {*SETTINGS, "singletons"} - self.model_fields_set
+        }
+        return self.model_copy(update=known)
+
+    # -- read
+
+    def document(self, example: Example, data: DataSection) -> Document:
+        """Return the document of a record, with its sentences.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        document = clusters.read(example, lambda name: path_of(self, name, data))
+        if not document.sentences and not document.given and document.words:
+            starts = [start for start, _ in document.words]
+            spans = splitter.UNITS["sentence"](document.text)
+            borders = np.searchsorted(starts, [start for start, _ in spans]).tolist()
+            borders = sorted({0, *borders, len(starts)})
+            document.sentences = [*zip(borders, borders[1:], strict=False)]
+        return document
+
+    def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
+        return self.document(example, data).text, ""
+
+    def gold(self, example: Example, data: DataSection, config) -> Clusters:
+        """Return the clusters, mentions in characters."""
+        document = self.document(example, data)
+        if document.clusters is None:
+            raise DataError(f"{example.where}: no clusters")
+        return document.characters()
+
+    def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
+        """Return how mentions and links are scored.
+
+        Raises:
+            DataError: there is no cluster.
+        """
+        sizes = Counter[int]()
+        for example in not_empty(self, examples, training_set(data)):
+            sizes.update(map(len, self.gold(example, data, None)))
+        if not sizes:
+            raise DataError(f"{training_set(data)}: no cluster to learn from")
+        singletons = 1 in sizes if self.singletons is None else self.singletons
+        facts = {name: getattr(self, name) for name in SETTINGS}
+        return {"coref_head": facts | {"singletons": singletons}}
+
+    def meaning(self, config) -> str:
+        found = "found" if config.coref_head["singletons"] else "left out"
+        return f"singletons, mentions that nothing else refers to: {found} (task.singletons)"
+
+    def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
+        """Read all clusters of the evaluation set, which has some."""
+        source = evaluation_set(data)
+        if not sum(len(self.gold(x, data, config)) for x in not_empty(self, examples, source)):
+            raise DataError(f"{source}: no cluster in any document")
+
+    # -- encode
+
+    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
+        """Return a feature per chunk.
+
+        ``words`` [words, 6] int32 are those whose states the chunk has, as the head takes them;
+        ``labels`` [mentions, 3] those that begin among them. The first feature has the ``text`` and
+        ``places`` [words, 2], the characters of all words.
+        """
+        document = self.document(example, data)
+        words = self._words(document, tokenizer)
+        cls, sep = ends(tokenizer)
+        read = DocumentTokens("document", words.ids)
+        features = in_chunks(self, example, data, max_length, [cls], read, [sep], document.text)
+        owner = _owners(words.table, [feature["read"] for feature in features])
+        mentions = np.array(
+            [
+                (start, end - 1, number)
+                for number, cluster in enumerate(document.clusters or [])
+                for start, end in cluster
+            ],
+            np.int32,
+        ).reshape(-1, 3)
+        mentions = mentions[mentions[:, 0] < len(owner)]
+        for number, feature in enumerate(features):
+            before, start, end = feature["read"]
+            own = words.table[owner == number]
+            own[:, 1:3] = own[:, 1:3].clip(max=end - 1) + before - start
+            feature["words"] = own
+            if config is not None:
+                feature["labels"] = mentions[owner[mentions[:, 0]] == number]
+        features[0] |= {"text": document.text, "places": words.places.astype(np.int32)}
+        return features
+
+    def _words(self, document: Document, tokenizer) -> Words:
+        """The words of a document among its tokens; one without a token has those beside it."""
+        places = np.array(document.words, int).reshape(-1, 2)
+        ids, offsets = tokenize_with_offsets(tokenizer, document.text)
+        real = real_tokens(offsets)
+        if not len(real):
+            places = places[:0]
+        starts, behind = offsets[real].T
+        first = np.searchsorted(behind, places[:, 0], "right").clip(max=len(real) - 1)
+        last = np.searchsorted(starts, places[:, 1]) - 1
+        table = np.zeros((len(places), 6), np.int32)
+        table[:, 0] = np.arange(len(places))
+        table[:, 1], table[:, 2] = real[first], real[np.maximum(first, last)]
+        for number, (start, end) in enumerate(document.sentences):
+            table[start:end, 3] = number
+        texts = [document.text[start:end].lower() for start, end in places]
+        numbers: dict[str, int] = {}
+        for row, word in zip(table, texts, strict=True):
+            row[4] = GROUPS.get(word, -1)
+            row[5] = -1 if word in STOP_WORDS else numbers.setdefault(word, len(numbers))
+        if self.speakers and document.speakers is not None:
+            ids = _with_speakers(ids, table, document.speakers, tokenizer)
+        return Words(ids, table, places)
+
+    def draw(self, features: list[Feature], generator: np.random.Generator) -> list[Feature]:
+        """Return neighbouring chunks, less the sentences that stand in part in others."""
+        extra = len(features) - self.chunks
+        if extra <= 0:
+            return features
+        first = int(generator.integers(extra + 1))
+        drawn = features[first : first + self.chunks]
+        beside = [*features[max(first - 1, 0) : first], *features[first + self.chunks :][:1]]
+        cut = np.concatenate([feature["words"][:, 3] for feature in beside])
+        parts = [feature["words"] for feature in drawn]
+        whole = [words[~np.isin(words[:, 3], cut)] for words in parts]
+        if not any(map(len, whole)):  # of one sentence, or none is known
+            whole = parts
+        return [feature | {"words": own} for feature, own in zip(drawn, whole, strict=True)]
+
+    def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
+        """The numbers of mentions that are no candidates, and of links that are not learnt."""
+        mentions = links = lost = long = 0
+        chunk, document = 0, None
+        last: dict[int, int] = {}
+        for feature in features:
+            if feature["document"] != document:
+                chunk, document, last = -1, feature["document"], {}
+            chunk += 1
+            labels = feature["labels"]
+            mentions += len(labels)
+            long += int((labels[:, 1] - labels[:, 0] >= self.max_span_length).sum())
+            for cluster in labels[np.argsort(labels[:, 0], kind="stable"), 2].tolist():
+                links += cluster in last
+                lost += chunk - last.get(cluster, chunk) >= self.chunks
+                last[cluster] = chunk
+        lines = []
+        if long:
+            what = f"of more than {self.max_span_length:,} words, which are not learnt"
+            lines.append(f"train: of {mentions:,} mentions {long:,} {what}")
+        if lost:
+            what = f"lost where documents are cut to {self.chunks:,} chunks (task.chunks)"
+            lines.append(f"train: of {links:,} links {lost:,} {what}")
+        return lines
+
+    # -- answer
+
+    def run(self, model, inputs, *, quick=False):
+        """Return the states of the words of each chunk, of which `joined` makes the logits."""
+        return {"logits": model.word_states(**inputs)}
+
+    def joined(self, model, outputs, features) -> list[Outputs]:
+        """Return the candidates of the document and their links, by the states of all its words."""
+        import torch
+
+        sizes = [len(feature["words"]) for feature in features]
+        pairs = zip(outputs, sizes, strict=True)
+        states = np.concatenate([output["logits"][:size] for output, size in pairs])
+        words = np.concatenate([feature["words"] for feature in features])
+        both = (torch.from_numpy(x).to(model.device) for x in (states, words.astype(np.int64)))
+        with torch.inference_mode():
+            table, _ = model.links(*both)
+        return [{"logits": table.float().cpu().numpy()}]
+
+    def decode(self, outputs, config, example, features) -> dict:
+        """Return ``clusters`` of mentions in the order of the text, each with its characters, end
+        exclusive, and its text; and the flags.
+
+        The ``antecedent`` of a mention is the place in its cluster of the one that it is linked to,
+        None of the first one; its ``score`` the probability of the link against none, of a
+        singleton that it is a mention.
+        """
+        text, places = features[0]["text"], features[0]["places"]
+        table = outputs[0]["logits"]
+        table = table[table[:, 0] != NO_POSITION].astype(float)
+        groups = linked(table[:, 2].astype(int).tolist())
+        singletons = config.coref_head.get("singletons", False)
+        answer: dict[str, Any] = {"clusters": []}
+        for group in groups:
+            if len(group) == 1 and not (singletons and table[group[0], 4] > 0):
+                continue
+            cluster = []
+            for row in group:
+                first, last, antecedent, link, score = table[row].tolist()
+                start, end = int(places[int(first), 0]), int(places[int(last), 1])
+                chosen = group.index(int(antecedent)) if antecedent >= 0 else None
+                mention = {"start": start, "end": end, "text": text[start:end]}
+                value = logistic(score if chosen is None else link)
+                cluster.append(mention | {"antecedent": chosen, "score": value})
+            answer["clusters"].append(cluster)
+        if self.resolved:
+            answer["resolved"] = resolved(text, answer["clusters"])
+        return answer | features[0]["flags"]
+
+    # -- score
+
+    def measure(self, answers, golds, config) -> Scores:
+        """Return the metrics of all documents, from 0 to 100."""
+        responses = (spans_of(answer["clusters"]) for answer in answers)
+        return metrics.measure(zip(golds, responses, strict=True)), []
+
+    def baseline(self, trained, golds, config) -> Baselines:
+        """Return what no cluster at all has."""
+        return best_constant(self, {"no clusters": NONE}, golds, config)
+
+
+def linked(antecedents: Sequence[int]) -> list[list[int]]:
+    """Candidates in groups, by the place of the one that each is linked to, -1 for none; in the
+    order of their first ones."""
+    groups: list[list[int]] = []
+    of: list[list[int]] = []
+    for place, antecedent in enumerate(antecedents):
+        if antecedent < 0:
+            groups.append([])
+        of.append(groups[-1] if antecedent < 0 else of[antecedent])
+        of[-1].append(place)
+    return groups
+
+
+def spans_of(clusters: Iterable[Iterable[dict[str, Any]]]) -> Clusters:
+    """The characters of the mentions of an answer."""
+    return [[(each["start"], each["end"]) for each in cluster] for cluster in clusters]
+
+
+def resolved(text: str, clusters: Iterable[Sequence[dict[str, Any]]]) -> str:
+    """The text with each pronoun replaced by the first mention of its cluster that is none."""
+    changes: list[tuple[Span, str]] = []
+    for cluster in clusters:
+        names = [each["text"] for each in cluster if each["text"].lower() not in GROUPS]
+        for each in cluster if names else ():
+            if (pronoun := each["text"].lower()) in GROUPS:
+                more = "'s" if pronoun in POSSESSIVE else ""
+                changes.append(((each["start"], each["end"]), names[0] + more))
+    for (start, end), name in sorted(changes, reverse=True):
+        text = text[:start] + name + text[end:]
+    return text
+
+
+def _with_speakers(ids: list[int], table: np.ndarray, speakers: list[str], tokenizer) -> list[int]:
+    """The tokens with the name of each speaker where it changes, as LingMess writes it; the places
+    of the words in the table go on by what stands before them."""
+    parts, before, shift = [], 0, 0
+    for number, (row, speaker) in enumerate(zip(table, speakers, strict=False)):
+        if speaker and (not number or speaker != speakers[number - 1]):
+            place = int(row[1])
+            name, _ = tokenize_inside(tokenizer, f"##### {speaker} ###")
+            parts += [ids[before:place], name]
+            before, shift = place, shift + len(name)
+        row[1:3] += shift
+    return [each for part in (*parts, ids[before:]) for each in part]
+
+
+def _owners(table: np.ndarray, reads: Sequence[tuple[int, int, int]]) -> np.ndarray:
+    """[words], the number of the chunk where a word stands farthest from where the document is cut,
+    of equal ones the first; -1 of a word that no chunk has.
+
+    Args:
+        table: of the words, with their first and their last token.
+        reads: of each chunk, see `ldt.tasks.base.Task`.
+    """
+    length = max(end for _, _, end in reads)
+    owner, most = np.full(len(table), -1), np.full(len(table), -1)
+    for number, (_, start, end) in enumerate(reads):
+        before = table[:, 1] - start if start else length + table[:, 1]
+        behind = end - 1 - table[:, 2] if end < length else length + end - 1 - table[:, 2]
+        depth = np.minimum(before, behind)
+        depth = np.where((before >= 0) & (table[:, 1] < end), depth.clip(0), -1)
+        owner[depth > most] = number
+        most = np.maximum(most, depth)
+    return owner
