@@ -124,13 +124,12 @@ class _Reading:
             if waiting:
                 what = f"({entity} opens a mention that is not closed in the document"
                 raise DataError(f"{self.file}:{waiting[-1][1]}: {what}")
-        sentences, speakers = ([x for x in parts if x] for parts in (self.sentences, self.speakers))
-        one = len(self.sentences) == 1
-        fields: dict[str, Any] = {
-            "tokens" if one else "sentences": sentences[0] if one else sentences
-        }
-        if any(map(any, speakers)):
-            fields["speakers"] = speakers[0] if one else speakers
+        fields: dict[str, Any] = {"tokens": self.sentences[0], "speakers": self.speakers[0]}
+        if len(self.sentences) > 1:
+            some = len(self.sentences) - (not self.sentences[-1])
+            fields = {"sentences": self.sentences[:some], "speakers": self.speakers[:some]}
+        if not any(map(any, self.speakers)):
+            del fields["speakers"]
         fields["clusters"] = [sorted(mentions) for mentions in self.clusters.values()]
         return Example(fields, self.id, f"{self.file}:{self.number}")
 
@@ -157,14 +156,15 @@ def published_lines(answers: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, 
 
 def conll(document: Document) -> Iterator[str]:
     """Yield the lines of a document in CoNLL-2012."""
-    cells = defaultdict[int, tuple[list, list, list]](lambda: ([], [], []))
+    # Of each word the brackets that close at it, the inner ones first, then those that open there.
+    closing, opening = defaultdict[int, list](list), defaultdict[int, list](list)
     for number, cluster in enumerate(document.clusters or []):
         for start, end in cluster:
             if end - start == 1:
-                cells[start][1].append((0, f"({number})"))
-            else:  # of those that open together the longest first, which closes last
-                cells[start][0].append((-end, f"({number}"))
-                cells[end - 1][2].append((-start, f"{number})"))
+                opening[start].append((0, f"({number})"))
+            else:
+                closing[end - 1].append((-start, f"{number})"))
+                opening[start].append((-end, f"({number}"))
     match = re.fullmatch(r"(.*)_(\d+)", str(document.id), re.S)
     name, part = match.groups() if match else (str(document.id), "")
     yield f"#begin document ({name})" + (f"; part {int(part):03}\n" if part else ";\n")
@@ -172,12 +172,13 @@ def conll(document: Document) -> Iterator[str]:
     for words in document.sentence_words():
         for number, word in enumerate(words):
             speaker = document.speakers[place] if document.speakers else ""
-            marks = [mark for side in cells[place] for _, mark in sorted(side, key=lambda x: x[0])]
+            marks = [mark for side in (closing, opening) for _, mark in sorted(side[place])]
             row = [name, str(int(part or 0)), str(number), word, *"-----", speaker or "-", "*"]
             row = [re.sub(r"[\t\r\n]", " ", cell) for cell in row]
             yield "\t".join([*row, "|".join(marks) or "-"]) + "\n"
             place += 1
-        yield "\n"
+        if document.sentences:
+            yield "\n"
     yield "#end document\n"
 
 

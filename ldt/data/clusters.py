@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Literal
 
 from ldt.data.sentences import Span, Words
 from ldt.errors import DataError, shown
@@ -211,18 +211,56 @@ def _mention(value: Any, key: str, document: Document, where: str) -> Span:
     return begin + first, begin + last
 
 
-def json_lines(documents: Iterable[Document]) -> Iterator[dict[str, Any]]:
-    """The layout of e2e-coref, s2e, LingMess and fastcoref: of given words ``sentences`` and
-    places in words, end inclusive; of a text ``text`` and characters, end exclusive."""
+def json_lines(
+    documents: Iterable[Document], layout: Literal["s2e", "preco", "coref-data"] = "s2e"
+) -> Iterator[dict[str, Any]]:
+    """JSON lines in a published layout.
+
+    Args:
+        documents: documents of given words; for s2e of raw text as well.
+        layout: ``s2e``: of given words ``sentences`` and places in words, end inclusive; of a raw
+            text ``text`` and characters, end exclusive, as fastcoref has them. ``preco`` and
+            ``coref-data`` count words in each sentence.
+
+    Raises:
+        DataError: a mention goes on over the end of a sentence, which the layout cannot say.
+    """
     for document in documents:
-        line: dict[str, Any] = {"doc_key": document.id}
-        if document.given:
-            line["sentences"] = document.sentence_words()
-            if document.speakers is not None:
-                parts = document.sentences or [(0, len(document.words))]
-                line["speakers"] = [document.speakers[start:end] for start, end in parts]
-            clusters = [[[a, b - 1] for a, b in each] for each in document.clusters or []]
+        names, words = document.speakers, document.sentence_words()
+        mentions = document.clusters or []
+        sentences = document.sentences or [(0, len(document.words))]
+        speakers = [names[start:end] for start, end in sentences] if names else None
+        if layout == "s2e" and not document.given:
+            spans = [[[*span] for span in cluster] for cluster in document.characters()]
+            yield {"doc_key": document.id, "text": document.text, "clusters": spans}
+        elif layout == "s2e":
+            more = {"speakers": speakers} if speakers else {}
+            pairs = [[[start, end - 1] for start, end in cluster] for cluster in mentions]
+            yield {"doc_key": document.id, "sentences": words} | more | {"clusters": pairs}
         else:
-            line["text"] = document.text
-            clusters = [[[*span] for span in each] for each in document.characters()]
-        yield line if document.clusters is None else line | {"clusters": clusters}
+            triples = [[_placed(span, sentences, document) for span in each] for each in mentions]
+            if layout == "preco":
+                yield {"id": document.id, "sentences": words, "mention_clusters": triples}
+                continue
+            objects = [
+                {
+                    "id": number,
+                    "tokens": [{"id": place, "text": word} for place, word in enumerate(sentence)],
+                    "speaker": (speakers[number] or [""])[0] or None if speakers else None,
+                }
+                for number, sentence in enumerate(words)
+            ]
+            chains = [[[number, a, b - 1] for number, a, b in cluster] for cluster in triples]
+            yield {"id": document.id, "sentences": objects, "coref_chains": chains}
+
+
+def _placed(span: Span, sentences: Sequence[Span], document: Document) -> list[int]:
+    """Sentence of a mention, its first word there and the one behind its last."""
+    number = bisect_right([start for start, _ in sentences], span[0]) - 1
+    start, end = sentences[number]
+    if span[1] > end:
+        raise DataError(
+            f"{document.id}: the mention from word {span[0]:,} to {span[1] - 1:,} stands in two "
+            "sentences; the layout of s2e can say that"
+        )
+    return [number, span[0] - start, span[1] - start]
