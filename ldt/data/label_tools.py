@@ -36,11 +36,13 @@ class Annotated:
         example: its fields, including ``text``.
         spans: (start, end, label), in characters.
         classes: chosen classes by the name of the choice field.
+        links: pairs of numbers of spans, which a relation joins.
     """
 
     example: Example
     spans: list[tuple[int, int, str]]
     classes: dict[str, list[str]]
+    links: Sequence[tuple[int, int]] = ()
 
 
 def labelled(documents: Sequence[Annotated]) -> Iterator[Example]:
@@ -49,7 +51,8 @@ def labelled(documents: Sequence[Annotated]) -> Iterator[Example]:
     Spans become ``entities`` {start, end, label, text}; next to a ``question`` also ``answers`` in
     ``context``. Classes become a field named after the choice; if there is only one choice also
     ``label``, a class, or lists if any document has several. If no document has a span but some
-    have classes, ``entities`` is left out.
+    have classes, ``entities`` is left out. If any document has links, all have ``clusters`` of the
+    spans that they join, and of each other span alone.
     """
     controls = list(dict.fromkeys(name for each in documents for name in each.classes))
     fields = {name: name for name in controls}
@@ -57,14 +60,29 @@ def labelled(documents: Sequence[Annotated]) -> Iterator[Example]:
         fields["label"] = controls[0]
     lists = {name for each in documents for name in controls if len(each.classes.get(name, ())) > 1}
     placed = not controls or any(each.spans for each in documents)
+    linked = any(each.links for each in documents)
     for each in documents:
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {"clusters": _clusters(each)} if linked else {}
         for field, control in fields.items():
             names = each.classes.get(control, [])
             more[field] = names if control in lists else names[0] if names else None
         if placed:
             more |= _spans(each)
         yield replace(each.example, fields=each.example.fields | more)
+
+
+def _clusters(document: Annotated) -> list[list[list[int]]]:
+    """Spans that links join, directly or over others, as [start, end] in characters."""
+    clusters = [[number] for number in range(len(document.spans))]
+    of = [*clusters]
+    for one, other in document.links:
+        if of[one] is not of[other]:
+            joined, emptied = of[one], of[other]
+            joined += emptied
+            for number in emptied:
+                of[number] = joined
+    groups = {id(group): group for group in of}.values()
+    return [sorted([*document.spans[number][:2]] for number in group) for group in groups]
 
 
 def _spans(document: Annotated) -> dict[str, Any]:
@@ -153,6 +171,7 @@ def _task(task: dict[str, Any], results: list[Any], where: str, data) -> Annotat
     units = Units(text, "utf-16")
     spans: list[tuple[int, int, str]] = []
     classes: dict[str, list[str]] = {}
+    numbers: dict[Any, int] = {}  # of spans, by id
     for result in results:
         kind = take(result, "type", str, where)
         if kind == "hypertextlabels":
@@ -165,13 +184,18 @@ def _task(task: dict[str, Any], results: list[Any], where: str, data) -> Annotat
             classes.setdefault(take(result, "from_name", str, where), []).extend(names)
         else:
             start, end = _place(value, text, units, where)
+            numbers[result.get("id")] = len(spans)
             spans += [(start, end, name) for name in names]
     fields["text"] = text
     if data.id:
         records.field(Example(fields, "", where), data.id)  # raises where it is missing
     ids = [fields.get(data.id or "id"), task.get("id"), where]  # one's own before Label Studio's
     id = next(each for each in ids if isinstance(each, str | int) and each != "")
-    return Annotated(Example(fields, id, where), spans, classes)
+    ends = (
+        [each.get("from_id"), each.get("to_id")] for each in results if each["type"] == "relation"
+    )
+    links = [(numbers[a], numbers[b]) for a, b in ends if a in numbers and b in numbers]
+    return Annotated(Example(fields, id, where), spans, classes, links)
 
 
 def _text(fields: dict[str, Any], data, where: str) -> str:

@@ -7,13 +7,14 @@ in UTF-16 units.
 
 import json
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.sax.saxutils import quoteattr
 
 from ldt.benchmarks import formats
-from ldt.data import answer_files
+from ldt.data import answer_files, clusters
 from ldt.data.options import DataSection
 from ldt.data.sentences import Units, trimmed
 from ldt.errors import DataError, UserError, listed, plural, shown
@@ -21,11 +22,12 @@ from ldt.io import files, records
 from ldt.io.records import Example
 
 CLASSES, SPANS, TEXT = "label", "spans", "text"  # names of the tags of Label Studio's interface
-ANSWER, EVIDENCE, PASSAGE = "answer", "evidence", "passage"  # labels of spans without a type
+# Labels of spans without a type.
+ANSWER, EVIDENCE, PASSAGE, MENTION = "answer", "evidence", "passage", "mention"
 KEYS = ("entities", "evidence", "passages", "answer")  # of an answer, which hold places
 QUESTIONS = ("question", "hypothesis", "query")  # fields that a person has to see beside the text
 TEXTS = ("text", "context")
-_KEYS = ("entities", "evidence", "passages", "start", "scores")  # one of which is used
+_KEYS = ("entities", "evidence", "passages", "clusters", "start", "scores")  # one of which is used
 
 
 class Span(NamedTuple):
@@ -46,16 +48,19 @@ def spans_in(
         answer: answer of ``ldt predict``.
         text: text of the document.
         document: source of the text, for messages.
-        keys: keys of `KEYS` to look at.
+        keys: keys of `KEYS` to look at, or ``clusters``.
 
     Raises:
         DataError: a span is invalid, lies outside the text, or has other words.
     """
     fields = answer.fields
+    if isinstance(fields.get("clusters"), list):
+        fields = fields | {"clusters": [each for cluster in fields["clusters"] for each in cluster]}
     for key, usual, probable in (
         ("entities", "", True),
         ("evidence", EVIDENCE, True),
         ("passages", PASSAGE, False),
+        ("clusters", MENTION, True),
     ):
         for item in (fields.get(key) if key in keys else None) or ():
             if isinstance(item, dict):
@@ -112,6 +117,7 @@ class LabelledText:
         classes: predicted classes; None if the task has none or the model abstained.
         scores: probability of each class.
         spans: predicted spans, sorted by position.
+        links: mentions, each with the one before it in its cluster.
     """
 
     id: str | int
@@ -120,6 +126,7 @@ class LabelledText:
     classes: list[str] | None
     scores: dict[str, float]
     spans: list[Span]
+    links: list[tuple[Span, Span]]
 
     def sureness(self) -> float | None:
         """Lowest probability of the predictions; None if there is none."""
@@ -190,17 +197,22 @@ def read(
 def _labelled(answer: Example, document: Example, data: DataSection) -> LabelledText:
     fields = answer.fields
     names = [data.text] if data.text is not None else [n for n in TEXTS if n in document.fields]
-    if not names and document is answer:
+    given = not names and bool({"sentences", "tokens"} & document.fields.keys())
+    if not names and not given and document is answer:
         raise DataError(
             f"{answer.where}: no field 'text'; --documents FILE names what ldt predict read, and "
             "its --keep text copies the text into the answers"
         )
-    text = records.text(document, (names or [TEXTS[0]])[0])
+    text = (
+        records.text(document, (names or [TEXTS[0]])[0])
+        if not given
+        else clusters.read(document).text
+    )
     if not set(_KEYS) & set(fields) or "tags" in fields:
         raise DataError(
             f"{answer.where}: no classes and no places in a text among {listed(fields)}; answers "
-            "of classification, of token_classification of raw text, squad, triviaqa and "
-            "evidence_classification have some"
+            "of classification, of token_classification of raw text, squad, triviaqa, coreference "
+            "and evidence_classification have some"
         )
     label = fields.get("label") if "scores" in fields else None
     classes = [label] if isinstance(label, str) else label
@@ -208,13 +220,17 @@ def _labelled(answer: Example, document: Example, data: DataSection) -> Labelled
         what = "a number has no classes to choose"
         raise DataError(f"{answer.where}: 'label' is {shown(label)}; {what}")
     both = document.fields | fields
+    keys = (*KEYS, "clusters")
+    each = [replace(answer, fields={"clusters": [x]}) for x in fields.get("clusters", ())]
+    mentions = (sorted(spans_in(one, text, document.where, keys)) for one in each)
     return LabelledText(
         id=answer.id,
         text=text,
         questions={name: both[name] for name in QUESTIONS if isinstance(both.get(name), str)},
         classes=classes,
         scores=fields["scores"] if "label" in fields and "scores" in fields else {},
-        spans=sorted(dict.fromkeys(spans_in(answer, text, document.where))),
+        spans=sorted(dict.fromkeys(spans_in(answer, text, document.where, keys))),
+        links=[(other, one) for each in mentions for one, other in pairwise(each)],
     )
 
 
@@ -264,11 +280,16 @@ def _interface(interface: Interface) -> str:
 def _studio_task(document: LabelledText, interface: Interface) -> dict[str, Any]:
     questions = {name: document.questions.get(name, "") for name in interface.questions}
     results: list[dict[str, Any]] = []
-    for number, (start, end, label, score) in enumerate(document.spans, 1):
+    ids = {span: f"span-{number}" for number, span in enumerate(document.spans, 1)}
+    for span in document.spans:
+        start, end, label, score = span
         words = document.text[start:end]
         value = {"start": start, "end": end, "text": words, "labels": [label]}
-        result = {"id": f"span-{number}", "from_name": SPANS, "to_name": TEXT, "type": "labels"}
+        result = {"id": ids[span], "from_name": SPANS, "to_name": TEXT, "type": "labels"}
         results.append(result | {"value": value} | ({} if score is None else {"score": score}))
+    for span, before in document.links:
+        link = {"from_id": ids[span], "to_id": ids[before], "direction": "right"}
+        results.append({"type": "relation"} | link)
     if document.classes:
         result = {"id": "classes", "from_name": CLASSES, "to_name": TEXT, "type": "choices"}
         results.append(result | {"value": {"choices": document.classes}})

@@ -174,3 +174,16 @@ def test_places_are_those_of_the_encoded_text(text):
     assert [units.character(unit) for unit in range(-1, units.size + 2)] == [
         back.get(unit) for unit in range(-1, units.size + 2)
     ]
+
+
+def test_relations_join_spans_to_clusters(export):
+    places = [(0, 1), (2, 6), (7, 9), (11, 15), (18, 19)]
+    spans = [span(a, b, "M", text=TEXT[a:b]) | {"id": f"r{a}"} for a, b in places]
+    links = [
+        {"type": "relation", "from_id": f"r{a}", "to_id": f"r{b}", "direction": "right"}
+        for a, b in ((18, 7), (2, 0), (7, 0), (2, 18), (0, 99))
+    ]
+    first, second = export(task(1, *links[:2], *spans, *links[2:]), task(2, text="none"))
+    assert first.fields["clusters"] == [[[0, 1], [2, 6], [7, 9], [18, 19]], [[11, 15]]]
+    assert second.fields["clusters"] == []
+    assert "clusters" not in export(task(1, *spans))[0].fields

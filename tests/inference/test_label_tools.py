@@ -149,6 +149,28 @@ def test_what_is_accepted_unchanged_comes_back_as_it_was(export, tool, back):
     assert back()[0].fields["question"] == "Who?"
 
 
+def test_clusters_are_relations_of_label_studio_and_back(export):
+    places = [(0, 1), (2, 6), (8, 12), (13, 14), (15, 18), (19, 24)]
+    parts = [[places[0], places[2], places[5]], [places[1]], [places[3], places[4]]]
+    mentions = [
+        [{"start": a, "end": b, "text": TEXT[a:b], "score": 0.5} for a, b in part] for part in parts
+    ]
+    answers = [{"id": "a", "clusters": mentions}, {"id": 7, "clusters": []}]
+    assert export(answers, "label-studio")[0] == 0
+    results = value()[0]["predictions"][0]["result"]
+    relations = [each for each in results if each["type"] == "relation"]
+    ends = [(each["from_id"], each["to_id"]) for each in relations]
+    assert ends == [("span-3", "span-1"), ("span-6", "span-3"), ("span-5", "span-4")]
+    first, second = accept()
+    assert first.fields["clusters"] == [[[a, b] for a, b in part] for part in parts]
+    assert second.fields["clusters"] == []
+    words = {"id": 3, "sentences": [["Ann", "left"], ["She"]], "clusters": [[[0, 0]]]}
+    write("words.jsonl", [words])
+    answer = {"id": 3, "clusters": [[{"start": 0, "end": 3}, {"start": 9, "end": 12}]]}
+    assert export([answer], "label-studio", "--overwrite", documents="words.jsonl")[0] == 0
+    assert accept()[0].fields["text"] == "Ann left\nShe"
+
+
 def test_label_studio_gets_tasks_and_its_interface(export):
     code, said = export(PASSAGES, "label-studio", "--labels", 'cap,"a" & <b>')
     assert (code, said) == (0, "out.json: written\nout.xml: written\n")
