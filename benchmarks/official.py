@@ -50,7 +50,7 @@ SETS = {  # folder of the data, files to train and to evaluate on
     "nq": ("nq", "nq-made-up-train-00.jsonl.gz", "nq-made-up-dev-00.jsonl.gz"),
 }
 TASKS = {
-    "cuad": {"name": "squad", "max_answer": 256, "null_windows": "balanced"},
+    "cuad": {"name": "squad", "max_answer": 256, "null_chunks": "balanced"},
     "contractnli": {"name": "evidence_classification", "weights": {"class": 0.1}},
     "qasper": {"name": "qasper"},
     "nq": {"name": "passage_qa"},

@@ -190,7 +190,7 @@ def trained(folder, name, learned, evaluated):
         write_whole(folder / f"{name}.yaml", recipe)
         commands.ldt(folder, "finetune", f"{name}.yaml", "--overwrite")
     recipe = read_recipe(run)
-    changes = {"overflow": "windows", "stride": 128, "max_length": LENGTHS[name]}
+    changes = {"overflow": "chunks", "stride": 128, "max_length": LENGTHS[name]}
     data = recipe.data.model_copy(update=changes)
     task = recipe.task.model_copy(update={"merge": "max"})
     return EncoderPredictor(run, replace(recipe, task=task, data=data))

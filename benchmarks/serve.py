@@ -137,7 +137,7 @@ async def overtaking(port, clients=4):
     total = time.perf_counter() - began
     over.set()
     await asyncio.gather(*working)
-    return {"chunks": value["windows"], "seconds": total, "short": spread(seconds)}
+    return {"chunks": value["chunks"], "seconds": total, "short": spread(seconds)}
 
 
 async def soak(server, requests, clients=8):

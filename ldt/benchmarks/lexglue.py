@@ -246,7 +246,7 @@ class LexGlueScorer(Benchmark):
     no_place = "a class has no place"
     needs = ("label", "scores")
     advice = "answers of classification have both"
-    marks = ("scores", "windows")
+    marks = ("scores", "chunks")
 
     def read(self, source, data):
         """The lines, whose labels are read once the part is known."""

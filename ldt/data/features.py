@@ -33,9 +33,7 @@ TOKEN_TYPES = {  # keys with one number a token, and their type in the file
 }
 NO_POSITION = -100  # fills up rows of labels and positions; losses ignore it
 # Keys of features that the model does not see, besides a task's own (`TaskInputs.extras`).
-EXTRAS = frozenset(
-    {"answer_tokens", "document", "tokens", "flags", "windows", "chunks", "read", "unlearnt"}
-)
+EXTRAS = frozenset({"answer_tokens", "document", "tokens", "flags", "chunks", "read", "unlearnt"})
 
 
 @dataclass(slots=True)
@@ -124,9 +122,9 @@ def fit(
     if data.overflow == "error":
         raise DataError(
             f"{example.where}: document {example.id!r} has {length:,} tokens, {room:,} fit; "
-            "data.overflow=windows reads it in parts, truncate its beginning"
+            "data.overflow=chunks reads it in parts, truncate its beginning"
         )
-    most = 1 if data.overflow == "truncate" else data.max_windows
+    most = 1 if data.overflow == "truncate" else data.max_chunks
     if parted is not None:
         chunks = apart(parted, room, data.stride)[:most]
     else:

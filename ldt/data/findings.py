@@ -48,7 +48,7 @@ KINDS = {
     "cut": Kind(
         "warning",
         "are not read to their end",
-        "data.overflow=windows with a larger data.max_windows, or a larger data.max_length",
+        "data.overflow=chunks with a larger data.max_chunks, or a larger data.max_length",
     ),
     # copies
     "duplicate": Kind("warning", "stand there before", "keep one of each"),

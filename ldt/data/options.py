@@ -150,10 +150,10 @@ class DataSection(DataOptions):
             ``Cap|Audit``; ``none`` says that a cell is one class, whatever stands in it.
         id: field that holds the document's id; none is ``id`` or ``doc_key``, or the number of
             the record where there is none.
-        overflow: reading of documents that are longer than an input: in chunks (``windows``), their
+        overflow: reading of documents that are longer than an input: in ``chunks``, their
             beginning alone (``truncate``), or not at all (``error`` ends the run).
         stride: tokens that two neighbouring chunks share.
-        max_windows: chunks of one document that are read at most, the first ones; none reads all.
+        max_chunks: chunks of one document that are read at most, the first ones; none reads all.
         cache: folder of the documents of large sets and their inputs, which later runs use again.
         workers: processes that encode a large set; none takes one a processor core.
     """
@@ -167,9 +167,9 @@ class DataSection(DataOptions):
     label: str | Names = "label"
     label_separator: str | None = Field(None, min_length=1)
     id: str | None = None
-    overflow: Literal["windows", "truncate", "error"] = "windows"
+    overflow: Literal["chunks", "truncate", "error"] = "chunks"
     stride: int = Field(0, ge=0, le=LONGEST)
-    max_windows: Count | None = None
+    max_chunks: Count | None = None
     cache: PathText = ".ldt/examples"
     workers: int | None = Field(None, ge=1, le=1024)
 

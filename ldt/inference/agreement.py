@@ -20,7 +20,7 @@ COSINE = 0.99  # of two vectors that are still the same answer
 _BESIDE = frozenset(
     (
         *("score", "n_best", "best", "best_start", "best_end", "best_passage", "null", "why"),
-        *("passages", "chunks"),
+        *("passages", "by_chunk"),
     )
 )
 _PLACE = frozenset(("start", "end", "offsets"))  # without an answer, of what it would be

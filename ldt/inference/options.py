@@ -224,7 +224,7 @@ class PredictOptions(_Options):
     @property
     def explained(self) -> list[str]:
         """Answer keys that explain the decision."""
-        asked = {"passages": self.passages, "chunks": self.chunks}
+        asked = {"passages": self.passages, "by_chunk": self.chunks}
         return [key for key, value in asked.items() if value]
 
     def explanation(self) -> str:

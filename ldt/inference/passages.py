@@ -64,7 +64,7 @@ class Explaining:
             assert isinstance(self.task, ByLogits)
             more["passages"] = self._passages(self.task, answer, outputs, features, reading)
         if self.options.chunks:
-            more["chunks"] = self._chunks(answer, outputs, example, features, reading)
+            more["by_chunk"] = self._chunks(answer, outputs, example, features, reading)
         self.documents += 1
         self.heartbeat(self.documents)
         return answer | more

@@ -226,7 +226,7 @@ class Counts:
         """Count a document by its answer and its inputs."""
         cut = bool(answer.get("truncated"))
         self.documents += 1
-        self.long += cut or answer["windows"] > 1
+        self.long += cut or answer["chunks"] > 1
         self.cut += cut
         self.unread += answer.get("unread_tokens", 0)
         self.lengths += features[0].get("tokens", 0)
@@ -360,7 +360,7 @@ class Pipeline:
             whole = []
             for answer, ((example, features), copied) in zip(answers, group, strict=True):
                 whole.append({"id": example.id, **answer})
-                whole[-1].setdefault("windows", len(features))
+                whole[-1].setdefault("chunks", len(features))
                 if both := whole[-1].keys() & copied.keys():
                     raise ValueError(f"keys of an answer that its task does not name: {both}")
                 whole[-1] |= copied

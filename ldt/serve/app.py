@@ -259,7 +259,7 @@ class App:
             "x-compute-type": self.served.device.partition(":")[0],
             "x-compute-characters": str(asked.characters),
             "x-compute-tokens": str(sum(each.tokens for each in answered)),
-            "x-windows": ",".join(str(each.answer["windows"]) for each in answered),
+            "x-chunks": ",".join(str(each.answer["chunks"]) for each in answered),
         }
 
     async def _keyed(self, value: Callable[[], Any], request: Request) -> Response:
@@ -290,7 +290,7 @@ class App:
         served, precision = self.served, self.served.precision
         kinds = {"label": "classifier", "ranking": "reranker"}
         kind = kinds.get(served.task.answers.kind, served.task.name)
-        chunked = served.recipe.data.overflow == "windows"
+        chunked = served.recipe.data.overflow == "chunks"
         return {
             "model_id": served.name,
             "model_sha": served.sha,

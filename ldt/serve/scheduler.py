@@ -341,7 +341,7 @@ def _answer(replica: Replica, job: _Job) -> None:
         _fail(job, error)
         return
     answer = {"id": job.example.id, **answer}
-    answer.setdefault("windows", len(job.features))
+    answer.setdefault("chunks", len(job.features))
     seconds = {
         "tokenization": job.tokenized - job.arrived,
         "queue": job.started - job.tokenized,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 NO_LABEL = -100  # a label that has no part in the loss
 WRITTEN = "sequences"  # output of a model that writes: ids of tokens, -100 where there is none
 # Keys of answers of any task: those of the flags among them.
-ANSWER_KEYS = ("id", "windows", "empty", "truncated", "unread_tokens", "question_cut")
+ANSWER_KEYS = ("id", "chunks", "empty", "truncated", "unread_tokens", "question_cut")
 Outputs = dict[str, "np.ndarray"]  # of one input, by name
 Scores = tuple[dict[str, float], list[dict]]  # metrics, and rows of the table beside them
 # Makes of answers, each with its ``id``, what a published evaluator reads: one JSON value, an
@@ -119,7 +119,7 @@ class TaskInputs:
     markers: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
     label_names: tuple[str, ...] = ("labels",)
-    overflows: tuple[str, ...] = ("windows", "truncate", "error")
+    overflows: tuple[str, ...] = ("chunks", "truncate", "error")
     together: bool = False
     shuffled: tuple[str, ...] = ()
     one_class: bool = False

@@ -191,7 +191,7 @@ class MultipleChoice(Choosing):
 
     def decode(self, outputs, config, example, features) -> dict:
         """Return the ``answer``, its index ``choice`` (from 0), its ``score``, the ``scores`` of
-        all choices, which add up to 1, the number of ``windows`` and the flags.
+        all choices, which add up to 1, the number of ``chunks`` and the flags.
 
         If the model abstains, ``answer`` and ``choice`` are None, ``abstained`` is true, and
         ``why`` gives the reason.
@@ -202,7 +202,7 @@ class MultipleChoice(Choosing):
         scores = self.policy(config).scores(merged[None])[0]
         best = int(merged.argmax())
         answer = {"answer": choices[best], "choice": best, "score": float(scores[best])}
-        answer |= {"scores": scores.tolist(), "windows": chunks}
+        answer |= {"scores": scores.tolist(), "chunks": chunks}
         flags = features[0].get("flags", {})
         silence = self.policy(config).silence(scores, "empty" in flags)
         nothing = {"answer": None, "choice": None} if silence else {}

@@ -258,7 +258,7 @@ class Classification(Deciding, Weighted, ByLogits):
         return gold
 
     def decode(self, outputs, config, example, features) -> dict:
-        """Return ``label``, ``scores`` by class, the number of ``windows``, and the flags.
+        """Return ``label``, ``scores`` by class, the number of ``chunks``, and the flags.
 
         ``label`` is a class, the list of classes at or above ``threshold``, or a number; ``scores``
         are probabilities, for a regression the number itself. If the model abstains, ``label`` is
@@ -275,7 +275,7 @@ class Classification(Deciding, Weighted, ByLogits):
         answer = {
             "label": label,
             "scores": dict(zip(names_of(config), scores.tolist(), strict=True)),
-            "windows": len(outputs),
+            "chunks": len(outputs),
         }
         return answer | flags | silence
 

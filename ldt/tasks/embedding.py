@@ -329,7 +329,7 @@ class Embedding(Continuing, Drawing):
         query, *documents = map(np.concatenate, by_text.values())
         answer = {"query": query, "documents": documents} if documents else {"vectors": query}
         windows = max(map(len, by_text.values()))
-        return answer | {"windows": windows} | flags_of(features)
+        return answer | {"chunks": windows} | flags_of(features)
 
     def _of_text(self, outputs, config, features) -> dict[str, Any]:
         if self.vectors == "tokens":
@@ -342,7 +342,7 @@ class Embedding(Continuing, Drawing):
             vectors = unit_length(vectors[:, :size]) if self.normalize else vectors[:, :size]
         kind = "token" if self.vectors == "tokens" else self._units.kind
         named = {} if kind == "document" else {"unit": kind}
-        facts = {"tokens": features[0]["tokens"], "windows": max(x["chunks"] for x in features)}
+        facts = {"tokens": features[0]["tokens"], "chunks": max(x["chunks"] for x in features)}
         return {"vectors": vectors, "spans": places} | named | facts
 
     # -- score

@@ -441,7 +441,7 @@ def in_inputs(
     if data.overflow == "error":
         raise DataError(
             f"{example.where}: the paragraphs of {example.id!r} have {total:,} tokens, {room:,} "
-            "fit beside the question; data.overflow=windows reads them in parts, truncate the "
+            "fit beside the question; data.overflow=chunks reads them in parts, truncate the "
             "first part of them"
         )
     groups: list[list[Paragraph]] = [[]]
@@ -453,6 +453,6 @@ def in_inputs(
             left = room
         groups[-1].append(paragraph)
         left -= paragraph.size
-    most = 1 if data.overflow == "truncate" else data.max_windows
+    most = 1 if data.overflow == "truncate" else data.max_chunks
     read = sum(paragraph.size for group in groups[:most] for paragraph in group)
     return groups[:most], cut_off(total - read)

@@ -74,7 +74,7 @@ class PassageQA(SpanTask):
     which are stored in the model: those with the best F1 on the evaluation set over all languages.
 
     Args:
-        null_windows: share of the chunks without an answer to train on, sampled once by the seed.
+        null_chunks: share of the chunks without an answer to train on, sampled once by the seed.
             Evaluation and prediction read all.
 
     Source: Alberti et al. 2019 (arXiv:1901.08634) for types, span scores and markers, and 0.02 of
@@ -115,7 +115,7 @@ class PassageQA(SpanTask):
 
     name: Literal["passage_qa"] = "passage_qa"
     global_attention: list[str] = ["cls", "question", "passages"]
-    null_windows: Annotated[float, Field(ge=0, le=1)] = 1.0
+    null_chunks: Annotated[float, Field(ge=0, le=1)] = 1.0
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
         """Return id2label, label2id and num_labels, the loss of passages, and no thresholds."""
@@ -158,11 +158,11 @@ class PassageQA(SpanTask):
         return {"layout": data.format if data.format in OFFSETS else None}
 
     def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
-        """Return the inputs with an answer, and a share of ``null_windows`` of the others."""
-        if self.null_windows == 1:
+        """Return the inputs with an answer, and a share of ``null_chunks`` of the others."""
+        if self.null_chunks == 1:
             return None, []
         answered = [feature["labels"] != NONE for feature in features]
-        return thinned(answered, self.null_windows, self.null_windows, seed)
+        return thinned(answered, self.null_chunks, self.null_chunks, seed)
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Number of inputs by type of answer."""

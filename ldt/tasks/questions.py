@@ -304,7 +304,7 @@ def thinned(
     Args:
         answered: True for inputs with an answer.
         share: share of the others.
-        chosen: value of ``task.null_windows``, for the notice.
+        chosen: value of ``task.null_chunks``, for the notice.
         seed: seed of the sample.
     """
     used = np.array(answered)
@@ -312,7 +312,7 @@ def thinned(
     used[without] = np.random.default_rng(seed).random(len(without)) < share
     line = (
         f"{used[without].sum():,} of {len(without):,} inputs without an answer are trained on "
-        f"(task.null_windows={chosen}), drawn once by the seed"
+        f"(task.null_chunks={chosen}), drawn once by the seed"
     )
     return np.flatnonzero(used).tolist(), [line]
 

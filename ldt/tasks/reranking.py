@@ -263,11 +263,11 @@ class Reranking(RawScored, Drawing):
 
     def decode(self, outputs, config, example, features) -> dict:
         """Return the ``scores`` of the documents, from 0 to 1, and the ``ranking``, their places
-        from the best on; the number of ``windows`` of the longest, and the flags."""
+        from the best on; the number of ``chunks`` of the longest, and the flags."""
         logits = self.raw_scores(outputs, {}, features)
         answer = {"scores": [*map(logistic, logits)], "ranking": _order(logits)}
         windows = max(feature["chunks"] for feature in features)
-        return answer | {"windows": windows} | features[0]["flags"]
+        return answer | {"chunks": windows} | features[0]["flags"]
 
     def measure(self, answers, golds, config) -> Scores:
         """Return ndcg@10, mrr@10, recall@10 and map; of a model of pairs mse, mae, pearson and

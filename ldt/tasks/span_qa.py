@@ -68,7 +68,7 @@ class Squad(SpanTask, Calibrated, ByPlaces):
     is enough.
 
     Args:
-        null_windows: chunks without an answer to train on: ``all``, or ``balanced``, a sample drawn
+        null_chunks: chunks without an answer to train on: ``all``, or ``balanced``, a sample drawn
             once by the seed with as many in expectation as chunks with one, as CUAD's authors do.
             Evaluation and prediction read all.
         calibration: calibration of ``no_answer`` on the evaluation set: ``platt``, ``beta``, or
@@ -100,7 +100,7 @@ class Squad(SpanTask, Calibrated, ByPlaces):
     probability: ClassVar[str] = "no_answer"
 
     name: Literal["squad"] = "squad"
-    null_windows: Literal["all", "balanced"] = "all"
+    null_chunks: Literal["all", "balanced"] = "all"
     calibration: Literal["none", "auto", "platt", "beta"] = "none"
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
@@ -159,12 +159,12 @@ class Squad(SpanTask, Calibrated, ByPlaces):
                     yield Fault("span_cuts_word", f"the answer {words[:40]!r}")
 
     def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
-        """Return the inputs with an answer, and those of the others that ``null_windows`` keeps."""
-        if self.null_windows == "all":
+        """Return the inputs with an answer, and those of the others that ``null_chunks`` keeps."""
+        if self.null_chunks == "all":
             return None, []
         answered = list(map(_has_answer, features))
         share = sum(answered) / max(answered.count(False), 1)
-        return thinned(answered, share, self.null_windows, seed)
+        return thinned(answered, share, self.null_chunks, seed)
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Number of chunks with an answer."""

@@ -134,7 +134,7 @@ class Finetuning(Job[Inputs]):
                 "base_model": self.recipe.model.path,
                 "max_length": max_length,
                 "overflow": data.overflow,
-                "max_windows": data.max_windows,
+                "max_chunks": data.max_chunks,
                 "data": self._facts(sets, inputs.hashes),
             }
             | facts,

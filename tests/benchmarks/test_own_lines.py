@@ -119,7 +119,7 @@ def writer(format):
 def test_lines_have_the_figures_of_the_layout_that_is_written_of_them(format, tmp_path):
     gold, lines, published = CASES[format]
     answers, written = tmp_path / "answers.jsonl", tmp_path / "written"
-    write(answers, *(line | {"windows": 1} for line in lines))
+    write(answers, *(line | {"chunks": 1} for line in lines))
     write_published(published or writer(format), answers, written)
     one, other = (evaluate(format, gold, file) for file in (answers, written))
     assert one.metrics == other.metrics
@@ -138,7 +138,7 @@ def test_lines_of_pages_have_the_figures_of_their_layout(format, tmp_path):
         lines = [tydi(n, "x" * 100, [(0, 50), (50, 100)], each) for n, each in enumerate(answers)]
     gold = write(tmp_path / "gold.jsonl", *lines)
     layout = {"nq": nq_set, "tydiqa": tydi_set}[format]
-    made = [{"windows": 1} | each for each in right_answers(gold, format, layout)]
+    made = [{"chunks": 1} | each for each in right_answers(gold, format, layout)]
     pred = write(tmp_path / "answers.jsonl", *made)
     write_published(layout.published, tmp_path / "answers.jsonl", tmp_path / "written")
     one, other = (
@@ -161,7 +161,7 @@ def test_lines_of_classes_have_the_figures_of_their_layout(part, tmp_path):
         for n in range(4)
     ]
     write(tmp_path / "gold", *gold)
-    write(tmp_path / "own", *(each | {"windows": 1} for each in answers))
+    write(tmp_path / "own", *(each | {"chunks": 1} for each in answers))
     write_published(writer("lexglue"), tmp_path / "own", tmp_path / "written")
     one, other = (
         evaluate("lexglue", tmp_path / "gold", tmp_path / name, task=part)
@@ -187,7 +187,7 @@ def test_lines_of_classes_have_the_figures_of_their_layout(part, tmp_path):
 )
 def test_a_line_that_lacks_something_is_named(format, change, message, tmp_path):
     gold, lines, _ = CASES[format]
-    lines = [line | {"windows": 1} for line in lines]
+    lines = [line | {"chunks": 1} for line in lines]
     changed = lines if format == "cuad" else lines[:1]
     for line in changed:
         line |= change

@@ -10,7 +10,7 @@ from ldt.cli.console import stdout
 
 GOLD = [{"text": "a b", "kind": kind} for kind in ("x", "y", "x", "[/z]")]
 SCORES = {"x": 0.8, "y": 0.1, "[/z]": 0.1}
-PRED = [{"id": n, "label": "x", "scores": SCORES, "windows": 1} for n in (1, 2, 3, 4)]
+PRED = [{"id": n, "label": "x", "scores": SCORES, "chunks": 1} for n in (1, 2, 3, 4)]
 LINES = """\
 classification: 4 documents, 4 predicted; figures from 0 to 100
 accuracy 50.00 (always 'x': 50.00)

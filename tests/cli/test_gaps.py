@@ -50,7 +50,7 @@ def classification():
             if gap[n : n + 1] == [SILENT]:
                 given |= {"label": None, "abstained": True}
             if gap[n : n + 1] != [ABSENT]:
-                answers.append(given | {"windows": 1})
+                answers.append(given | {"chunks": 1})
         keys = [f"task.problem={'multi' if several else 'single'}_label"]
         yield "classification", rows, answers, keys
 
@@ -84,7 +84,7 @@ def others():
             for name, (right, answer) in lines.items():
                 made[name][0].append(right)
                 if not gone:
-                    made[name][1].append(answer | {"windows": 1})
+                    made[name][1].append(answer | {"chunks": 1})
         for name, (gold, answers) in made.items():
             yield name, gold, answers, []
 

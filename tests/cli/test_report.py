@@ -10,7 +10,7 @@ from typed import typed, write_lines
 
 GOLD = [{"text": "a b", "kind": kind} for kind in ("x", "y", "x", "z")]
 PRED = [
-    {"id": n, "label": "x", "scores": {"x": 0.8, "y": 0.1, "z": 0.1}, "windows": 1}
+    {"id": n, "label": "x", "scores": {"x": 0.8, "y": 0.1, "z": 0.1}, "chunks": 1}
     for n in (1, 2, 3, 4)
 ]
 RECIPE = """

@@ -27,7 +27,7 @@ def make_run(source, folder, name, task="", **data):
     """
     keys = {"train": "train.jsonl", "max_length": 64, "stride": 8} | data
     usual = TASKS[name].inputs.overflows[0]
-    if usual != "windows":
+    if usual != "chunks":
         keys.pop("stride")
         keys["overflow"] = usual
     section = ", ".join(f"{key}: {json.dumps(value)}" for key, value in keys.items())

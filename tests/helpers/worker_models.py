@@ -23,7 +23,7 @@ def documents(count, **acts):
     """
     return [
         Example(
-            {"windows": [n % 7 + 1, n % 3 + 1][: 1 + n % 2], "act": acts.get(f"n{n}", "")},
+            {"chunks": [n % 7 + 1, n % 3 + 1][: 1 + n % 2], "act": acts.get(f"n{n}", "")},
             n,
             f"docs.jsonl:{n}",
         )
@@ -67,7 +67,7 @@ class Lengths:
         return Answering(self, 8, Other(self.folder))
 
     def encode(self, example):
-        return [{"input_ids": [0] * length} for length in example.fields["windows"]]
+        return [{"input_ids": [0] * length} for length in example.fields["chunks"]]
 
     def outputs(self, features):
         return [{"tokens": np.array(len(each["input_ids"]), np.float32)} for each in features]

@@ -190,7 +190,7 @@ def test_answers_to_a_pipe_wait_unless_all_may_change(bound, written):
     assert len(sink.ids()) == 300
 
 
-SPAN = {"answer": "the rent", "start": 3, "end": 11, "score": 0.5, "windows": 2}
+SPAN = {"answer": "the rent", "start": 3, "end": 11, "score": 0.5, "chunks": 2}
 NONE = {"answer": "", "best": "the rent", "start": 3, "end": 11, "score": 0.5, "no_answer": 0.9}
 ENTITY = {"start": 1, "end": 2, "label": "PER", "text": "Ann", "score": 0.9}
 NESTED = {"evidence": [{"span": 1, "text": "A.", "score": 0.5}], "span_probs": [0.5, 0.1]}

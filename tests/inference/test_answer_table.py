@@ -10,8 +10,8 @@ from ldt.inference.answer_file import AnswerFile, json_line
 from ldt.io import records
 
 CLASSES = [
-    {"id": "a", "label": "yes", "scores": {"yes": 0.75, "no": 0.25}, "windows": 1},
-    {"id": "b", "label": "no", "scores": {"yes": 0.5, "no": 0.5}, "windows": 2, "truncated": True},
+    {"id": "a", "label": "yes", "scores": {"yes": 0.75, "no": 0.25}, "chunks": 1},
+    {"id": "b", "label": "no", "scores": {"yes": 0.5, "no": 0.5}, "chunks": 2, "truncated": True},
 ]
 
 
@@ -40,7 +40,7 @@ def test_several_labels_have_a_column_of_1_and_0_each(tmp_path):
 @pytest.mark.parametrize(("name", "delimiter"), [("a.csv", ","), ("a.TSV", "\t")])
 def test_csv_has_a_column_for_each_class_and_for_the_score_of_the_label(tmp_path, name, delimiter):
     assert cells(written(CLASSES, tmp_path / name), delimiter) == [
-        ["id", "label", "score", "scores.yes", "scores.no", "windows", "truncated"],
+        ["id", "label", "score", "scores.yes", "scores.no", "chunks", "truncated"],
         ["a", "yes", "0.75", "0.75", "0.25", "1", ""],
         ["b", "no", "0.5", "0.5", "0.5", "2", "true"],
     ]
@@ -72,7 +72,7 @@ def test_parquet_has_types_and_row_groups(tmp_path, monkeypatch):
         "score": "double",
         "scores.yes": "double",
         "scores.no": "double",
-        "windows": "int64",
+        "chunks": "int64",
         "truncated": "bool",
     }
     assert table.column("truncated").to_pylist() == [None, True]
@@ -113,8 +113,8 @@ def test_a_column_of_parquet_has_the_type_of_its_values(tmp_path, values, kind, 
 
 
 NESTED = [
-    {"id": "a", "answer": "x", "n_best": [{"answer": "x", "score": 0.5, "start": 3}], "windows": 1},
-    {"id": "b", "answer": "", "n_best": [], "windows": 2, "truncated": True},
+    {"id": "a", "answer": "x", "n_best": [{"answer": "x", "score": 0.5, "start": 3}], "chunks": 1},
+    {"id": "b", "answer": "", "n_best": [], "chunks": 2, "truncated": True},
 ]
 
 

@@ -28,7 +28,7 @@ ENTITIES = [
     span(TEXT, "𝐀", "ORG"),
 ]
 DOCUMENTS = [{"id": "a", "text": TEXT}, {"id": 7, "text": PLAIN}, {"id": "no answer", "text": "x"}]
-TOKENS = [{"id": "a", "entities": ENTITIES, "windows": 1}, {"id": 7, "entities": []}]
+TOKENS = [{"id": "a", "entities": ENTITIES, "chunks": 1}, {"id": 7, "entities": []}]
 SCORES = {"cap": 0.75, "audit": 0.25}
 SINGLE = [{"id": "a", "label": "cap", "scores": SCORES}, {"id": 7, "label": None, "scores": SCORES}]
 MULTI = [

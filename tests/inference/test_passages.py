@@ -58,7 +58,7 @@ def test_passages_are_cut_from_the_text_best_first(fine_tuned, tmp_path, by):
         scores = [passage["score"] for passage in each["passages"]]
         assert scores == sorted(scores, reverse=True)
     assert [len(each["passages"]) for each in answers[1:]] == [0, 1]
-    assert len(answers[0]["passages"]) == (answers[0]["windows"] if by == "chunks" else 3)
+    assert len(answers[0]["passages"]) == (answers[0]["chunks"] if by == "chunks" else 3)
 
 
 def test_answers_are_the_same_beside_their_passages(fine_tuned, tmp_path):
@@ -66,7 +66,7 @@ def test_answers_are_the_same_beside_their_passages(fine_tuned, tmp_path):
     _, plain = answer(source, fine_tuned, tmp_path)
     _, more = answer(source, fine_tuned, tmp_path, overwrite=True, passages=2, chunks=True)
     for each in more:
-        del each["passages"], each["chunks"]
+        del each["passages"], each["by_chunk"]
     assert more == plain
 
 
@@ -198,18 +198,18 @@ def test_batches_of_one_input_explain_alike(loaded):
 def test_chunks_have_their_characters_and_the_scores_of_each_alone(loaded):
     got, features, outputs, _ = explained(loaded, TEXT, "max", chunks=True)
     assert "passages" not in got
-    assert len(got["chunks"]) == len(features) == got["windows"]
-    assert got["chunks"][0]["start"] == 0
-    assert got["chunks"][-1]["end"] == len(TEXT)
-    for chunk, output in zip(got["chunks"], outputs, strict=True):
+    assert len(got["by_chunk"]) == len(features) == got["chunks"]
+    assert got["by_chunk"][0]["start"] == 0
+    assert got["by_chunk"][-1]["end"] == len(TEXT)
+    for chunk, output in zip(got["by_chunk"], outputs, strict=True):
         p = np.exp(output["logits"].astype(float))
         assert list(chunk["scores"].values()) == pytest.approx(p / p.sum(), abs=1e-6)
     logits = np.stack([output["logits"] for output in outputs])
     won = {
-        name: place for place, chunk in enumerate(got["chunks"]) for name in chunk.get("won", ())
+        name: place for place, chunk in enumerate(got["by_chunk"]) for name in chunk.get("won", ())
     }
     assert won == dict(zip(LABELS, logits.argmax(0).tolist(), strict=True))
-    assert not any("won" in chunk for chunk in explained(loaded, TEXT, chunks=True)[0]["chunks"])
+    assert not any("won" in chunk for chunk in explained(loaded, TEXT, chunks=True)[0]["by_chunk"])
 
 
 def test_labels_that_are_asked_for_are_explained(fine_tuned, tmp_path):
@@ -273,14 +273,14 @@ def test_every_task_cuts_its_passages_from_its_text(tiny_longformer, tmp_path, n
         _, (got,) = answer(source, tmp_path / "run", tmp_path, passages=2, **options)
         text = "\n".join([TEXT, TEXT]) if name == "wikihop" else TEXT
         assert 1 <= len(got["passages"]) <= 2
-        for each in got["passages"] + got.get("chunks", []):
+        for each in got["passages"] + got.get("by_chunk", []):
             assert text[each["start"] : each["end"]].strip()
         for each in got["passages"]:
             assert unit == "sentence" or each["text"] == TEXT  # one paragraph
             assert list(each) == ["start", "end", "text", "score"]
             assert each["text"] == text[each["start"] : each["end"]]
-        if "chunks" in got:
-            assert len(got["chunks"]) == got["windows"] > 1
+        if "by_chunk" in got:
+            assert len(got["by_chunk"]) == got["chunks"] > 1
 
 
 @pytest.mark.parametrize("merge", MERGES)

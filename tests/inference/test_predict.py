@@ -30,19 +30,19 @@ def test_each_document_gets_its_label_scores_and_windows(fine_tuned, tmp_path, l
     assert code == 0
     assert [each["id"] for each in answers] == [f"doc-{number}" for number in range(40)]
     assert [each.get("empty") for each in answers[:11]] == [True, *[None] * 9, True]
-    assert {each["windows"] for each in answers} >= {1, 2, 3}
+    assert {each["chunks"] for each in answers} >= {1, 2, 3}
     assert np.ptp([each["scores"]["yes"] for each in answers]) > 0.1
     for each in answers:
         assert list(each["scores"]) == LABELS
         assert each["label"] == max(each["scores"], key=each["scores"].get)
         assert sum(each["scores"].values()) == pytest.approx(1, abs=1e-5)
         assert all(score == round(score, 6) for score in each["scores"].values())
-    long = sum(each["windows"] > 1 for each in answers)
+    long = sum(each["chunks"] > 1 for each in answers)
     assert log.messages[-1].startswith("40 documents, ")
     assert log.messages[-1].endswith(f"{long} documents longer than 64 tokens")
 
 
-@pytest.mark.parametrize("change", [{"overflow": "truncate"}, {"max_windows": 1}])
+@pytest.mark.parametrize("change", [{"overflow": "truncate"}, {"max_chunks": 1}])
 def test_the_end_counts_the_answers_and_what_was_not_read(tiny_longformer, tmp_path, log, change):
     make_run(tiny_longformer, tmp_path / "run")
     recipe = tmp_path / "run" / "recipe.yaml"

@@ -66,7 +66,7 @@ def test_textcat_gives_the_scores_of_ldt(classifier):
     assert [doc.cats for doc in docs] == [answer["scores"] for answer in expected]
     assert expected[0]["scores"] != expected[1]["scores"]
     assert [doc._.ldt["label"] for doc in docs] == [answer["label"] for answer in expected]
-    assert docs[2]._.ldt["windows"] > 1
+    assert docs[2]._.ldt["chunks"] > 1
     assert nlp(texts[0]).cats == expected[0]["scores"]
 
 

@@ -21,9 +21,9 @@ class Lengths:
         self.batches = []
 
     def encode(self, example):
-        if not example.fields["windows"]:
+        if not example.fields["chunks"]:
             raise DataError(f"{example.where}: no windows")
-        return [{"input_ids": [0] * length} for length in example.fields["windows"]]
+        return [{"input_ids": [0] * length} for length in example.fields["chunks"]]
 
     def outputs(self, features):
         lengths = [len(feature["input_ids"]) for feature in features]
@@ -33,13 +33,13 @@ class Lengths:
     def decode(self, outputs, example, features):
         lengths = [output["logits"].item() for output in outputs]
         assert [len(feature["input_ids"]) for feature in features] == lengths
-        assert example.fields["windows"] == lengths
+        assert example.fields["chunks"] == lengths
         return {"tokens": sum(lengths)}
 
 
 def documents(*windows):
     return [
-        Example({"windows": lengths}, number, f"docs.jsonl:{number}")
+        Example({"chunks": lengths}, number, f"docs.jsonl:{number}")
         for number, lengths in enumerate(windows, 1)
     ]
 
@@ -58,7 +58,7 @@ def test_answers_come_in_the_order_of_the_input_with_all_their_windows():
     answers = [answer for group in sink.groups for answer in group]
     assert [answer["id"] for answer in answers] == list(range(1, 301))
     assert [answer["tokens"] for answer in answers] == [sum(each) for each in windows]
-    assert [answer["windows"] for answer in answers] == [len(each) for each in windows]
+    assert [answer["chunks"] for answer in answers] == [len(each) for each in windows]
     assert all(max(batch) * len(batch) <= 64 for batch in model.batches)
     assert (counts.documents, counts.windows) == (300, sum(map(len, windows)))
     assert counts.tokens == sum(map(sum, windows))
@@ -90,7 +90,7 @@ def test_few_documents_wait_for_their_answers():
 def test_an_endless_input_takes_constant_memory():
     def source():
         for number in range(1, 30_001):
-            yield Example({"windows": [3]}, number, "docs.jsonl:1")
+            yield Example({"chunks": [3]}, number, "docs.jsonl:1")
             if number == 2_000:
                 tracemalloc.start()
 
@@ -121,7 +121,7 @@ def test_a_record_that_cannot_be_used_ends_the_run_after_the_answers_before_it()
 
 def test_records_that_cannot_be_used_are_left_out_where_that_is_asked():
     refused = []
-    again = Example({"windows": [1]}, "2", "docs.jsonl:5")
+    again = Example({"chunks": [1]}, "2", "docs.jsonl:5")
     sink = Sink()
     answer_all(
         [*documents([1], [2], [], [3]), again],
@@ -201,7 +201,7 @@ def test_a_pipe_that_pauses_gets_the_answers_that_wait():
 
     found = []
     for item in prefetch(records, None, patience=0.05):
-        found.append(item and item.fields["windows"][0])
+        found.append(item and item.fields["chunks"][0])
         if item is None:
             go.set()
     assert found[:3] == [1, 2, None]
@@ -240,8 +240,8 @@ def test_the_thread_of_a_pipe_ends_with_its_reader():
 def test_answers_are_counted_by_class_and_numbers_are_not():
     counts = Counts()
     for label in (["a", "b"], ["b"], [], "c", 1.5):
-        counts.add({"label": label, "windows": 1}, [{"input_ids": [0], "tokens": 3}])
+        counts.add({"label": label, "chunks": 1}, [{"input_ids": [0], "tokens": 3}])
     assert counts.labels == {"a": 1, "b": 2, "no class": 1, "c": 1}
     assert (counts.documents, counts.lengths, counts.cut, counts.long) == (5, 15, 0, 0)
-    counts.add({"windows": 2, "truncated": True, "unread_tokens": 7}, [{"tokens": 9}] * 2)
+    counts.add({"chunks": 2, "truncated": True, "unread_tokens": 7}, [{"tokens": 9}] * 2)
     assert (counts.lengths, counts.cut, counts.unread, counts.long) == (24, 1, 7, 1)

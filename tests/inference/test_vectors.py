@@ -77,7 +77,7 @@ def test_a_unit_has_the_mean_of_its_tokens_states_in_the_whole_document(runs, un
         expected = [body[(a <= starts) & (starts < b)].mean(0) for a, b in spans]
     assert [tuple(span) for span in answer["spans"]] == [tuple(span) for span in spans]
     np.testing.assert_allclose(answer["vectors"], unit_length(np.array(expected)), atol=1e-5)
-    assert answer["windows"] == 1
+    assert answer["chunks"] == 1
 
 
 def test_a_document_of_several_parts_has_each_unit_of_the_part_with_most_around_it(runs, tmp_path):
@@ -89,7 +89,7 @@ def test_a_document_of_several_parts_has_each_unit_of_the_part_with_most_around_
     starts = np.array([b - len(STORY[a:b].lstrip()) for a, b in places])
     features = model.model.encode(model._examples([{"text": STORY}], None).__next__())
     parts = [feature["read"][1:] for feature in features]
-    assert len(parts) == answer["windows"] > 5
+    assert len(parts) == answer["chunks"] > 5
     assert all(end - start == ROOM for start, end in parts)
     encoder = AutoModel.from_pretrained(runs())
     for (first, behind), vector in zip(answer["spans"], answer["vectors"], strict=True):
@@ -123,7 +123,7 @@ def test_a_document_of_several_parts_has_the_mean_of_their_vectors_by_tokens(run
             rows = encoder(part).last_hidden_state[0]
         total += share * unit_length(rows.mean(0).numpy())
     np.testing.assert_allclose(answer["vectors"][0], unit_length(total), atol=1e-5)
-    assert (answer["windows"], answer["tokens"]) == (len(starts), len(ids) + 2)
+    assert (answer["chunks"], answer["tokens"]) == (len(starts), len(ids) + 2)
 
 
 def test_a_late_unit_that_no_part_holds_has_the_mean_of_its_pieces(runs):
@@ -154,7 +154,7 @@ def test_units_alone_have_the_vectors_of_documents(runs):
         # In the middle of a document words have a space in front of them.
         assert len(expected) == len(answer["vectors"]) > 5
         np.testing.assert_allclose(answer["vectors"][0], expected[0], atol=1e-5)
-        assert answer["windows"] == 1
+        assert answer["chunks"] == 1
 
 
 @pytest.mark.parametrize(

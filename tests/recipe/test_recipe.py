@@ -21,7 +21,7 @@ class Sorting(BaseModel):
     reads: ClassVar[Any] = SimpleNamespace(
         kind="examples", fields=(), label_keys=("label", "label_separator"), files=True
     )
-    inputs: ClassVar[Any] = SimpleNamespace(overflows=("windows", "truncate", "error"))
+    inputs: ClassVar[Any] = SimpleNamespace(overflows=("chunks", "truncate", "error"))
     name: str
     global_attention: list[str] = ["cls"]
     merge: Literal["mean", "max"] = "mean"
@@ -75,7 +75,7 @@ def test_a_recipe_holds_its_sections_and_the_defaults(folder):
     recipe = read(GOOD, command="finetune")
     assert recipe.task == Sorting(name="sorting")
     assert recipe.model == ModelSection(path="some/model", attention="auto", window=None)
-    assert recipe.data == DataSection(train="train.jsonl", text=None, overflow="windows")
+    assert recipe.data == DataSection(train="train.jsonl", text=None, overflow="chunks")
     assert recipe.training == {"learning_rate": 3e-5}
     assert recipe.path.name == "r.yaml"
 
@@ -95,7 +95,7 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(folder):
           label: [a, 1]
           stride: true
         modle: {}
-        max_windows: 4
+        max_chunks: 4
         training:
           lr: 3e-5
           seed: x
@@ -116,14 +116,14 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(folder):
         "r.yaml:10: data: label: item 2: expected text, got 1; quotes make it text",
         "r.yaml:11: data: stride: expected an integer, got true",
         "r.yaml:12: modle: unknown key, did you mean 'model'?",
-        "r.yaml:13: max_windows: unknown key, did you mean 'data.max_windows'?",
+        "r.yaml:13: max_chunks: unknown key, did you mean 'data.max_chunks'?",
         "r.yaml:15: training: lr: unknown key, did you mean 'learning_rate'?",
         "r.yaml:16: training: seed: expected an integer, got 'x'",
         "r.yaml:17: training: bf16: expected true or false or 'auto', got 'no'",
         "r.yaml:18: training: eval_strategy: expected 'no', 'steps' or 'epoch', got 'epochs'",
         "r.yaml:19: training: early_stopping_patience: expected greater than or equal to 1, got 0",
         "training.epochs=2e0: unknown key, did you mean 'num_train_epochs'?",
-        "data.overflow=cut: expected 'windows', 'truncate' or 'error', got 'cut'",
+        "data.overflow=cut: expected 'chunks', 'truncate' or 'error', got 'cut'",
     ]
 
 

@@ -37,7 +37,7 @@ def files(tmp_path, monkeypatch):
             write(tmp_path / "gold", *gold)
         elif gold is not None:
             (tmp_path / "gold").write_text(gold if isinstance(gold, str) else json.dumps(gold))
-        write(tmp_path / "pred", *({"windows": 1} | answer for answer in answers))
+        write(tmp_path / "pred", *({"chunks": 1} | answer for answer in answers))
         options.setdefault("gold", None if gold is None else "gold")
         return gather("pred", **options)
 
@@ -331,7 +331,7 @@ def test_pages_have_passages_and_spans(format, tmp_path, monkeypatch):
         {"passage": None, "best_passage": 0, "answer": "", "start": None, "end": None},
     ]
     best = [
-        {"windows": 1} | {f"best_{side}": each[side] for side in ("start", "end")} for each in found
+        {"chunks": 1} | {f"best_{side}": each[side] for side in ("start", "end")} for each in found
     ]
     answers = [a | f | b for a, f, b in zip(answers, found, best, strict=True)]
     write(tmp_path / "pred", *answers)

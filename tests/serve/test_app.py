@@ -222,11 +222,11 @@ def test_own_routes_give_the_answers_of_predict(task, route, options, serve, run
     status, found, headers = here.ask(f"/{route}", {"documents": records} | options)
     assert status == 200
     for each in found:
-        assert each["windows"] >= 1
-        wanted[found.index(each)].setdefault("windows", each["windows"])
+        assert each["chunks"] >= 1
+        wanted[found.index(each)].setdefault("chunks", each["chunks"])
     by_name = [dict(sorted(each.items())) for each in found]
     assert_same(by_name, [dict(sorted(each.items())) for each in wanted])
-    assert headers["x-windows"] == ",".join(str(each["windows"]) for each in found)
+    assert headers["x-chunks"] == ",".join(str(each["chunks"]) for each in found)
 
 
 @pytest.mark.parametrize("task", ["multiple_choice", "wikihop"])
@@ -249,12 +249,12 @@ def test_texts_are_ranked_as_tei_and_as_cohere_have_it(serve, runs, tmp_path):
     texts = ["the party agrees", LONG[:900], "no"]
     (wanted,) = predicted(runs("reranking"), [{"query": "who?", "documents": texts}], tmp_path)
     pairs = [(place, wanted["scores"][place]) for place in wanted["ranking"]]
-    assert wanted["windows"] > 3
+    assert wanted["chunks"] > 3
     here = serve("reranking")
     status, found, headers = here.ask("/rerank", {"query": "who?", "texts": texts})
     assert status == 200
     assert_same(found, [{"index": place, "score": score} for place, score in pairs])
-    assert max(map(int, headers["x-windows"].split(","))) == wanted["windows"]
+    assert max(map(int, headers["x-chunks"].split(","))) == wanted["chunks"]
     body = {"query": "who?", "texts": texts, "return_text": True, "raw_scores": True}
     for each, (place, score) in zip(here.ask("/rerank", body)[1], pairs, strict=True):
         assert (each["index"], each["text"]) == (place, texts[place])
@@ -325,9 +325,9 @@ def test_a_document_is_cut_only_where_the_request_says_so(serve):
     here = serve("classification")
     whole = here.ask("/answer", {"text": LONG})[1]
     cut = here.ask("/answer", {"text": LONG, "truncate": True})[1]
-    assert whole["windows"] > 5
+    assert whole["chunks"] > 5
     assert "truncated" not in whole
-    assert cut["windows"] == 1
+    assert cut["chunks"] == 1
     assert cut["truncated"] is True
     status, found, _ = serve("summarization").ask("/summarize", {"text": LONG})
     assert status == 422

@@ -58,7 +58,7 @@ def test_answers_are_those_of_predict_under_load(served, runs, tmp_path):
             replies = pool.map(lambda record: served.ask("/answer", record), records)
             for (status, found, _), right in zip(replies, expected, strict=True):
                 assert status == 200, found
-                assert_same(found | {"windows": 0}, right | {"windows": 0})
+                assert_same(found | {"chunks": 0}, right | {"chunks": 0})
 
 
 @pytest.mark.parametrize("options", [{"passages": 2}, {"chunks": True}, {"raw_scores": True}])
@@ -78,7 +78,7 @@ def test_a_process_that_dies_is_replaced_and_its_batch_is_run_again(served, tmp_
     assert len(before) == 2
     status, found, _ = served.ask("/answer", {"id": f"once {tmp_path / 'mark'}", "text": LONG})
     assert status == 200
-    assert found["windows"] > 10
+    assert found["chunks"] > 10
     (line,) = caplog.messages
     assert line.startswith("input 1: a worker process was ended by SIGKILL; another one takes its")
     after = set(processes())

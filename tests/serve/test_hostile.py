@@ -186,7 +186,7 @@ def test_the_code_and_form_of_each_kind_and_the_next_request(name, here, runs, c
 def test_odd_texts_are_answered(text, here):
     status, found, _ = here.ask("/answer", {"text": text})
     assert status == 200
-    assert found["windows"] >= 1
+    assert found["chunks"] >= 1
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ LABELLED = {
     "id": 1,
     "label": "lease",
     "scores": {"lease": 0.9, "loan": 0.1},
-    "windows": 3,
+    "chunks": 3,
     "passages": [place("pays\nrent in May."), place("rent")],
 }
 

@@ -65,7 +65,7 @@ def test_it_answers_and_drains_where_nothing_can_be_written(writable, runs, tmp_
     with Process(run, under=under, PYTHONDONTWRITEBYTECODE="1", **places) as here:
         status, body = here.ask("POST", "/answer", {"text": LONG})
         assert status == 200
-        assert_same(json.loads(body), right | {"windows": json.loads(body)["windows"]})
+        assert_same(json.loads(body), right | {"chunks": json.loads(body)["chunks"]})
         here.process.send_signal(signal.SIGTERM)
         assert here.process.wait(30) == 0
         assert here.process.stderr.read() == ""

@@ -176,7 +176,7 @@ def test_a_document_that_is_cancelled_is_not_run_and_frees_its_place(counting, m
     (third,) = scheduler.submit(counting, [document("third", 10)])
     assert first.cancel()  # also one that runs: its answer is for nobody
     counting.held.set()
-    assert third.result(30).answer == {"id": "third", "answer": 10, "windows": 1}
+    assert third.result(30).answer == {"id": "third", "answer": 10, "chunks": 1}
     assert counting.batches == [["first"], ["third"]]
 
 

@@ -33,7 +33,7 @@ def test_sigterm_lets_requests_end_and_exits_0(runs, tmp_path):
             assert not found
             gate.touch()
         assert found[0][0] == 200
-        assert json.loads(found[0][1])["windows"] > 20
+        assert json.loads(found[0][1])["chunks"] > 20
         assert here.process.wait(30) == 0
         assert here.process.stderr.read() == ""
 

@@ -174,7 +174,7 @@ def test_windows_cover_the_document_and_the_last_ends_with_it(length, stride, pa
 
 
 def test_more_windows_than_allowed_are_flagged():
-    data = DataSection(max_windows=2)
+    data = DataSection(max_chunks=2)
     flags = {"truncated": True, "unread_tokens": 10}
     assert fit(30, 10, EXAMPLE, data) == ([(0, 10), (10, 20)], flags)
     assert fit(20, 10, EXAMPLE, data) == ([(0, 10), (10, 20)], {})
@@ -187,7 +187,7 @@ def test_overflow_truncates_with_a_flag_or_stops_with_place_and_lengths():
     )
     strict = DataSection(overflow="error")
     assert fit(10, 10, EXAMPLE, strict) == ([(0, 10)], {})
-    what = "^train.jsonl:17: document 'd' has 4,100 tokens, 4,094 fit; data.overflow=windows reads"
+    what = "^train.jsonl:17: document 'd' has 4,100 tokens, 4,094 fit; data.overflow=chunks reads"
     with pytest.raises(DataError, match=what) as caught:
         fit(4100, 4094, EXAMPLE, strict)
     assert caught.value.exit_code == 4

@@ -264,7 +264,7 @@ def test_the_logits_of_windows_are_merged_and_then_turned_into_probabilities(mer
     total = sum(map(math.exp, merged))
     single = decide(task, WINDOWS, learnt("a", "b", "c"))
     want = {name: math.exp(x) / total for name, x in zip("abc", merged, strict=True)}
-    assert single == {"label": "c", "scores": pytest.approx(want), "windows": 2}
+    assert single == {"label": "c", "scores": pytest.approx(want), "chunks": 2}
     multi = decide(task, WINDOWS - 1.2, learnt(["a"], ["b", "c"]))
     want = {name: 1 / (1 + math.exp(1.2 - x)) for name, x in zip("abc", merged, strict=True)}
     assert multi["scores"] == pytest.approx(want)
@@ -281,7 +281,7 @@ def test_the_threshold_decides_which_classes_are_in_the_answer():
 
 def test_a_regression_answers_with_a_number():
     answer = decide(Classification(), np.array([[1.0], [2.5]]), learnt(0.5, 1.5))
-    assert answer == {"label": 1.75, "scores": {"label": 1.75}, "windows": 2}
+    assert answer == {"label": 1.75, "scores": {"label": 1.75}, "chunks": 2}
 
 
 def test_huge_logits_do_not_overflow():

@@ -120,7 +120,7 @@ def test_prompts_stand_in_front_and_queries_may_be_global(encode):
 
 def test_a_long_document_is_read_in_chunks_that_are_one_text(encode):
     fields = {"query": "party", "pos": [" ".join(WORDS * 2)], "neg": ["agree"]}
-    for overflow, chunks in (("windows", True), ("truncate", False)):
+    for overflow, chunks in (("chunks", True), ("truncate", False)):
         features = encode(fields, data={"overflow": overflow})[2]
         texts = [feature["texts"] for feature in features]
         assert (texts.count(texts[1]) > 1) == chunks
@@ -130,7 +130,7 @@ def test_a_long_document_is_read_in_chunks_that_are_one_text(encode):
     outputs = [{"vectors": np.ones((1, 4), np.float32)} for _ in features]
     flags = task.decode(outputs, None, example(**fields), features)
     assert flags["truncated"]
-    assert flags["windows"] == 1  # of each text
+    assert flags["chunks"] == 1  # of each text
     assert flags["unread_tokens"] == features[1]["flags"]["unread_tokens"] > 0
 
 

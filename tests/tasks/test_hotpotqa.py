@@ -248,7 +248,7 @@ def test_parts_hold_whole_paragraphs_in_order(tiny):
     parts, flags = in_inputs(read, 15, question(), DataSection())
     assert [[p.number for p in part] for part in parts] == [[0, 1], [2], [3, 4]]
     assert flags == {}
-    parts, flags = in_inputs(read, 15, question(), DataSection(max_windows=2))
+    parts, flags = in_inputs(read, 15, question(), DataSection(max_chunks=2))
     assert ([[p.number for p in part] for part in parts], flags) == (
         [[0, 1], [2]],
         {"truncated": True, "unread_tokens": 14},

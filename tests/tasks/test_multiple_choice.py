@@ -183,7 +183,7 @@ def test_the_mean_over_the_windows_decides_between_the_choices(encode):
         "choice": best,
         "score": pytest.approx(chances[best]),
         "scores": pytest.approx(chances),
-        "windows": windows,
+        "chunks": windows,
     }
     assert json.loads(json.dumps(answer)) == answer
 
@@ -240,6 +240,6 @@ training: {{num_train_epochs: 1, per_device_eval_batch_size: 4, learning_rate: 0
     metrics = train(recipe.load("r.yaml", command="finetune"))
     assert predict("all.jsonl", output="found.jsonl") == 0
     lines = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
-    assert lines[-1]["windows"] > 1
+    assert lines[-1]["chunks"] > 1
     right = sum(line["choice"] == number % 3 for number, line in enumerate(lines))
     assert metrics["eval_accuracy"] == pytest.approx(right / 7 * 100)

@@ -250,7 +250,7 @@ def test_the_best_chunks_score_a_document_and_the_order_is_that_of_the_logits(en
         assert answer == {
             "scores": pytest.approx([1 / (1 + math.exp(-value)) for value in merged]),
             "ranking": sorted(range(3), key=lambda place: -merged[place]),
-            "windows": chunks,
+            "chunks": chunks,
         }
         assert json.loads(json.dumps(answer)) == answer
 
@@ -331,7 +331,7 @@ def test_sentence_transformers_gives_the_scores_of_a_run(theirs, segments, asked
     assert (config["model_type"] == "ldt") == ("pooling" in config)
     answer = Engine.open("run", precision="fp32")
     answer = answer({"query": "the party", "documents": [*TEXTS, LONG]})
-    assert answer["windows"] == 1
+    assert answer["chunks"] == 1
     assert scored(theirs, "run") == pytest.approx(answer["scores"], abs=2e-6)
     assert np.ptp(answer["scores"]) > 5e-3
 

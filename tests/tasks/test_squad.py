@@ -150,13 +150,13 @@ def test_all_answers_that_a_window_has_are_right_and_else_its_first_token(tiny):
 def test_as_many_chunks_without_an_answer_as_with_one_are_trained_on_in_expectation():
     features = [{"start_positions": [number % 5]} for number in range(100)]
     assert Squad().thin(features, 3) == (None, [])
-    task = Squad(null_windows="balanced")
+    task = Squad(null_chunks="balanced")
     kept, (line,) = task.thin(features, 3)
     answered = [number for number in range(100) if number % 5]
     drawn = [number for number in kept if number % 5 == 0]
     assert kept == sorted([*answered, *drawn])
     assert len(drawn) == 20  # 80 have one: all of the 20 stay
-    assert line.startswith("20 of 20 inputs without an answer are trained on (task.null_windows=")
+    assert line.startswith("20 of 20 inputs without an answer are trained on (task.null_chunks=")
     features = [{"start_positions": [int(number % 5 == 0)]} for number in range(100)]
     kept, (line,) = task.thin(features, 3)
     draws = np.random.default_rng(3).random(80) < 20 / 80  # one a chunk without, in order
@@ -173,7 +173,7 @@ def test_only_the_training_set_is_thinned_and_knows_its_chunks(tiny):
     text = "York " + "the party of the first part and " * 30
     answers = [{"text": "York", "answer_start": 0}]
     sets = {name: [example(answers, text)] for name in ("train", "eval")}
-    task = Squad(null_windows="balanced")
+    task = Squad(null_chunks="balanced")
     encoded = encode_sets(
         sets, DocumentEncoder(task, tiny, DataSection(stride=4), 48, MAYBE), seed=0
     )

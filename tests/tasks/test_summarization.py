@@ -209,7 +209,7 @@ def test_a_summary_longer_than_the_decoder_is_refused(encode, generation, messag
         ("task.generation.do_sample=true", "unknown key, expected one of num_beams, length_"),
         ("task.generation.num_beams=1", "length_penalty compares beams, num_beams is 1"),
         ("task.generation.min_length=9", "a text of 9 tokens at least and 8 at most"),
-        ("data.overflow=windows", "one input a document: expected truncate or error, got windows"),
+        ("data.overflow=chunks", "one input a document: expected truncate or error, got chunks"),
         ("task.global_attention=[title]", "no 'title' in the input of summarization, which has"),
     ],
 )
