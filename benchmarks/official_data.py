@@ -59,7 +59,7 @@ def sample(file, target, count):
     return target
 
 
-class Asked(NamedTuple):
+class ParsedRequest(NamedTuple):
     """What passages of a document are ranked for; ``right`` are numbers of the gold ones."""
 
     id: str
@@ -76,7 +76,7 @@ def claims(file):
 def hypotheses(file):
     """Those that gold has evidence for."""
     return [
-        Asked(each.id, each.fields["hypothesis"], parts(each), each.fields["evidence"])
+        ParsedRequest(each.id, each.fields["hypothesis"], parts(each), each.fields["evidence"])
         for each in claims(file)
         if each.fields["evidence"]
     ]
@@ -88,7 +88,9 @@ def questions(file):
     for each in qasper.read(str(file), UTF_8):
         right = sorted({n for answer in each.fields["answers"] for n in answer["paragraphs"]})
         if right:
-            found.append(Asked(each.id, each.fields["question"], each.fields["paragraphs"], right))
+            found.append(
+                ParsedRequest(each.id, each.fields["question"], each.fields["paragraphs"], right)
+            )
     return found
 
 

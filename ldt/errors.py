@@ -233,6 +233,6 @@ def escaped(text: str) -> str:
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def plain(text: str) -> str:
+def without_controls(text: str) -> str:
     """Text without control characters and escape sequences, safe to print on a terminal."""
     return _CONTROLS.sub("", _SEQUENCES.sub("", text))

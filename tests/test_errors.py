@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from ldt.errors import counted, first_line, kind, listed, plain, plural, shown
+from ldt.errors import counted, first_line, kind, listed, plural, shown, without_controls
 
 
 def test_a_number_and_its_noun():
@@ -60,4 +60,4 @@ def test_the_first_line_of_an_error_is_never_empty():
 
 
 def test_what_a_terminal_would_obey_is_left_out():
-    assert plain("\x1b[31mred\x1b[0m \u202etxt\x07\tend") == "red txt\tend"
+    assert without_controls("\x1b[31mred\x1b[0m \u202etxt\x07\tend") == "red txt\tend"

@@ -211,7 +211,7 @@ def test_a_command_takes_the_threads_of_its_quota_and_says_so(machine, monkeypat
     machine(64, 1.5)
     monkeypatch.setattr(torch, "set_num_threads", taken.append)
     caplog.set_level(logging.INFO, "ldt")
-    assert threads.settled(lambda x: x + 1)(1) == 2
+    assert threads.with_limited_threads(lambda x: x + 1)(1) == 2
     assert [os.environ[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")] == ["2", "2"]
     assert taken == [2]
     said = "2 threads: a CPU quota of 1.5 of 64 processors; LDT_THREADS takes another number"
@@ -223,7 +223,7 @@ def test_without_a_quota_nothing_is_set_or_said(machine, monkeypatch, caplog):
     monkeypatch.setattr(system.os, "getloadavg", lambda: (64.0, 0.0, 0.0))
     monkeypatch.setattr(torch, "set_num_threads", lambda number: pytest.fail("set"))
     caplog.set_level(logging.INFO, "ldt")
-    threads.settle()
+    threads.limit_threads()
     assert "OMP_NUM_THREADS" not in os.environ
     assert caplog.messages == []
 
@@ -245,7 +245,7 @@ def test_beside_others_fewer_threads_are_named_and_not_taken(
     monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
     if name:
         monkeypatch.setenv(name, "3")
-    threads.settle()
+    threads.limit_threads()
     assert name or "OMP_NUM_THREADS" not in os.environ
     assert caplog.messages == said
 
@@ -261,9 +261,9 @@ def test_commands_that_compute_settle_their_threads(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_torch_computes_with_the_threads_that_were_settled():
+def test_torch_computes_with_the_threads_that_were_set():
     code = (
-        "from ldt.cli import threads; threads.settle(); import sys; assert 'torch' not in "
+        "from ldt.cli import threads; threads.limit_threads(); import sys; assert 'torch' not in "
         "sys.modules; import torch; print(torch.get_num_threads())"
     )
     env = os.environ | {"LDT_THREADS": "3", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

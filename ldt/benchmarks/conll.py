@@ -17,7 +17,7 @@ from ldt.benchmarks.base import Benchmark, Shape
 from ldt.benchmarks.recognition import BORDER, COMMENT
 from ldt.errors import DataError, shown
 from ldt.io.records import Example
-from ldt.io.streams import BOM, DAMAGE, Opened, not_utf8, opened, tell
+from ldt.io.streams import BOM, DAMAGE, Opened, not_utf8, open_source, tell
 from ldt.metrics.entities import NAMES, entities, result_of, score
 from ldt.metrics.result import Item, compare
 
@@ -44,7 +44,7 @@ def read(source: str, data) -> Iterator[Example]:
     """
     fields: dict[str, str] = data.fields if data else {}
     names = [fields.get(name, name) for name in ("tokens", "tags")]
-    with opened(source) as file:
+    with open_source(source) as file:
         documents = _documents(file.name, lines(file, data.encoding if data else "utf-8"))
         head = [*itertools.islice(documents, _LOOKED_AT)]
         word, tag, counted = _columns(file.name, head, fields)

@@ -22,7 +22,7 @@ from ldt.data import answer_files, clusters
 from ldt.data.clusters import GROUPS, Clusters, Document
 from ldt.errors import DataError, shown
 from ldt.io.records import Example
-from ldt.io.streams import opened
+from ldt.io.streams import open_source
 from ldt.metrics import coreference as metrics
 from ldt.metrics.result import Item, compare, mean
 
@@ -42,7 +42,7 @@ def read(source: str, data) -> Iterator[Example]:
     if not recognised(source, "coreference"):
         yield from answer_files.answers(source)
         return
-    with opened(source) as file:
+    with open_source(source) as file:
         document = None
         numbered = lines(file, data.encoding if data else "utf-8")
         for number, text in numbered:

@@ -16,7 +16,7 @@ from ldt.benchmarks.recognition import GAP, begins_with_object
 from ldt.data import answer_files
 from ldt.errors import DataError, shown
 from ldt.io.records import Example
-from ldt.io.streams import opened
+from ldt.io.streams import open_source
 from ldt.metrics.coreference import ratios
 from ldt.metrics.entities import NAMES
 from ldt.metrics.result import Item, compare, count_words, mean
@@ -33,7 +33,7 @@ Span = tuple[int, int]
 def read(source: str, data) -> Iterator[Example]:
     """Yield an example for each row: text; pronoun, a and b, {start, end, text} each in characters,
     end exclusive; and labels, true or false of a and of b, where the file has them."""
-    with opened(source) as file:
+    with open_source(source) as file:
         for number, line in lines(file, data.encoding if data else "utf-8"):
             cells, where = line.split("\t"), f"{file.name}:{number}"
             if number == 1 and line.startswith(GAP):
@@ -147,7 +147,7 @@ class GapScorer(Benchmark):
         (file,) = files
         if begins_with_object(file, ("id",)):
             return [*answer_files.answers(file)]
-        with opened(file) as each:
+        with open_source(file) as each:
             return [(f"{each.name}:{n}", line) for n, line in lines(each, "utf-8") if line.strip()]
 
     def parse(self, value, name):

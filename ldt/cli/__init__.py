@@ -12,9 +12,9 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from ldt import __version__, errors
-from ldt.cli.console import say, settle
+from ldt.cli.console import configure_streams, say
 from ldt.cli.failures import explain
-from ldt.cli.threads import settled
+from ldt.cli.threads import with_limited_threads
 from ldt.system import RaisedSignals
 
 # Before torch or transformers are imported; a user's own settings win.
@@ -114,7 +114,9 @@ def _imported(name: str) -> Any:
     if isinstance(command, typer.Typer):
         parent.add_typer(command, name=name)
     else:
-        parent.command(name, cls=Command)(settled(command) if name in COMPUTING else command)
+        parent.command(name, cls=Command)(
+            with_limited_threads(command) if name in COMPUTING else command
+        )
     return cast(TyperGroup, get_command(parent)).commands[name]
 
 
@@ -149,7 +151,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         os.environ.setdefault(name, value)
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
-    settle()
+    configure_streams()
     signals = RaisedSignals()
     try:
         with signals.handled():

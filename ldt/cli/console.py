@@ -8,7 +8,7 @@ from io import TextIOWrapper
 from rich.console import Console
 from rich.text import Text
 
-from ldt.errors import plain
+from ldt.errors import without_controls
 
 stdout = Console(highlight=False, emoji=False)
 stderr = Console(stderr=True, highlight=False, emoji=False)
@@ -16,7 +16,7 @@ stderr = Console(stderr=True, highlight=False, emoji=False)
 
 def say(text: str, prefix: str = "", style: str = "", console: Console = stderr) -> None:
     """Print each line as it is, unwrapped, behind the prefix in that style (``bold red``)."""
-    for line in plain(text).splitlines() or [""]:
+    for line in without_controls(text).splitlines() or [""]:
         console.print(Text.assemble((prefix, style), line), soft_wrap=True)
 
 
@@ -30,7 +30,7 @@ class LogLines(logging.Handler):
             say(record.getMessage(), "warning: ", "bold yellow")
 
 
-def settle() -> None:
+def configure_streams() -> None:
     """Make both streams take any text, and send the log of ldt to `stderr`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):

@@ -13,7 +13,7 @@ from ldt.benchmarks import METRICS
 from ldt.cli import results
 from ldt.cli.console import say, stdout
 from ldt.cli.options import files_and_keys, refuse
-from ldt.cli.threads import settle
+from ldt.cli.threads import limit_threads
 from ldt.errors import UserError, listed, plural
 from ldt.tasks import OWN
 
@@ -221,7 +221,7 @@ def evaluate(
         _tell(_of_predictions(gold, pred, format, recipe, keys, options), json)
         return
     model = _only(models)
-    settle()
+    limit_threads()
     if collection:
         refuse("a collection", **of_answers, **of_text, **of_runs)
         _tell(_of_collection(model, collection, keys, rankings), json)

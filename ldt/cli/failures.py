@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import typer
 
 from ldt import __version__, errors
-from ldt.errors import plain, refusal
+from ldt.errors import refusal, without_controls
 
 EXIT_SIGPIPE = 141
 _BETWEEN_PROCESSES = ("third_party/gloo", "[Gloo]", "NCCL")  # libraries that join processes
@@ -166,7 +166,7 @@ def _bug(error):
     trace = "".join(traceback.format_exception(error))
     if os.environ.get("LDT_TRACEBACK") == "1":
         return trace
-    summary = plain(str(error)).strip().split("\n")[0][:200]
+    summary = without_controls(str(error)).strip().split("\n")[0][:200]
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="ldt-", suffix=".txt", delete=False, encoding="utf-8", errors="replace"

@@ -12,7 +12,7 @@ from ldt.cli import results
 from ldt.cli.console import say, stdout
 from ldt.cli.evaluate import RecipeOption
 from ldt.cli.options import files_and_keys, refuse
-from ldt.errors import UserError, plain, plural
+from ldt.errors import UserError, plural, without_controls
 
 if TYPE_CHECKING:
     from ldt.report.compare import Beside, Comparison, Difference
@@ -354,5 +354,6 @@ def _cells(run: "Summary") -> dict[str, str]:
         run.state,
     )
     return {
-        column: " ".join(plain(cell).split()) for column, cell in zip(COLUMNS, cells, strict=True)
+        column: " ".join(without_controls(cell).split())
+        for column, cell in zip(COLUMNS, cells, strict=True)
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ldt.cli.console import say, stdout
-from ldt.errors import escaped, plain
+from ldt.errors import escaped, without_controls
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -76,11 +76,13 @@ def table(rows: list[dict[str, Any]]) -> "Table":
     def cell(name: str, value: Any) -> Text:
         if not is_defined(value):
             return Text()
-        return Text(metric_text(name, value) if isinstance(value, float) else plain(str(value)))
+        return Text(
+            metric_text(name, value) if isinstance(value, float) else without_controls(str(value))
+        )
 
     names, grid = columns(rows), Table(box=None)
     for name in names:
-        grid.add_column(Text(plain(name)), overflow="fold")
+        grid.add_column(Text(without_controls(name)), overflow="fold")
     for row in rows:
         grid.add_row(*(cell(name, row.get(name)) for name in names))
     return grid

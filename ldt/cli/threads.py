@@ -1,4 +1,4 @@
-"""The threads of commands that compute, settled before they import torch."""
+"""Threads of commands that compute, limited before torch is imported."""
 
 import logging
 from collections.abc import Callable
@@ -14,18 +14,18 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 
-def settled(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """The command, which settles its threads first."""
+def with_limited_threads(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """The command, run with limited threads."""
 
     @wraps(command)
     def run(*args: _Parameters.args, **options: _Parameters.kwargs) -> _Result:
-        settle()
+        limit_threads()
         return command(*args, **options)
 
     return run
 
 
-def settle() -> None:
+def limit_threads() -> None:
     """Let torch and numpy take the threads of `ldt.system.threads`, and say a quota.
 
     Beside other programs a warning names fewer threads. They are not taken: the last digits of an

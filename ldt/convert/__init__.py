@@ -142,7 +142,7 @@ def convert(
         check: file, folder or pattern of text on which source and converted model are scored as
             masked LMs with the same masked tokens.
         overwrite: True replaces an existing model at ``target``.
-        rope_theta, rope_scaling: for ModernBERT, see `ldt.convert.rotary.read`.
+        rope_theta, rope_scaling: for ModernBERT, see `ldt.convert.rotary.read_source`.
 
     Raises:
         UserError: an option or the target cannot be used.
@@ -158,7 +158,9 @@ def convert(
     kind = read_values(folder).get("model_type")
     where = folder, target, architecture, overwrite
     if kind in rotary.KINDS:
-        origin = rotary.read(folder, kind, source, max_length, window, rope_theta, rope_scaling)
+        origin = rotary.read_source(
+            folder, kind, source, max_length, window, rope_theta, rope_scaling
+        )
         path = _target(source, *where, usable_length(origin.config))
         plan = _rotary_plan(origin, path, architecture, positions)
     elif rope_theta is not None or rope_scaling is not None:

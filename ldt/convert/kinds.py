@@ -155,7 +155,7 @@ def source_config(folder):
     else:
         if kind in SEQ2SEQ:
             # refuses what LED has no place for
-            LdtSeq2SeqConfig.plain(keys | {"model_type": "led"}, folder)
+            LdtSeq2SeqConfig.in_own_terms(keys | {"model_type": "led"}, folder)
         config, _ = make_config(config_class, keys, folder)
     if config.pad_token_id is None or not 0 <= config.pad_token_id < config.vocab_size:
         raise ModelError(

@@ -93,7 +93,7 @@ class RotarySource:
         }
 
 
-def read(folder, kind, source, max_length, window, rope_theta, rope_scaling):
+def read_source(folder, kind, source, max_length, window, rope_theta, rope_scaling):
     """Read the `RotarySource` in a folder.
 
     Args:

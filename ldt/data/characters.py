@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from ldt.data.features import Feature
 from ldt.data.options import CharacterSection
 from ldt.errors import DataError, ModelError, RecipeError
-from ldt.io.streams import DAMAGE, opened
+from ldt.io.streams import DAMAGE, open_source
 
 NO_LABEL = -100  # losses ignore it
 CHUNK = 1 << 24  # bytes decoded at a time
@@ -128,7 +128,7 @@ def read_text(names: str | Sequence[str]) -> bytes:
     """Concatenated content of files, decompressed."""
     parts = []
     for name in [names] if isinstance(names, str) else names:
-        with opened(name) as file:
+        with open_source(name) as file:
             try:
                 parts.append(file.stream.read())
             except DAMAGE as error:

@@ -65,7 +65,7 @@ def sources(names: str | list[str], format: str | None = None) -> list[CorpusSou
         listed += [CorpusSource(file, format or _format(file)) for file in files]
     for source in listed:
         if not source.name.startswith("hf:") and not os.path.isfile(source.name):
-            with streams.opened(source.name):  # raises
+            with streams.open_source(source.name):  # raises
                 pass
     return list(dict.fromkeys(listed))
 

@@ -220,7 +220,7 @@ def documents_there(at: Path) -> int:
     The last document may be incomplete and is removed.
     """
     try:
-        features = Features.opened(at)
+        features = Features.reopen(at)
     except (OSError, ValueError):
         return 0
     if not len(features):

@@ -81,7 +81,7 @@ def largest_gap(expected: Sequence[Any], outputs: Sequence[Any], what: str = "th
     return next((gap for gap in gaps if gap != gap), max(gaps))  # nan is the largest
 
 
-class Agreement:
+class PrecisionCheck:
     """Comparison of a run's first answers with those in fp32.
 
     Answers are held back until it is known how many int8 changes, so that a refusal leaves no

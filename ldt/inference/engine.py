@@ -23,7 +23,7 @@ from typing import Any, Self
 from ldt import system
 from ldt.errors import DataError, ModelError, UserError, kind, plural
 from ldt.inference import EXPORTED, PREDICTORS
-from ldt.inference.agreement import Agreement
+from ldt.inference.agreement import PrecisionCheck
 from ldt.inference.answer_file import AnswerFile, AnswerStream
 from ldt.inference.executor import Seat, Settings, Workers
 from ldt.inference.options import PredictOptions, meanings, named
@@ -77,7 +77,7 @@ class Engine:
         self.trained, self.options = trained, options
         self.recipe = options.applied(trained)
         self.model: Any = None
-        self.agreement: Agreement | None = None
+        self.agreement: PrecisionCheck | None = None
         self._workers: Workers | None = None
         self._stack = ExitStack()
         self._loading, self._asking, self._together = (threading.Lock() for _ in range(3))
@@ -197,7 +197,7 @@ class Engine:
         if precision != "int8" or record is None:
             return
         if not record.count:
-            self.agreement = Agreement(
+            self.agreement = PrecisionCheck(
                 exact,
                 self.options.int8_bound,
                 lambda counts: record.remember("int8", lambda: counts),

@@ -26,7 +26,7 @@ from ldt.inference.stream import Beside, Records
 from ldt.io.files import is_stream
 from ldt.io.records import Example, OnError, field
 from ldt.io.sources import is_hub_set, is_remote
-from ldt.io.streams import beginning, opened
+from ldt.io.streams import beginning, open_source
 from ldt.tasks.base import ANSWER_KEYS, AnyTask
 
 log = logging.getLogger("ldt")
@@ -64,7 +64,7 @@ def check_paths(input: str, output: str | None, rejects: Path, resume: bool) -> 
     elif input.lower().endswith((".yaml", ".yml")):
         raise UserError(f"{input}: YAML, such as a recipe, not documents; --model names a run")
     elif not (os.path.isdir(input) or (os.path.exists(input) and pauses(input))):
-        with opened(input):
+        with open_source(input):
             pass
     source: str | int = 0 if input == "-" else input
     for file in (rejects, *((output, f"{output}.partial") if output else ())):

@@ -138,7 +138,7 @@ class _Run:
 
     def answer(self, model: str | None, layout: str | None, keep: Sequence[str]) -> int:
         """Run and return the exit code; see `predict`."""
-        with Ending() as ending, ExitStack() as stack:
+        with ExitHandler() as ending, ExitStack() as stack:
             engine = Engine.open(model, self.options)
             trained = engine.trained
             # What is wrong with input and output is found before the model is loaded.
@@ -325,7 +325,7 @@ def _log_summary(counts: Counts, rejects: Rejects, max_length: int) -> None:
         log.warning("%s", doubt)
 
 
-class Ending:
+class ExitHandler:
     """Context of a run: turns signals into an exit code, and says where unfinished answers are
     kept.
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from ldt.errors import DataError, ResourceError, UserError, plural
-from ldt.inference.agreement import Agreement
+from ldt.inference.agreement import PrecisionCheck
 from ldt.inference.executor import Answered, Document, Tell, untold
 from ldt.inference.options import named
 from ldt.inference.predictor import Answer, Outputs, answer_of
@@ -265,7 +265,7 @@ class Pipeline:
     refuse: Refuse | None = None
     beside: Beside | None = None
     progress: tuple[Callable[[Counts], None], float] | None = None
-    agreement: Agreement | None = None
+    agreement: PrecisionCheck | None = None
     lock: AbstractContextManager[Any] = field(default_factory=nullcontext)
     counts: Counts = field(default_factory=Counts)
 

@@ -109,7 +109,7 @@ def move_into_place(folder: Path, target: Path) -> None:
     Raises:
         OSError: the disk is full or failed; ``target`` is unchanged.
     """
-    settle(folder)
+    flush_folder(folder)
     if target.exists():
         old = temporary(target.with_name(target.name + _REPLACED))
         target.rename(old)
@@ -170,7 +170,7 @@ def damage(folder: Path, *, hashes: bool = True) -> str | None:
     return None
 
 
-def settle(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
     """Flush all files of a folder to disk, and give them the permissions that the umask allows.
 
     Libraries that write through a temporary file, such as safetensors, leave it readable by its

@@ -96,7 +96,7 @@ class RecordStore(Sequence[ItemT], Generic[ItemT]):
         self._texts: dict[Place, str] = {}  # those of the item that was read last
 
     @classmethod
-    def opened(cls, at: Path) -> Self:
+    def reopen(cls, at: Path) -> Self:
         """Open a complete named store.
 
         Raises:

@@ -98,7 +98,7 @@ def read(
         what = "cannot be read (offline, or no such set?)"
         yield from reader.table(tables.hub_rows(source), what)
         return
-    with streams.opened(source) as file:
+    with streams.open_source(source) as file:
         away = source == "-" or sources.is_remote(source)
         folder = None if away else os.path.dirname(os.path.abspath(source))
         reader = _Reader(file, id_field, on_error, max_line_bytes, encoding, folder, placed)
@@ -142,7 +142,7 @@ def lines(
         whole: True removes a byte order mark only at the beginning, as in one text; False also at
             each line, as in concatenated files.
     """
-    with streams.opened(source) as file:
+    with streams.open_source(source) as file:
         yield from _Reader(file, "", on_error, max_line_bytes).lines(whole)
 
 

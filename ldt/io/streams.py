@@ -96,7 +96,7 @@ class Line(NamedTuple):
 
 
 @contextlib.contextmanager
-def opened(source: str) -> Iterator[Opened]:
+def open_source(source: str) -> Iterator[Opened]:
     """Open a path, or standard input for "-"; compression is detected by content.
 
     Raises:
@@ -152,11 +152,11 @@ def beginning(source: str, most: int, enough: Callable[[bytes], bool]) -> bytes:
         enough: returns True if the bytes read so far suffice, so as not to wait for a slow pipe.
 
     Raises:
-        UserError, DataError: as for `opened`.
+        UserError, DataError: as for `open_source`.
     """
     head = b""
     with contextlib.ExitStack() as stack:
-        file = stack.enter_context(opened(source))
+        file = stack.enter_context(open_source(source))
         if not file.is_table:
             with contextlib.suppress(*DAMAGE):  # who reads on says where
                 while len(head) < most and not enough(head):
@@ -171,8 +171,8 @@ def beginning(source: str, most: int, enough: Callable[[bytes], bool]) -> bytes:
 
 @contextlib.contextmanager
 def held(source: str) -> Iterator[Opened]:
-    """Keep a file open: within the block `opened` returns its stream from the beginning again."""
-    with opened(source) as file:
+    """Keep a file open: within the block `open_source` returns its stream from the beginning."""
+    with open_source(source) as file:
         _HELD[source] = file
         try:
             yield file

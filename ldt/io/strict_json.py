@@ -11,7 +11,7 @@ import re
 from typing import Any, NamedTuple
 
 from ldt.errors import DataError, shown
-from ldt.io.streams import BOM, DAMAGE, not_utf8, opened
+from ldt.io.streams import BOM, DAMAGE, not_utf8, open_source
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -111,7 +111,7 @@ def read(source: "str | JsonFile", encoding: str | None = None) -> JsonFile:
     """
     if isinstance(source, JsonFile):
         return source
-    with opened(source) as file:
+    with open_source(source) as file:
         try:
             data = file.stream.read()
         except DAMAGE as error:

@@ -37,7 +37,7 @@ def is_text(source: str) -> bool:
     there = sources.is_remote(source) or os.path.isfile(source)
     if records.suffix(source) not in SUFFIXES or not there:
         return False
-    with streams.opened(source) as file:
+    with streams.open_source(source) as file:
         try:
             start = file.stream.readline(1 << 16)
         except streams.DAMAGE:

@@ -71,7 +71,7 @@ def values(folder):
     texts become vectors, the modules of sentence-transformers do."""
     folder = holder(folder, ("config.json",))
     values = read_values(folder)
-    if not values.get("embedding") and (embedding := sentence_transformers.read(folder)):
+    if not values.get("embedding") and (embedding := sentence_transformers.read_settings(folder)):
         values["embedding"] = embedding
     return values
 

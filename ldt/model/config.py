@@ -80,7 +80,7 @@ class OwnConfig:
         return values.get("model_type") in cls.reads or cls.is_authors(values)
 
     @classmethod
-    def plain(cls, values, source="SOURCE"):
+    def in_own_terms(cls, values, source="SOURCE"):
         """A copy of the dict ``values``, maybe of another class, in ldt's terms.
 
         Args:
@@ -123,8 +123,8 @@ class OwnConfig:
 
     @classmethod
     def from_dict(cls, config_dict, **kwargs):
-        """Make a config of values; also of those that `plain` takes."""
-        return super().from_dict(cls.plain(config_dict), **kwargs)
+        """Make a config of values; also of those that `in_own_terms` takes."""
+        return super().from_dict(cls.in_own_terms(config_dict), **kwargs)
 
     @classmethod
     def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):
@@ -135,7 +135,7 @@ class OwnConfig:
         """
         values, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
         check_common(values, f"{pretrained_model_name_or_path}: config.json")
-        return cls.plain(settable(cls, values)), kwargs
+        return cls.in_own_terms(settable(cls, values)), kwargs
 
 
 @dataclass
@@ -394,9 +394,9 @@ class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
         return not ours and self.classifier_pooling != "max"
 
     @classmethod
-    def plain(cls, values, source="SOURCE"):
+    def in_own_terms(cls, values, source="SOURCE"):
         """Values of a ModernBERT by ldt's names; see `OwnConfig.plain`."""
-        values = super().plain(values, source)
+        values = super().in_own_terms(values, source)
         if values.get("local_rope_theta", 0) is None:  # meant that of full layers
             values["local_rope_theta"] = values.get("global_rope_theta", 160_000.0)
         return values

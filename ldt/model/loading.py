@@ -358,7 +358,7 @@ def _kind(name):
 def _from_dict(values, folder, **kwargs):
     """The encoder's config and the kwargs that are not its; errors name the folder."""
     config_class = _config_class(values)
-    return make_config(config_class, config_class.plain(values, folder), folder, **kwargs)
+    return make_config(config_class, config_class.in_own_terms(values, folder), folder, **kwargs)
 
 
 def _config_class(values):

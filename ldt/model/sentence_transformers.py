@@ -41,7 +41,7 @@ _MULTI = {  # modules that only their versions with several vectors a text have
 _STATES = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
 
 
-def read(folder: Path) -> dict[str, Any] | None:
+def read_settings(folder: Path) -> dict[str, Any] | None:
     """The dict ``embedding`` of a config, by the modules of a folder; None where it has none.
 
     Raises:

@@ -411,7 +411,7 @@ class Run:
         """
         also = list(also)
         names = sorted(path.name for path in folder.iterdir() if path.name not in also) + also
-        files.settle(folder)
+        files.flush_folder(folder)
         record = self.record()
         assert record is not None  # `begin` wrote it
         record |= {"files": names, "hashes": {}}

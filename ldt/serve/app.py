@@ -25,9 +25,16 @@ from ldt import __version__
 from ldt.io.strict_json import json_line
 from ldt.report import html
 from ldt.serve import requests
-from ldt.serve.limits import Arriving, Doorkeeper, Gone, Refused, ServerLimits, refused
+from ldt.serve.limits import (
+    ClientDisconnected,
+    RequestError,
+    RequestGuard,
+    RequestReceiver,
+    ServerLimits,
+    refused,
+)
 from ldt.serve.model import Served
-from ldt.serve.requests import ROUTES, Asked, Tokenize
+from ldt.serve.requests import ROUTES, ParsedRequest, Tokenize
 from ldt.serve.scheduler import TOKENIZING, Scheduler, TimedAnswer
 
 log = logging.getLogger("ldt")
@@ -130,7 +137,7 @@ class App:
 
     def __init__(self, served: Served, limits: ServerLimits | None = None, key: str | None = None):
         self.served, self.limits = served, limits or ServerLimits()
-        self.door = Doorkeeper(self.limits, key)
+        self.door = RequestGuard(self.limits, key)
         self.metrics = Metrics()
         self.scheduler = Scheduler(
             served.replicas,
@@ -161,7 +168,7 @@ class App:
             await self._app(scope, receive, send)
         except Exception as error:
             log.error("".join(traceback.format_exception(error)))
-            answer = Refused(500, "Backend", "the server failed on this request").body()
+            answer = RequestError(500, "Backend", "the server failed on this request").body()
             await _json(answer, 500)(scope, receive, send)
 
     @property
@@ -176,12 +183,12 @@ class App:
 
     async def _guarded(self, path: str, request: Request) -> Response:
         """JSON response, or an error response."""
-        headers, arriving = dict(request.scope["headers"]), Arriving(request.receive)
+        headers, arriving = dict(request.scope["headers"]), RequestReceiver(request.receive)
         self.active += 1
         try:
             self.door.check_caller(headers)
             if not self.ready:
-                raise Refused(503, "Unhealthy", "the server is about to stop", "overloaded")
+                raise RequestError(503, "Unhealthy", "the server is about to stop", "overloaded")
             async with (
                 asyncio.timeout(self.limits.seconds),
                 self.door.body(headers, arriving) as body,
@@ -192,11 +199,11 @@ class App:
                         await self._thread(lambda: Tokenize.read(body).tokens(self.served, most))
                     )
                 return await self._answer(path, body, request)
-        except Gone:
+        except ClientDisconnected:
             self.metrics.count("te_request_failure", err="dropped")
             return Response(status_code=499)  # to nobody
         except Exception as error:
-            if isinstance(error, Refused) and error.status != 408:
+            if isinstance(error, RequestError) and error.status != 408:
                 await self.door.discard(headers, arriving)
             return self._refusal(error)
         finally:
@@ -221,7 +228,7 @@ class App:
         if path == "/" and served.task.answers.kind == "vectors":
             path = "/embed"
 
-        def prepared() -> tuple[Asked, Any]:
+        def prepared() -> tuple[ParsedRequest, Any]:
             asked = ROUTES[path].read(body, path, served, self.limits.documents)
             return asked, served.variant(asked.options)
 
@@ -238,7 +245,7 @@ class App:
         return _json(shaped, 200, self._timed(asked, answered, time.monotonic() - began))
 
     def _timed(
-        self, asked: Asked, answered: Sequence[TimedAnswer], seconds: float
+        self, asked: ParsedRequest, answered: Sequence[TimedAnswer], seconds: float
     ) -> dict[str, str]:
         """Record the times of a request; returns its headers: milliseconds as in TEI, and the
         number of chunks."""
@@ -266,7 +273,7 @@ class App:
         """Response with a value that requires the API key."""
         try:
             self.door.check_caller(dict(request.scope["headers"]))
-        except Refused as error:
+        except RequestError as error:
             return self._refusal(error)
         return _json(value())
 
@@ -380,7 +387,7 @@ async def _all(futures: Sequence["Future[TimedAnswer]"], request: Request) -> li
         both: set[asyncio.Future[Any]] = {answers, leaving}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if not answers.done():
-            raise Gone
+            raise ClientDisconnected
         return answers.result()
     finally:
         leaving.cancel()
@@ -393,7 +400,7 @@ async def _no_such_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     method = error.status_code == 405
     what = "another method than this route's" if method else "no such route"
-    answer = Refused(error.status_code, "Validation" if method else "NotFound", what)
+    answer = RequestError(error.status_code, "Validation" if method else "NotFound", what)
     return _json(answer.body(), answer.status, dict(error.headers or {}))
 
 

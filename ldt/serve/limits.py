@@ -22,7 +22,7 @@ Headers = dict[bytes, bytes]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
-class Refused(Exception):
+class RequestError(Exception):
     """Request that gets an error response.
 
     Args:
@@ -42,13 +42,13 @@ class Refused(Exception):
         return {"error": str(self), "error_type": self.kind}
 
 
-class Gone(Exception):
+class ClientDisconnected(Exception):
     """The caller has disconnected."""
 
 
-def invalid(what: str) -> Refused:
+def invalid(what: str) -> RequestError:
     """Error 422: valid JSON of a wrong shape."""
-    return Refused(422, "Validation", what)
+    return RequestError(422, "Validation", what)
 
 
 # Of each kind of error: status, kind, label and words; {} are those of the error.
@@ -66,22 +66,22 @@ _ERRORS: list[tuple[type[BaseException], int, str, str, str]] = [
 ]
 
 
-def refused(error: BaseException, hidden: str) -> tuple[Refused, bool]:
+def refused(error: BaseException, hidden: str) -> tuple[RequestError, bool]:
     """Error response for an exception, and True if it is a bug of the server.
 
     Args:
         error: the exception.
         hidden: path that no response may contain.
     """
-    if isinstance(error, Refused):
+    if isinstance(error, RequestError):
         return error, False
     for error_type, status, kind, failure, words in _ERRORS:
         if isinstance(error, error_type):
             # With the names of JSON in the place of those of ldt predict.
             text = str(error).replace(hidden, "the model")
             text = _OPTION.sub(lambda match: match[1].replace("-", "_"), text)
-            return Refused(status, kind, words.format(text), failure), False
-    return Refused(424, "Backend", "the model failed on this request", "inference"), True
+            return RequestError(status, kind, words.format(text), failure), False
+    return RequestError(424, "Backend", "the model failed on this request", "inference"), True
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class ServerLimits:
     reading: float = 60.0
 
 
-class Arriving:
+class RequestReceiver:
     """Receiver of a request; ``whole`` is True once its body is complete."""
 
     def __init__(self, receive: Receive):
@@ -117,7 +117,7 @@ class Arriving:
         return message
 
 
-class Doorkeeper:
+class RequestGuard:
     """Checks the key, host and size of a request.
 
     Args:
@@ -137,31 +137,33 @@ class Doorkeeper:
         rebinding.
 
         Raises:
-            Refused: 401 or 403.
+            RequestError: 401 or 403.
         """
         if self._key is None:
             host = headers.get(b"host", b"").decode("latin-1").strip()
             match = re.fullmatch(r"\[(.*)\](:.*)?|([^:]*)(:[^:]*)?", host)
             if not is_loopback((match[1] or match[3] or "") if match else host):
-                raise Refused(403, "Forbidden", "another host than this machine needs an API key")
+                raise RequestError(
+                    403, "Forbidden", "another host than this machine needs an API key"
+                )
             return
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() != b"bearer" or not hmac.compare_digest(_digest(key), self._key):
-            raise Refused(401, "Unauthorized", "no API key, or a wrong one")
+            raise RequestError(401, "Unauthorized", "no API key, or a wrong one")
 
     @asynccontextmanager
-    async def body(self, headers: Headers, receive: Arriving) -> AsyncIterator[bytes]:
+    async def body(self, headers: Headers, receive: RequestReceiver) -> AsyncIterator[bytes]:
         """Body of a request, counted against the limits while the block lasts.
 
         Raises:
-            Refused: the content type is not JSON (415), or the body is too long (413, 429) or too
-                slow (408).
-            Gone: the caller has disconnected.
+            RequestError: the content type is not JSON (415), or the body is too long (413, 429) or
+                too slow (408).
+            ClientDisconnected: the caller has disconnected.
         """
         if headers.get(b"content-type", b"").split(b";")[0].strip().lower() != b"application/json":
-            raise Refused(415, "Validation", "expected Content-Type: application/json")
+            raise RequestError(415, "Validation", "expected Content-Type: application/json")
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise Refused(415, "Validation", "Content-Encoding is not taken")
+            raise RequestError(415, "Validation", "Content-Encoding is not taken")
         self._check_size(int(headers.get(b"content-length", b"0")), 0)
         body = bytearray()
         try:
@@ -169,7 +171,7 @@ class Doorkeeper:
                 while not receive.whole:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise Gone
+                        raise ClientDisconnected
                     part = message.get("body", b"")
                     self._check_size(len(body) + len(part), len(part))
                     self._bytes += len(part)
@@ -178,19 +180,19 @@ class Doorkeeper:
         except TimeoutError:
             if receive.whole:  # of the request, not of its arrival
                 raise
-            raise Refused(408, "Validation", "the body did not arrive in time") from None
+            raise RequestError(408, "Validation", "the body did not arrive in time") from None
         finally:
             self._bytes -= len(body)
 
     def _check_size(self, size: int, more: int) -> None:
         """Refuse a body of this size, or ``more`` bytes on top of all bodies being handled."""
         if size > self.limits.body:
-            raise Refused(413, "Validation", f"a body of more than {self.limits.body:,} bytes")
+            raise RequestError(413, "Validation", f"a body of more than {self.limits.body:,} bytes")
         if self._bytes + more > self.limits.bodies:
             what = "model is overloaded: too many bytes are here"
-            raise Refused(429, "Overloaded", what, "overloaded")
+            raise RequestError(429, "Overloaded", what, "overloaded")
 
-    async def discard(self, headers: Headers, receive: Arriving) -> None:
+    async def discard(self, headers: Headers, receive: RequestReceiver) -> None:
         """Read the rest of a body for a moment: a caller still sending does not read the
         response."""
         if b"expect" in headers:  # it sends when it is asked to

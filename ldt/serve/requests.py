@@ -1,6 +1,6 @@
 """Request and response formats: those of TEI 1.9 (also used by InferenceClient) and ldt's own.
 
-No HTTP here. A request becomes `Asked`: documents, options, and a function for the response.
+No HTTP here. A body becomes a `ParsedRequest`: documents, options, and a function for the response.
 """
 
 import sys
@@ -17,7 +17,7 @@ from ldt.inference.options import VectorUnit
 from ldt.inference.predictor import Answer
 from ldt.io.records import Example
 from ldt.io.strict_json import JsonDecoder, JsonError
-from ldt.serve.limits import Refused, invalid
+from ldt.serve.limits import RequestError, invalid
 from ldt.serve.model import RequestOptions, Served, characters
 from ldt.tasks.units import unit_length
 
@@ -26,7 +26,7 @@ DEEPEST = 20  # levels of a body
 SPANS = ("span", "mention")  # kinds of answers that are pieces of the text
 
 
-class Asked(NamedTuple):
+class ParsedRequest(NamedTuple):
     """Parsed request.
 
     Args:
@@ -55,7 +55,8 @@ class RequestBody(BaseModel):
         """Parse the body of a request.
 
         Raises:
-            Refused: it is not JSON (400), or a field is missing, unknown or of a wrong type (422).
+            RequestError: it is not JSON (400), or a field is missing, unknown or of a wrong type
+                (422).
         """
         value = parsed(body)
         if not isinstance(value, dict):
@@ -97,7 +98,7 @@ class Predict(RequestBody):
     raw_scores: bool = False
     parameters: Parameters | None = None
 
-    def asked(self, served: Served) -> Asked:
+    def asked(self, served: Served) -> ParsedRequest:
         """Parsed request."""
         parameters, task = self.parameters or Parameters(), served.task
         form = task.answers.kind
@@ -118,7 +119,7 @@ class Predict(RequestBody):
             shaped = [one(answer, parameters) for answer in answers]
             return shaped[0] if single else shaped
 
-        return Asked(served.examples(documents), RequestOptions(**options), shape)
+        return ParsedRequest(served.examples(documents), RequestOptions(**options), shape)
 
 
 class Native(RequestBody):
@@ -137,7 +138,7 @@ class Native(RequestBody):
     passages_unit: Unit = "sentence"
     chunks: bool = False
 
-    def asked(self, served: Served, ranking: bool = False) -> Asked:
+    def asked(self, served: Served, ranking: bool = False) -> ParsedRequest:
         """Parsed request.
 
         Args:
@@ -150,7 +151,7 @@ class Native(RequestBody):
         single = self.documents is None
         documents = [fields] if self.documents is None else self.documents
         if not documents:
-            raise Refused(400, "Empty", "documents cannot be empty", "batch_size")
+            raise RequestError(400, "Empty", "documents cannot be empty", "batch_size")
         options = self.model_dump(include=set(RequestOptions.model_fields), exclude_none=True)
         if ranking:
             options.pop("n_best", None)
@@ -166,7 +167,7 @@ class Native(RequestBody):
                 answers = [ranked(answer, choices, self.n_best) for answer, choices in pairs]
             return answers[0] if single else answers
 
-        return Asked(examples, RequestOptions(**options), shape)
+        return ParsedRequest(examples, RequestOptions(**options), shape)
 
 
 class Rerank(RequestBody):
@@ -179,7 +180,7 @@ class Rerank(RequestBody):
     raw_scores: bool = False
     return_text: bool = False
 
-    def asked(self, served: Served) -> Asked:
+    def asked(self, served: Served) -> ParsedRequest:
         """Parsed request, with one document per text."""
         options = {"truncate": bool(self.truncate), "raw_scores": self.raw_scores}
 
@@ -199,7 +200,7 @@ class CohereRerank(RequestBody):
     top_n: int | None = Field(default=None, ge=1)
     return_documents: bool = False
 
-    def asked(self, served: Served) -> Asked:
+    def asked(self, served: Served) -> ParsedRequest:
         """Parsed request, with one document per entry of ``documents``."""
 
         def shape(answers: list[Answer]) -> Any:
@@ -216,10 +217,10 @@ class CohereRerank(RequestBody):
 
 def _asked(
     served: Served, query: str, texts: Sequence[Any], options: dict[str, Any], shape: Any
-) -> Asked:
+) -> ParsedRequest:
     """Parsed reranking request, whose documents are batched with those of other requests."""
     documents = [{"query": query, "documents": [text]} for text in texts]
-    return Asked(served.examples(documents), RequestOptions(**options), shape)
+    return ParsedRequest(served.examples(documents), RequestOptions(**options), shape)
 
 
 def _best(answers: Sequence[Answer]) -> list[tuple[int, float]]:
@@ -241,7 +242,7 @@ class Embed(RequestBody):
     unit_tokens: int | None = Field(default=None, ge=1)
     late: bool | None = None
 
-    def asked(self, served: Served) -> Asked:
+    def asked(self, served: Served) -> ParsedRequest:
         """Parsed request."""
         texts = [self.inputs] if isinstance(self.inputs, str) else self.inputs
         names = {"dimensions", "unit", "unit_tokens", "late"}
@@ -271,7 +272,7 @@ class EmbeddingRequest(RequestBody):
     dimensions: int | None = Field(default=None, ge=1)
     user: str | None = None
 
-    def asked(self, served: Served) -> Asked:
+    def asked(self, served: Served) -> ParsedRequest:
         """Parsed request."""
         texts = [self.input] if isinstance(self.input, str) else self.input
         if "" in texts:
@@ -315,7 +316,7 @@ class Tokenize(RequestBody):
         tokenizer = getattr(served.predictor.tokenizer, "backend_tokenizer", None)
         if tokenizer is None:
             what = "the tokenizer of this model names no places"
-            raise Refused(424, "Backend", what, "model_type")
+            raise RequestError(424, "Backend", what, "model_type")
         special = self.add_special_tokens
         encoded = [tokenizer.encode(text, add_special_tokens=special) for text in texts]
         return [
@@ -350,9 +351,9 @@ class Route(NamedTuple):
     says: str
     kinds: tuple[str, ...] = ()
     models: str = ""
-    asked: Callable[[Any, Served], Asked] = lambda body, served: body.asked(served)
+    asked: Callable[[Any, Served], ParsedRequest] = lambda body, served: body.asked(served)
 
-    def read(self, body: bytes, path: str, served: Served, most: int) -> Asked:
+    def read(self, body: bytes, path: str, served: Served, most: int) -> ParsedRequest:
         """Parsed request from a body.
 
         Args:
@@ -365,7 +366,7 @@ class Route(NamedTuple):
         if self.kinds and task.answers.kind not in self.kinds:
             what = f"{path} is for a model of {self.models}, this one is of {task.name}: /answer"
             parsed(body)
-            raise Refused(424, "Backend", what, "model_type")
+            raise RequestError(424, "Backend", what, "model_type")
         asked = self.asked(self.body.read(body), served)
         check_batch(len(asked.examples), most)
         return asked
@@ -402,22 +403,22 @@ def parsed(body: bytes) -> Any:
     """JSON value of a body.
 
     Raises:
-        Refused: it is not valid JSON (400).
+        RequestError: it is not valid JSON (400).
     """
     decoder = JsonDecoder()
     try:
         text = body.decode("utf-8").strip(" \t\r\n")
         value, end = decoder.decode(text)
     except UnicodeDecodeError:
-        raise Refused(400, "Validation", "not UTF-8") from None
+        raise RequestError(400, "Validation", "not UTF-8") from None
     except JsonError as error:
-        raise Refused(400, "Validation", str(error)) from None
+        raise RequestError(400, "Validation", str(error)) from None
     if end < len(text):
-        raise Refused(400, "Validation", "more text after the JSON value")
+        raise RequestError(400, "Validation", "more text after the JSON value")
     if decoder.problems:
-        raise Refused(400, "Validation", decoder.problems[0])
+        raise RequestError(400, "Validation", decoder.problems[0])
     if _too_deep(value):
-        raise Refused(400, "Validation", "not JSON that can be read: nested too deep")
+        raise RequestError(400, "Validation", "not JSON that can be read: nested too deep")
     return value
 
 
@@ -472,11 +473,11 @@ def _texts(
     truncate: bool,
     options: dict[str, Any],
     shape: Callable[[list[Answer]], Any],
-) -> Asked:
+) -> ParsedRequest:
     """Request for the vectors of texts, each the query or the document of a record."""
     name = role if role == "query" else served.task.reads.document
     examples = served.examples([{name: each} for each in texts])
-    return Asked(examples, RequestOptions.of(options | {"truncate": truncate}), shape)
+    return ParsedRequest(examples, RequestOptions.of(options | {"truncate": truncate}), shape)
 
 
 def _check_function(function: str | None, served: Served) -> None:
@@ -493,7 +494,7 @@ def _inputs(inputs: Any, served: Served) -> tuple[bool, list[dict[str, Any]]]:
     single = not isinstance(inputs, list)
     each_input = [inputs] if single else inputs
     if not each_input:
-        raise Refused(400, "Empty", "inputs cannot be empty", "batch_size")
+        raise RequestError(400, "Empty", "inputs cannot be empty", "batch_size")
     if task.reads.asked or isinstance(each_input[0], dict):
         for each in each_input:
             if not isinstance(each, dict):
@@ -542,10 +543,10 @@ def _too_deep(value: Any) -> bool:
 def check_batch(size: int, most: int) -> None:
     """Refuse a request with too many documents."""
     if not size:
-        raise Refused(400, "Empty", "inputs cannot be empty", "batch_size")
+        raise RequestError(400, "Empty", "inputs cannot be empty", "batch_size")
     if size > most:
         what = f"batch size {size} > maximum allowed batch size {most}"
-        raise Refused(422, "Validation", what, "batch_size")
+        raise RequestError(422, "Validation", what, "batch_size")
 
 
 def labels(served: Served) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from transformers import set_seed
 from ldt.data.characters import Alphabet, Overlapping, Stretches, part_texts
 from ldt.data.features import Collator
 from ldt.data.options import LONGEST
-from ldt.errors import ModelError, RecipeError, plain
+from ldt.errors import ModelError, RecipeError, without_controls
 from ldt.io import files
 from ldt.model import LdtCausalConfig, LdtForCausalLM, load
 from ldt.model.char_lm.model import read_causal_config
@@ -181,7 +181,7 @@ class CharacterTraining(Job[Inputs]):
             for part, facts in data.items()
         ]
         lines += [
-            f"{letters} different ones; the first input begins {plain(first)!r}",
+            f"{letters} different ones; the first input begins {without_controls(first)!r}",
             f"windows {_windows(layer_windows(config))}: the last layer sees "
             f"{sum(reaches(config)):,} {self.unit}s back",
         ]

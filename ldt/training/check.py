@@ -87,7 +87,7 @@ class CheckReport:
 
 
 @dataclass(frozen=True)
-class Ruler:
+class TokenCounter:
     """Measures document lengths by the model's tokenizer, or in words without one.
 
     Args:
@@ -101,8 +101,8 @@ class Ruler:
     why: str = ""
 
     @classmethod
-    def of(cls, recipe: Recipe) -> Ruler:
-        """Ruler of a recipe's model; weights are not read.
+    def of(cls, recipe: Recipe) -> TokenCounter:
+        """Token counter of a recipe's model; weights are not read.
 
         Raises:
             RecipeError: ``data.max_length`` exceeds the model's length.
@@ -171,7 +171,7 @@ def check(recipe: Recipe, *, cost: bool = False) -> CheckReport:
             f"{recipe.where('task', 'name')}: {recipe.task.name} learns from raw characters, which "
             "are not checked"
         )
-    ruler = Ruler.of(recipe)
+    ruler = TokenCounter.of(recipe)
     with Sketches() as sketches:
         profiles = (_labelled if kind == "examples" else _corpus)(recipe, ruler, sketches)
         train, evaluation = profiles["train"], profiles.get("eval")
@@ -307,7 +307,7 @@ def _compare(
     return document, names
 
 
-def _labelled(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, Profile]:
+def _labelled(recipe: Recipe, ruler: TokenCounter, sketches: Sketches) -> dict[str, Profile]:
     """Examine labelled documents; the task learns from them what the model's config needs."""
     task, data = recipe.task, recipe.data
     if ruler.tokenizer is not None:
@@ -385,7 +385,7 @@ def _until_damage(items: Iterable[Any], profile: Profile) -> Iterator[Any]:
         profile.reject(error)
 
 
-def _corpus(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, Profile]:
+def _corpus(recipe: Recipe, ruler: TokenCounter, sketches: Sketches) -> dict[str, Profile]:
     data = recipe.data.model_copy(update={"on_error": "skip"})
     profiles = {}
     same = data.eval is not None and same_files(data.train, data.eval)

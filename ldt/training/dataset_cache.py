@@ -173,10 +173,10 @@ def _read(folder: Path) -> LabelledSets:
     facts = values(content[4:])
     rows, trained = facts.pop("rows"), facts.pop("trained")
     examples = {
-        name: Examples.opened(folder / file).only(rows[name]) if file else Examples()
+        name: Examples.reopen(folder / file).only(rows[name]) if file else Examples()
         for name, file in facts.pop("files").items()
     }
-    features = {name: Features.opened(folder / f"{name}-inputs") for name in examples}
+    features = {name: Features.reopen(folder / f"{name}-inputs") for name in examples}
     features["train"] = features["train"].only(trained)
     for key, cls in (("lengths", LengthReport), ("baselines", Baseline)):
         facts[key] = {name: cls(**each) for name, each in facts[key].items()}
@@ -196,11 +196,11 @@ def save(folder: Path | None, sets: LabelledSets) -> None:
     names = {"train": "train", "eval": of_eval}
     names = {name: names[name] if len(part) else "" for name, part in sets.examples.items()}
     rows = {
-        name: Examples.opened(folder / file).numbers_of(sets.examples[name])
+        name: Examples.reopen(folder / file).numbers_of(sets.examples[name])
         for name, file in names.items()
         if file
     }
-    inputs = Features.opened(folder / "train-inputs")
+    inputs = Features.reopen(folder / "train-inputs")
     facts = {
         name: part for name, part in vars(sets).items() if name not in ("examples", "features")
     }

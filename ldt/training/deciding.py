@@ -28,7 +28,7 @@ from ldt.tasks.deciding import Deciding
 from ldt.training import TrainingResult
 from ldt.training.arguments import settings
 from ldt.training.evaluation import ByExample, Measured, MetricsByStep, no_better_than
-from ldt.training.finetune import Finetuning, settle
+from ldt.training.finetune import Finetuning, apply_fitted
 from ldt.training.job import Prepared, longest_input, make_trainer
 from ldt.training.labelled import DocumentEncoder, encode_all, golds_of, held_out, ids_of
 from ldt.training.model_card import card
@@ -78,7 +78,7 @@ def decide_anew(run: Path, recipe: Recipe, **changes: Any) -> TrainingResult:
             raise UserError(f"{run}: answers of {recipe.task.name} are decided by no threshold")
         if nothing := measured.decisions.get("nothing"):
             raise UserError(f"{run}: {nothing}; nothing is changed")
-        settle(recipe, model.config, measured)
+        apply_fitted(recipe, model.config, measured)
         decisions = measured.changes.get("decisions", {})
         values, before = task.model_dump(mode="json"), trained.model_dump(mode="json")
         if different := {key: values[key] for key in values if values[key] != before[key]}:

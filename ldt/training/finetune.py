@@ -13,7 +13,7 @@ from transformers import set_seed
 from ldt.data.features import Collator
 from ldt.data.options import DataSection
 from ldt.data.tokenization import add_tokens
-from ldt.errors import plain
+from ldt.errors import without_controls
 from ldt.io import files
 from ldt.io.sources import digest, each, named
 from ldt.model import load, load_tokenizer, usable_length
@@ -142,7 +142,7 @@ class Finetuning(Job[Inputs]):
             sampler=sampler(task, batches["train"], seed),
             baselines=sets.baselines,
             every=self.every,
-            finish=partial(settle, self.recipe, model.config),
+            finish=partial(apply_fitted, self.recipe, model.config),
         )
 
     def _read(self, seed: int, place: Path | None) -> LabelledSets:
@@ -196,7 +196,7 @@ class Finetuning(Job[Inputs]):
             )
             decided.append(Notice(split))
         first = sets.features["train"][0]
-        name = plain(str(sets.examples["train"][first["document"]].id))
+        name = without_controls(str(sets.examples["train"][first["document"]].id))
         shown = encoded_input(f"document {name!r}, global tokens in stars:", first, tokenizer)
         labelled = labelled_data(sets.lengths, sets.labels, sets.remarks)
         return [*decided, *labelled, *warnings(sets.doubts), shown]
@@ -215,7 +215,7 @@ def _count(golds: Iterable) -> Counter[str]:
     return counts
 
 
-def settle(recipe: Recipe, config, measured: Measured) -> None:
+def apply_fitted(recipe: Recipe, config, measured: Measured) -> None:
     """Write settings fitted on the evaluation set, such as a threshold, into the config."""
     changes = dict(measured.changes)
     if changes.get("decisions"):

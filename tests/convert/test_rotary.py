@@ -91,7 +91,7 @@ def test_angles_of_full_layers_are_options(source, tmp_path, options, found):
 @pytest.mark.slow
 def test_the_proof_finds_a_wrong_window_and_wrong_angles(source, tmp_path):
     convert(source, tmp_path / "long", max_length=512, window=32)
-    origin = rotary.read(Path(source), "modernbert", source, 512, 32, None, None)
+    origin = rotary.read_source(Path(source), "modernbert", source, 512, 32, None, None)
     for changes, name in (
         ({"full_attention_window": 30}, "window"),
         ({"global_layers": "none"}, "global attention"),
@@ -127,7 +127,7 @@ def test_one_with_windows_becomes_longer_and_keeps_what_is_its_own(source, tmp_p
         assert changes.items() <= config.items()
         assert config["full_attention_window"] == window
         assert config["max_position_embeddings"] == 512
-    origin = rotary.read(tmp_path / "long", "ldt_modernbert", "long", 512, None, None, None)
+    origin = rotary.read_source(tmp_path / "long", "ldt_modernbert", "long", 512, None, None, None)
     model = load(tmp_path / "wider", LdtForMaskedLM)
     assert not any(check.ok for check in rotary.prove(origin, model))
 

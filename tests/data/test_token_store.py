@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ldt.cli.console import settle
+from ldt.cli.console import configure_streams
 from ldt.data import token_store as module
 from ldt.data.corpus import sources
 from ldt.data.near_duplicates import fingerprint
@@ -23,7 +23,7 @@ TEXTS = ["the party of the first part", "agrees", " ", "naïve </s> text"]
 @pytest.fixture
 def corpus(text_place):
     """The section of two files of lines, one of them packed."""
-    settle()
+    configure_streams()
     Path("a.txt").write_text("\n".join(TEXTS))
     Path("b.txt.gz").write_bytes(gzip.compress(("the other party\n" * 40).encode()))
     return CorpusSection(train=["a.txt", "b.txt.gz"], documents="line", cache="cache")

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from ldt.cli import train as training
-from ldt.cli.console import settle
+from ldt.cli.console import configure_streams
 
 WORDS = "the party of first part and other agree that this agreement ends".split()
 LABELS = {
@@ -33,7 +33,7 @@ def documents(path, count, seed, label="classes"):
 
 def train(recipe, **options):
     """Train and print as the command does; return the metrics."""
-    settle()
+    configure_streams()
     return training.train(recipe, **options).metrics
 
 

@@ -12,7 +12,7 @@ from processes import ldt
 from streaming import Sink, answer_all
 
 from ldt.errors import DataError, PrecisionError
-from ldt.inference.agreement import Agreement, same
+from ldt.inference.agreement import PrecisionCheck, same
 from ldt.inference.predict import predict
 from ldt.io.records import Example
 from ldt.model import LdtForSequenceClassification, load
@@ -141,7 +141,7 @@ def examples(count):
 @pytest.mark.parametrize(("size", "compared"), [(30, 30), (200, 200), (700, 200)])
 def test_the_first_200_documents_alone_run_twice_and_the_rest_once(size, compared, log):
     exact, model, sink, noted = Numbered(), Numbered(100), Sink(), []
-    agreement = Agreement(exact, 0.01, noted.append)
+    agreement = PrecisionCheck(exact, 0.01, noted.append)
     counts = answer_all(examples(size), model, sink, batch_tokens=16, agreement=agreement)
     assert sorted(exact.asked) == list(range(1, compared + 1))
     assert sorted(model.asked) == sink.ids() == list(range(1, size + 1))
@@ -154,7 +154,7 @@ def test_the_first_200_documents_alone_run_twice_and_the_rest_once(size, compare
 def test_the_bound_itself_is_allowed_in_decimals(every, documents):
     count = documents // every
     for bound, refused in ((count / documents, False), ((count - 0.5) / documents, True)):
-        agreement, sink = Agreement(Numbered(), max(bound, 0)), Sink()
+        agreement, sink = PrecisionCheck(Numbered(), max(bound, 0)), Sink()
         run = {"batch_tokens": 1000, "agreement": agreement}
         if count and refused:
             with pytest.raises(PrecisionError):
@@ -167,7 +167,7 @@ def test_the_bound_itself_is_allowed_in_decimals(every, documents):
 
 def test_29_of_100_are_no_more_than_29_hundredths():
     assert 0.29 * 100 < 29
-    agreement = Agreement(None, 0.29)
+    agreement = PrecisionCheck(None, 0.29)
     agreement.exact = Numbered()
     agreement.compare([{"label": "a"}] * 100, [{"label": "b"}] * 29 + [{"label": "a"}] * 71)
     assert agreement.release([{}], end=True) == [[{}]]
@@ -184,7 +184,7 @@ def test_answers_to_a_pipe_wait_unless_all_may_change(bound, written):
                 yield None
                 seen.append(len(sink.ids()))
 
-    agreement = Agreement(Numbered(), bound)
+    agreement = PrecisionCheck(Numbered(), bound)
     answer_all(source(), Numbered(), sink, batch_tokens=1000, agreement=agreement)
     assert seen == [written, 2 * written, 250]
     assert len(sink.ids()) == 300

@@ -21,7 +21,7 @@ from ldt.attention import matmul
 from ldt.errors import ResourceError, UserError
 from ldt.inference import engine
 from ldt.inference import executor as module
-from ldt.inference.agreement import Agreement
+from ldt.inference.agreement import PrecisionCheck
 from ldt.inference.engine import ModelMaker, read_recipe
 from ldt.inference.executor import Seat, Workers
 from ldt.inference.options import PredictOptions
@@ -186,8 +186,8 @@ def test_an_error_in_a_worker_is_raised_here_after_the_answers_before_it(
 
 def test_the_first_200_answers_are_compared_where_the_models_are(answered, sink):
     found, expected = [], []
-    answered(documents(500, n100="die once"), agreement=Agreement(None, 0.1, found.append))
-    exact = Agreement(Other("."), 0.1, expected.append)
+    answered(documents(500, n100="die once"), agreement=PrecisionCheck(None, 0.1, found.append))
+    exact = PrecisionCheck(Other("."), 0.1, expected.append)
     assert sink.groups == alone(documents(500), agreement=exact)[0]
     assert found == expected == [{"documents": 200, "changed": 20}]
 

@@ -6,7 +6,7 @@ from served import make_run
 from ldt.errors import ResourceError, UserError
 from ldt.model import LdtConfig
 from ldt.serve.app import Metrics
-from ldt.serve.limits import Refused, refused
+from ldt.serve.limits import RequestError, refused
 from ldt.serve.model import RequestOptions, Served, automatic_batch
 from ldt.serve.requests import Native, Predict, ranked
 
@@ -63,7 +63,7 @@ def test_a_long_document_is_not_read_for_each_of_very_many_choices(runs):
 
 
 def test_a_field_that_is_not_there_is_named():
-    with pytest.raises(Refused, match="^input: cannot be set here, did you mean 'inputs'"):
+    with pytest.raises(RequestError, match="^input: cannot be set here, did you mean 'inputs'"):
         Predict.read(b'{"inputs": "a", "input": "b"}')
 
 

@@ -116,7 +116,7 @@ def test_what_a_killed_run_has_encoded_is_not_encoded_again(prepared, seen, monk
     monkeypatch.setattr(labelled.DocumentEncoder, "__call__", killed)
     with pytest.raises(KeyboardInterrupt):
         prepared()
-    done, found = list(encoded), Features.opened(folders()[0] / "train-inputs")
+    done, found = list(encoded), Features.reopen(folders()[0] / "train-inputs")
     assert found.documents.tolist() == list(range(8))
     monkeypatch.setattr(labelled.DocumentEncoder, "__call__", real)
     encoded.clear()
