@@ -211,7 +211,7 @@ def test_a_command_takes_the_threads_of_its_quota_and_says_so(machine, monkeypat
     machine(64, 1.5)
     monkeypatch.setattr(torch, "set_num_threads", taken.append)
     caplog.set_level(logging.INFO, "ldt")
-    assert threads.with_limited_threads(lambda x: x + 1)(1) == 2
+    assert threads.thread_limited(lambda x: x + 1)(1) == 2
     assert [os.environ[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")] == ["2", "2"]
     assert taken == [2]
     said = "2 threads: a CPU quota of 1.5 of 64 processors; LDT_THREADS takes another number"

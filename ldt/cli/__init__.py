@@ -14,7 +14,7 @@ from typer.main import get_command
 from ldt import __version__, errors
 from ldt.cli.console import configure_streams, say
 from ldt.cli.failures import explain
-from ldt.cli.threads import with_limited_threads
+from ldt.cli.threads import thread_limited
 from ldt.system import RaisedSignals
 
 # Before torch or transformers are imported; a user's own settings win.
@@ -114,9 +114,7 @@ def _imported(name: str) -> Any:
     if isinstance(command, typer.Typer):
         parent.add_typer(command, name=name)
     else:
-        parent.command(name, cls=Command)(
-            with_limited_threads(command) if name in COMPUTING else command
-        )
+        parent.command(name, cls=Command)(thread_limited(command) if name in COMPUTING else command)
     return cast(TyperGroup, get_command(parent)).commands[name]
 
 

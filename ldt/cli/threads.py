@@ -14,7 +14,7 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 
-def with_limited_threads(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+def thread_limited(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
     """The command, run with limited threads."""
 
     @wraps(command)
