@@ -98,12 +98,13 @@ class DataOptions(Section):
     """Options of every kind of data.
 
     Args:
-        train: data to learn from.
-        eval: data to evaluate on.
-        eval_fraction: share of the training data to evaluate on, where there is no `eval`; classes,
-            types of entities and questions without an answer keep theirs, and one to train on.
-        format: layout of the files; none is detected.
-        text: field that holds the text; a dotted path reaches into nested objects.
+        train: training data.
+        eval: evaluation data.
+        eval_fraction: share of the training data to hold out for evaluation if there is no `eval`;
+            stratified by class, entity types and unanswerable questions, and every class keeps a
+            training document.
+        format: format of the files; none detects it.
+        text: field of the text; a dotted path reaches into nested objects.
         max_length: longest input; none is the model's longest.
     """
 
@@ -123,39 +124,38 @@ class DataOptions(Section):
 
 
 class DataSection(DataOptions):
-    """Labelled examples: which files hold the documents, and what to do with long ones.
+    """Labelled examples: which files to read, and what to do with long documents.
 
     Args:
-        train: file of training examples, a pattern with ``*``, ``hf:owner/name[:split]``, or a
-            list of them.
-        eval: examples to evaluate on, named like `train`.
+        train: file of training examples, a pattern with ``*``, ``hf:owner/name[:split]``, or a list
+            of them.
+        eval: evaluation examples, named like `train`.
         format: format or published layout of the files; none detects JSON lines, CSV, TSV and
             Parquet by content and suffix, and the delimiter of CSV.
-        text: field that holds the text, or a list of fields whose texts are joined in this order,
-            an empty line between two of them, blank ones left out; places in an answer count in the
-            joined text. None is the task's own, ``text`` or ``context``.
-        text_files: field whose cells are names of text files, from the folder of the data file or
-            ``evidence``; each cell becomes the text of its file, and `text` is this field if it
-            names no other.
-        max_length: longest input, in tokens with the special ones; none is the model's longest.
-        domain: domain of triviaqa files; none is what the file says.
-        evidence: folder of the documents that triviaqa files or the cells of `text_files` name.
-        fields: names in the files of the task's other fields, as in ``{question: query}``.
+        text: field of the text, or a list of fields whose non-blank texts are joined in this order
+            by empty lines; positions in answers count in the joined text. None is the task's own,
+            ``text`` or ``context``.
+        text_files: field with names of text files, relative to the data file or to ``evidence``;
+            each name is replaced by the file's text, and `text` is this field unless it names
+            another.
+        max_length: longest input in tokens, with special tokens; none is the model's longest.
+        domain: domain of triviaqa files; none follows the file.
+        evidence: folder of the documents named in triviaqa files or by `text_files`.
+        fields: names of the task's other fields in the files, as in ``{question: query}``.
         encoding: encoding of JSON lines, CSV, TSV and text files, such as ``latin-1`` or
             ``cp1252``.
-        label: field that holds the label, which may be an object of classes with yes or no; or a
-            list of fields of yes and no (x and blank, yes and no, ja and nein, true and false, 1
-            and 0, …). Classes are named without what all fields have before the last dot.
-        label_separator: text between the classes of a cell that holds several, as ``|`` in
-            ``Cap|Audit``; ``none`` says that a cell is one class, whatever stands in it.
-        id: field that holds the document's id; none is ``id`` or ``doc_key``, or the number of
-            the record where there is none.
-        overflow: reading of documents that are longer than an input: in ``chunks``, their
-            beginning alone (``truncate``), or not at all (``error`` ends the run).
-        stride: tokens that two neighbouring chunks share.
-        max_chunks: chunks of one document that are read at most, the first ones; none reads all.
-        cache: folder of the documents of large sets and their inputs, which later runs use again.
-        workers: processes that encode a large set; none takes one a processor core.
+        label: field of the label, which may be an object of classes with yes or no; or a list of
+            yes/no fields (x and blank, yes and no, ja and nein, true and false, 1 and 0, …), whose
+            classes are their names without a common prefix up to the last dot.
+        label_separator: text between the classes in a cell with several, as ``|`` in ``Cap|Audit``;
+            ``none`` makes every cell one class.
+        id: field of the document's id; none is ``id``, or the number of the record.
+        overflow: how to read documents longer than an input: in ``chunks``, only their beginning
+            (``truncate``), or not at all (``error`` ends the run).
+        stride: overlap of neighbouring chunks, in tokens.
+        max_chunks: largest number of chunks of a document to read, from the first; none reads all.
+        cache: folder for the encoded documents of large sets, reused by later runs.
+        workers: number of processes that encode a large set; none is one per processor core.
     """
 
     max_length: Length | None = None
@@ -191,32 +191,32 @@ DEFAULTS = DataSection.model_validate({})
 
 
 class CorpusSection(DataOptions):
-    """A corpus: which text is learned from, and how it becomes inputs.
+    """Corpus for pretraining: which text to learn from, and how it becomes inputs.
 
     Args:
         train: a file, a folder (all text files and tables below it), a pattern with ``*``,
             ``hf:owner/name[:split]``, or a list of them.
-        eval: text to evaluate on, named like `train`.
-        eval_fraction: share of the training documents to evaluate on, where there is no `eval`;
-            sampled by seed and content, so a document and its copies are on one side.
-        format: format of all files; none goes by the suffix: jsonl, json, csv, tsv and parquet are
-            tables with a field `text`, all else is plain text.
+        eval: evaluation text, named like `train`.
+        eval_fraction: share of the training documents to hold out for evaluation if there is no
+            `eval`; chosen by seed and content, so that copies of a document are on one side.
+        format: format of all files; none decides by suffix: jsonl, json, csv, tsv and parquet are
+            tables with a field `text`, anything else is plain text.
         text: field of the text in tables.
-        max_length: longest input, in tokens with the special ones; none is the model's longest.
-        documents: unit that is a document in plain text: the ``file``, each ``line``, or the lines
-            between two empty ones (``blank_line``).
-        packing: ``full_sentences`` joins documents by a separator and cuts blocks of full length,
-            across their borders; ``document`` fills an input with whole documents, which do not
-            see each other.
-        tokens_per_step: tokens that an optimizer step takes, over all processes; sets
+        max_length: longest input in tokens, with special tokens; none is the model's longest.
+        documents: what is one document in plain text: each ``file``, each ``line``, or the lines
+            between empty ones (``blank_line``).
+        packing: ``full_sentences`` joins documents by separators and cuts inputs of full length
+            across their borders; ``document`` fills inputs with whole documents that do not attend
+            to each other.
+        tokens_per_step: tokens of an optimizer step over all processes; sets
             ``training.gradient_accumulation_steps``.
-        on_error: reaction to text that cannot be read: ``stop`` the run, or ``skip`` the document
-            and count it.
+        on_error: what to do with unreadable text: ``stop`` the run, or ``skip`` the document and
+            count it.
         max_document_bytes: longest document in bytes; a longer one is an error.
-        streaming: whether text is read while training, without a store on the disk, as for a
-            corpus of which less than one epoch is read.
-        cache: folder of the tokenized text, which later runs use again.
-        workers: threads that tokenize; none takes one a processor core.
+        streaming: true reads text while training, without storing tokens on disk, for corpora of
+            which less than one epoch is read.
+        cache: folder for the tokenized text, reused by later runs.
+        workers: number of tokenizing threads; none is one per processor core.
     """
 
     format: Literal["text", "jsonl", "csv", "tsv", "parquet"] | None = None
@@ -239,20 +239,20 @@ class CorpusSection(DataOptions):
 
 
 class CharacterSection(DataOptions):
-    """Text of a character model: raw bytes, laid end to end.
+    """Text of a character model: raw bytes, concatenated.
 
     Args:
         train: a file such as the original text8 or enwik8, or a list of files; gzip, bz2, xz and
             zstd are decompressed.
-        eval: text to evaluate on, named like `train`.
+        eval: evaluation text, named like `train`.
         test: text for ``ldt evaluate --part test``, named like `train`.
-        eval_fraction: share of the text of `train` to evaluate on, where there is no `eval`; the
-            text is divided in the order train, eval, test.
-        test_fraction: share of the text of `train` for a test, where there is no `test`.
+        eval_fraction: share of the text of `train` for evaluation if there is no `eval`; the text
+            is divided in the order train, eval, test.
+        test_fraction: share of the text of `train` for testing if there is no `test`.
         max_length: longest input, in characters.
-        format: format of the prompts that `ldt predict` continues; none is detected by content.
-        text: field of a prompt that holds its text.
-        id: field of a prompt that holds its id; none is as of labelled examples.
+        format: format of the prompts that `ldt predict` continues; none detects it by content.
+        text: field of a prompt's text.
+        id: field of a prompt's id; none as for labelled examples.
     """
 
     test: Paths | None = None

@@ -96,24 +96,24 @@ class ReadingOptions(_Options):
     )
     text_files: str | None = Field(
         None,
-        description="Field of a record that holds the name of its text file; by default the one "
-        "of the training.",
+        description="Field of a record with the name of its text file; by default the one of the "
+        "training.",
     )
     evidence: str | None = Field(
         None,
-        description="Folder of the documents that a triviaqa file or the fields of text_files "
-        "name; by default the one of the training.",
+        description="Folder of the documents named in a triviaqa file or by text_files; by "
+        "default the one of the training.",
     )
     max_length: int | None = Field(
         None,
         ge=1,
-        description="Longest input, in tokens with the special ones; longer documents are read in "
-        "chunks; by default as in the training.",
+        description="Longest input, in tokens with special tokens; longer documents are read in "
+        "chunks; by default that of the training.",
     )
     max_line_bytes: int = Field(
         256 << 20,
         ge=1,
-        description="Length of the longest line that is accepted, in bytes; by default 256 MiB.",
+        description="Longest permitted line, in bytes; by default 256 MiB.",
     )
 
     def changes(self) -> dict[str, Any]:
@@ -130,11 +130,11 @@ class PredictOptions(_Options):
     )
     on_error: Literal["stop", "skip", "answer"] = Field(
         "stop",
-        description="Action at a record that cannot be used: stop, or skip it, which puts it into "
-        "a file of rejects; in Python also answer, which gives it {id, error} for an answer.",
+        description="What to do with a record that cannot be used: stop; skip it and write it to "
+        "a file of rejects; or, in Python, answer it with {id, error}.",
     )
     n_best: int | None = Field(
-        None, ge=1, description="Number of answers to give to a question, best first."
+        None, ge=1, description="Number of answers to each question, best first."
     )
     device: str = Field(
         "auto", description="Device to compute on; auto takes the GPU if there is one."
@@ -142,79 +142,81 @@ class PredictOptions(_Options):
     precision: Literal["auto", "fp32", "bf16", "int8"] = Field(
         "auto",
         description="Number format to compute in; bf16 and int8 (CPU only) are faster and less "
-        "exact, and the first documents show by how much. By default bf16 on a GPU that has it, "
-        "else fp32.",
+        "exact, and the log says by how much on the first documents. By default bf16 "
+        "on a GPU that supports it, else fp32.",
     )
     int8_bound: float = Field(
         0.01,
         ge=0,
         le=1,
-        description="Share of the first 200 answers that int8 may change against fp32 without "
-        "ldt predict refusing it; 1 goes on all the same.",
+        description="Largest share of the first 200 answers that int8 may change against fp32, "
+        "else ldt predict refuses it; 1 disables the check.",
     )
     batch_tokens: int = Field(
         16384, ge=1, description="Size of the largest batch, in tokens with padding."
     )
     raw_scores: bool = Field(
         False,
-        description="Give the logits of a classification as scores, in place of probabilities.",
+        description="Return logits as scores, in place of probabilities.",
     )
     label_sets: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="Add the set of classes that, with this probability, holds all the right ones; "
-        "such as 0.9.",
+        description="Add the set of classes that contains all correct ones with this probability, "
+        "such as 0.9 (conformal prediction).",
     )
     passages: int = Field(
         0,
         ge=0,
-        description="Number of passages to name with each answer as what it rests on, best first.",
+        description="Number of passages that explain each answer, best first.",
     )
     passages_by: By = Field(
         "gradient",
-        description="Method that scores passages: the gradient times input, the fall of the logit "
-        "without the passage (occlusion, slow), or the logit of a whole chunk (chunks).",
+        description="Method that scores passages: the gradient times input, the drop of the logit "
+        "without the passage (occlusion, slow), or the logit of a whole chunk "
+        "(chunks).",
     )
     passages_of: tuple[str, ...] = Field(
-        (), description="Classes to name passages of, in place of those of the answer."
+        (), description="Classes to explain, in place of those of the answer."
     )
     passages_unit: Literal["sentence", "paragraph"] = Field(
         "sentence",
         description="Unit of a passage: a sentence, or a paragraph between blank lines, bullets "
-        "and numbers of clauses, of up to 2,000 characters.",
+        "and clause numbers, of up to 2,000 characters.",
     )
     chunks: bool = Field(
         False, description="List the chunks of each document, with the scores of each."
     )
     unit: VectorUnit | None = Field(
         None,
-        description="Part of a document that gets a vector: the whole, the default, a chunk of "
-        "unit_tokens tokens, a sentence or a paragraph.",
+        description="Part of a document that gets a vector: the whole document (default), a chunk "
+        "of unit_tokens tokens, a sentence or a paragraph.",
     )
     unit_tokens: int | None = Field(
         None, ge=1, description="Size of a chunk, in tokens; by default 256."
     )
     late: bool | None = Field(
         None,
-        description="Read a chunk, sentence or paragraph with the document around it, so that its "
-        "vector knows the whole, in place of alone; by default true.",
+        description="Pool the vector of a chunk, sentence or paragraph from one pass over the "
+        "whole document (late chunking), in place of reading it alone; by default "
+        "true.",
     )
     dimensions: int | None = Field(
         None,
         ge=1,
-        description="Size of a vector, one of those that the model was trained with; by default "
-        "all its numbers.",
+        description="Size to truncate vectors to, one that the model was trained with "
+        "(Matryoshka); by default all of it.",
     )
     runtime: Runtime = Field(
         "torch",
-        description="Library that runs the model: torch, for a folder that ldt export wrote onnx, "
-        "openvino or pt2.",
+        description="Library that runs the model: torch, or for a folder that ldt export wrote "
+        "onnx, openvino or pt2.",
     )
     workers: Annotated[int, Field(ge=1, le=9999)] | Literal["auto"] = Field(
         1,
-        description="Number of processes that answer, each with its share of the processors, or a "
-        "GPU each; auto is one for each GPU, or for every four cores.",
+        description="Number of worker processes, each with its share of the processors or its own "
+        "GPU; auto is one per GPU, or one per four cores.",
     )
 
     def with_(self, **changes: Any) -> Self:
