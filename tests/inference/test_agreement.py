@@ -220,7 +220,7 @@ NESTED = {"evidence": [{"span": 1, "text": "A.", "score": 0.5}], "span_probs": [
         ({"supporting_facts": [["A", 0]], "fact_scores": [0.9]}, {"fact_scores": [0.8]}, True),
         ({"supporting_facts": [["A", 0]]}, {"supporting_facts": [["A", 1]]}, False),
         ({"answer": None, "choice": None, "scores": [0.5, 0.5]}, {"scores": [0.6, 0.4]}, True),
-        ({"label": "a"}, {"passages": [{"start": 0}], "chunks": []}, True),
+        ({"label": "a"}, {"passages": [{"start": 0}], "by_chunk": []}, True),
         ({"vectors": EYE, "spans": [[0, 1]]}, {"vectors": EYE * 1.02}, True),
         ({"query": EYE[:1], "documents": [EYE]}, {"documents": [EYE + 0.2 * EYE[::-1]]}, False),
     ],

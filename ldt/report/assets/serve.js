@@ -94,7 +94,7 @@ async function ask() {
     const [answer, note] = await answered(body, waiting.signal);
     const seconds = ((performance.now() - began) / 1000).toFixed(1);
     show(answer, body[task.text] ?? "");
-    const read = answer?.windows > 1 ? `, read in ${answer.windows} chunks` : "";
+    const read = answer?.chunks > 1 ? `, read in ${answer.chunks} chunks` : "";
     at("status").textContent = `Answered in ${seconds} s${read}.${note}`;
     at("answered").focus();
   } catch (error) {
