@@ -99,7 +99,7 @@ def test_a_pipe_is_read_whole_after_it_was_recognised(tmp_path):
     writer = threading.Thread(target=Path(pipe).write_bytes, args=(packed,), daemon=True)
     writer.start()
     assert recognised(pipe, "squad")
-    with streams.opened(pipe) as file:
+    with streams.open_source(pipe) as file:
         assert file.compression == "bz2"
         assert file.stream.read().decode() == text
     writer.join(10)
@@ -112,6 +112,6 @@ def test_a_slow_pipe_is_not_waited_for_once_it_is_known(tmp_path):
     handle = os.open(pipe, os.O_RDWR)
     os.write(handle, b'{"question": "q", "context": "c"}\n')  # and stays open
     assert not recognised(pipe, "squad")
-    with streams.opened(pipe) as file:
+    with streams.open_source(pipe) as file:
         assert json.loads(file.stream.readline()) == {"question": "q", "context": "c"}
     os.close(handle)
