@@ -249,9 +249,9 @@ def _texts(folder: Path, part: str, ids: Sequence[str]) -> Iterator[tuple[str, s
         yield id, titled(title, records.text(row, "text")), row
 
 
-def titled(title: str | None, text: str) -> str:
+def titled(title: str | None, text: str | None) -> str:
     """The text of a document, behind its title if it has one."""
-    return f"{title} {text}" if title else text
+    return " ".join(filter(None, (title, text)))
 
 
 def search(

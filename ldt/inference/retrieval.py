@@ -1,5 +1,7 @@
-"""Rankings of a collection by a model that makes vectors, scored here or by mteb."""
+"""Rankings of a collection by a model that makes vectors: scored here or by mteb, and for training
+lines with hard negatives."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,17 +13,25 @@ from ldt.benchmarks.retrieval import (
     Collection,
     Rankings,
     TrecScorer,
+    bm25,
+    is_collection,
     run_lines,
     search,
     titled,
 )
+from ldt.data.near_duplicates import fingerprint
+from ldt.data.options import DataSection
 from ldt.errors import UserError
 from ldt.inference.engine import Engine
 from ldt.inference.vectors import KIND
+from ldt.io import records
 from ldt.io.files import write_result
 from ldt.io.progress import reported
+from ldt.io.strict_json import json_line
+from ldt.metrics.ranking import ranked
 from ldt.metrics.result import Result
 from ldt.tasks.base import path_of
+from ldt.tasks.embedding import Embedding
 from ldt.tasks.units import unit_length
 
 
@@ -88,6 +98,80 @@ def _vectors(engine: Engine, texts: Iterable[str], role: str) -> Iterator[np.nda
     for answer in engine.answer({name: text} for text in texts):
         vectors = unit_length(answer["vectors"])
         yield vectors if len(vectors) else np.zeros((1, vectors.shape[1]), np.float32)
+
+
+def mine(
+    source: str,
+    target: str,
+    *,
+    model: str | None = None,
+    negatives: int = 3,
+    ranks: tuple[int, int] = (0, 100),
+    margin: float | None = None,
+    **options: Any,
+) -> None:
+    """Write training lines of ``query``, ``pos`` and ``neg``, the documents that are most similar
+    to a query among those that are not right for it (hard negatives).
+
+    The documents are all of the lines that are read, or of a collection. Lines of one query become
+    one. ::
+
+        mine("pairs.jsonl", "mined.jsonl", ranks=(5, 50))  # by BM25
+        mine("pairs.jsonl", "mined.jsonl", model="runs/embedding", margin=0.05)
+
+    Args:
+        source: file of lines that the task embedding learns from, or name that `Collection.read`
+            takes, such as ``scifact/qrels/train.tsv``.
+        target: file for the lines.
+        model: folder as of `evaluate`; None ranks by BM25.
+        negatives: number of a query at most.
+        ranks: first and last rank among the similar documents, from 0; the first ones are left out
+            where they may be right although nobody said so.
+        margin: part of the score of the least similar right document, by which a negative's is
+            lower at least; None takes any.
+        options: of the vectors of documents, by name.
+
+    Raises:
+        UserError: answers of the model are no vectors; an option cannot be used.
+        DataError: the source cannot be used.
+    """
+    collection = Collection.read(source) if is_collection(source) else _collected(source)
+    documents = collection.documents
+    right = {
+        query: [id for id, relevance in judged.items() if relevance > 0 and id in documents]
+        for query, judged in collection.qrels.items()
+    }
+    depth = ranks[1] + max(map(len, right.values()), default=0)
+    if model is None:
+        rankings = bm25(collection, depth)
+    else:
+        with _opened(model, options) as engine:
+            rankings = rank(engine, collection, depth)
+    lines = []
+    for query in filter(right.get, rankings):
+        scores, most = rankings[query], math.inf
+        if margin is not None:  # of a document below the ranking nothing in it is low enough
+            least = min(scores.get(id, -math.inf) for id in right[query])
+            most = least - abs(least) * margin
+        wrong = [id for id in ranked(scores) if id not in right[query] and scores[id] <= most]
+        ids = {"pos": right[query], "neg": wrong[: ranks[1]][ranks[0] :][:negatives]}
+        texts = {name: [documents[id] for id in side] for name, side in ids.items()}
+        lines.append(json_line({"query": collection.queries[query]} | texts).decode())
+    write_result(Path(target), "".join(lines))
+
+
+def _collected(source: str) -> Collection:
+    """The collection of the queries and documents of training lines."""
+    task, data, collection = Embedding(), DataSection(), Collection({}, {}, {})
+    for example in records.read(source):
+        group = task.group(example, data)
+        query, *documents = group.query, *group.positives, *group.negatives
+        number, *ids = (str(fingerprint(text)) for text in (query, *documents))
+        collection.queries[number] = query
+        collection.documents |= zip(ids, documents, strict=True)
+        judged = collection.qrels.setdefault(number, {})
+        judged |= dict.fromkeys(ids[: len(group.positives)], 1)
+    return collection
 
 
 class MtebModel:

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from pydantic import BaseModel, PrivateAttr, model_validator
@@ -440,8 +441,8 @@ class Continuing(Task):
     """Task that takes settings missing in the recipe from the initial model."""
 
     @abstractmethod
-    def continued(self, config) -> Self:
-        """Task completed by the settings in a model's config."""
+    def continued(self, config, folder: Path) -> Self:
+        """Task completed by the settings in a model's config, and by its folder."""
 
 
 def path_of(task: AnyTask, name: str, data: Any) -> str:

@@ -4,9 +4,11 @@ Input: [cls] text [sep], each text in one of its own; a longer one is read in ch
 vector. The similarity of two texts is the largest of their vectors' cosines.
 """
 
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
@@ -18,8 +20,8 @@ from ldt.data.labels import REGRESSION
 from ldt.data.near_duplicates import fingerprint
 from ldt.data.options import Count, DataSection, Rate, Section
 from ldt.data.tokenization import tokenize
-from ldt.errors import DataError, listed
-from ldt.io.records import Example, field, flat, has, text
+from ldt.errors import DataError
+from ldt.io.records import Example, flat, has, text
 from ldt.metrics.baseline import Baselines, best
 from ldt.metrics.classification import number_metrics
 from ldt.metrics.ranking import measures, ndcg_by_chance, ranked, similarities
@@ -38,21 +40,16 @@ from ldt.tasks.base import (
     path_of,
     training_set,
 )
-from ldt.tasks.results import numbers_of, texts_of
+from ldt.tasks.query_groups import judged, named, numbers_of, teacher_scores
 from ldt.tasks.units import UnitSettings, encode_units, token_vectors, unit_length, unit_vectors
 
 QUERY, RIGHT, WRONG = range(3)  # labels, as the head takes them
 CUT = 10  # documents of a ranking that count
 METRICS = (f"ndcg@{CUT}", f"mrr@{CUT}", f"recall@{CUT}")
-# Fields of a query, of the documents that are right for it and of those that are not.
-LAYOUTS = (
-    ("query", "pos", "neg"),
-    ("anchor", "positive", "negative"),
-    ("sentence1", "sentence2", ""),
-)
+PAIRS = "query and pos, anchor and positive, sentence1 and sentence2"  # fields of examples
+MARKS = {*string.punctuation}
 # Keys of `config.embedding` that a model may have been trained with.
 CONTINUED = ("pooling", "normalize", "vectors", "size", "dimensions", "prompts", "skip")
-SCORES = ("score", "pos_scores", "neg_scores")  # of the only document; of a teacher
 
 
 class QueryGroup(NamedTuple):
@@ -112,13 +109,16 @@ class Embedding(Continuing, Drawing):
         negatives: negatives of an example that an epoch trains on at most, drawn anew in each; none
             takes all.
         prompts: texts in front of queries and documents.
-        skip: ids of tokens that documents have no vectors of, such as punctuation, where each token
-            has one.
+        skip: ids of tokens that documents have no vectors of where each token has one;
+            ``punctuation`` is those of marks such as a comma.
+        distillation: loss of teacher's scores: ``kl``, the divergence of the softmax over a query's
+            own documents, or ``margin_mse``, the squared error of the differences between a right
+            document and the others.
     """
 
     reads: ClassVar[TaskReads] = replace(
         Task.reads,
-        fields=(*LAYOUTS[0], *SCORES),
+        fields=("query", "pos", "neg", "score", "pos_scores", "neg_scores"),
         noun="examples",
         signs=(("query", "pos"), ("anchor", "positive"), ("sentence1", "sentence2", "score")),
         instead=("pos", "positive", "sentence2"),
@@ -150,7 +150,8 @@ class Embedding(Continuing, Drawing):
     temperature: Rate | None = None
     negatives: Count | None = None
     prompts: Prompts = Prompts()
-    skip: list[int] = []
+    skip: list[int] | Literal["punctuation"] = []
+    distillation: Literal["kl", "margin_mse"] = "kl"
 
     asked: ClassVar[Mapping[str, Any]] = {}  # options of the vectors of a document
 
@@ -161,7 +162,7 @@ class Embedding(Continuing, Drawing):
             return {"global_attention": ["cls"]} | keys
         return keys
 
-    def continued(self, config) -> Self:
+    def continued(self, config, folder: Path) -> Self:
         settings = {name: config.embedding.get(name) for name in CONTINUED}
         settings |= {"global_attention": config.global_attention}
         known = {
@@ -171,7 +172,13 @@ class Embedding(Continuing, Drawing):
         }
         if "prompts" in known:
             known["prompts"] = Prompts(**known["prompts"])
-        return self.model_copy(update=known) if config.embedding else self
+        known = known if config.embedding else {}
+        if self.skip == "punctuation":
+            from ldt.model.loading import read_tokenizer
+
+            tokens = read_tokenizer(folder).get_vocab().items()
+            known["skip"] = sorted(id for token, id in tokens if token.lstrip("Ġ▁") in MARKS)
+        return self.model_copy(update=known)
 
     # -- read
 
@@ -215,7 +222,7 @@ class Embedding(Continuing, Drawing):
                 "dimensions": sorted(self.dimensions, reverse=True),
                 "prompts": self.prompts.model_dump(),
                 "skip": self.skip,
-                "loss": kind,
+                "loss": self.distillation if kind == "distilled" else kind,
                 "temperature": self.temperature or (1.0 if tokens else 0.05),
             },
         }
@@ -226,41 +233,22 @@ class Embedding(Continuing, Drawing):
         Raises:
             DataError: there is none, or its scores are not those of its documents.
         """
-        layout = self._layout(example, data)
-        if layout is None:
-            names = listed((" and ".join(each[:2]) for each in LAYOUTS), show=str)
-            raise DataError(f"{example.where}: no {names}; expected two such fields")
-        query, right, wrong = layout
-        positives, negatives = self._list(example, right), self._list(example, wrong)
-        if not positives:
-            raise DataError(f"{example.where}: field {right!r}: no document is right")
-        scores, kind = None, "contrastive"
-        grade, *teacher = (path_of(self, name, data) for name in SCORES)
-        if has(example, grade):
-            scores, kind = numbers_of(example, grade, len(positives + negatives)), "graded"
-        elif has(example, teacher[0]):
-            sides = zip(teacher, map(len, (positives, negatives)), strict=True)
-            scores = [x for path, size in sides if size for x in numbers_of(example, path, size)]
+        query = named(self, example, data, "query")
+        if query is None or named(self, example, data, "pos") is None:
+            raise DataError(f"{example.where}: no {PAIRS}; expected two such fields")
+        lists = judged(self, example, data)
+        right, wrong = lists["pos"], lists.get("neg", [])
+        scores, kind = teacher_scores(self, example, data, lists), "contrastive"
+        if scores is not None:
             kind = "distilled"
-        return QueryGroup(text(example, query), positives, negatives, scores, kind)
-
-    def _layout(self, example: Example, data: DataSection) -> tuple[str, ...] | None:
-        """The paths of the query, of right and of wrong documents; None where there are none."""
-        renamed = tuple(path_of(self, name, data) for name in LAYOUTS[0])
-        for layout in (renamed, *LAYOUTS[1:]):
-            if has(example, layout[0]) and has(example, layout[1]):
-                return layout
-        return None
-
-    def _list(self, example: Example, path: str) -> list[str]:
-        """The texts of a field, one or several; none where it is missing or empty."""
-        if not path or not has(example, path) or not field(example, path):
-            return []
-        return texts_of(example, path)
+        grade = path_of(self, "score", data)
+        if has(example, grade):
+            scores, kind = numbers_of(example, grade, len(right + wrong)), "graded"
+        return QueryGroup(text(example, query), right, wrong, scores, kind)
 
     def _texts(self, example: Example, data: DataSection) -> list[tuple[str, str]]:
         """Role and text of all that is embedded of an example."""
-        if self._layout(example, data):
+        if all(named(self, example, data, name) for name in ("query", "pos")):
             group = self.group(example, data)
             documents = [*group.positives, *group.negatives]
             return [("query", group.query), *(("document", each) for each in documents)]

@@ -16,7 +16,7 @@ from ldt.data.near_duplicates import fingerprint, normalised
 from ldt.data.options import Count, DataSection
 from ldt.data.tokenization import numbers_pairs, pair_separators, tokenize
 from ldt.errors import DataError
-from ldt.io.records import Example, field, has, text
+from ldt.io.records import Example, has, text
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.classification import number_metrics
@@ -41,15 +41,7 @@ from ldt.tasks.base import (
     path_of,
     training_set,
 )
-
-_SCORES = {"pos": "pos_scores", "neg": "neg_scores"}  # a teacher's, of the documents of a field
-# Names of fields beside those of the task in triplets and in pairs.
-_ALSO = {
-    "query": ("anchor", "sentence1"),
-    "pos": ("positive",),
-    "neg": ("negative",),
-    "documents": ("document", "sentence2"),
-}
+from ldt.tasks.query_groups import judged, named, numbers_of, teacher_scores, texts_of
 
 
 def score(gold: Sequence[float], answer: Mapping[str, Any] | None) -> dict[str, float]:
@@ -129,12 +121,8 @@ class Reranking(RawScored, Drawing):
         Raises:
             DataError: there are none, or they are no texts.
         """
-        path = self._path(example, data, "documents")
-        return (
-            results.texts_of(example, path)
-            if path
-            else [*chain(*self._lists(example, data).values())]
-        )
+        path = named(self, example, data, "documents")
+        return texts_of(example, path) if path else [*chain(*judged(self, example, data).values())]
 
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
         return "\n".join(self.documents(example, data)), self.query(example, data)
@@ -145,7 +133,7 @@ class Reranking(RawScored, Drawing):
         Raises:
             DataError: there is none, or not a word in it.
         """
-        path = self._path(example, data, "query") or path_of(self, "query", data)
+        path = named(self, example, data, "query") or path_of(self, "query", data)
         query = text(example, path)
         if not query.strip():
             raise DataError(f"{example.where}: the question is empty")
@@ -153,12 +141,12 @@ class Reranking(RawScored, Drawing):
 
     def gold(self, example: Example, data: DataSection, config) -> list[float]:
         """Return the relevance of each document."""
-        if not (path := self._path(example, data, "documents")):
-            lists = self._lists(example, data).items()
+        if not (path := named(self, example, data, "documents")):
+            lists = judged(self, example, data).items()
             return [float(name == "pos") for name, texts in lists for _ in texts]
-        count = len(results.texts_of(example, path))
+        count = len(texts_of(example, path))
         label = "score" if path == "sentence2" else str(data.label)
-        labels = results.numbers_of(example, label, count)
+        labels = numbers_of(example, label, count)
         if min(labels) < 0:
             raise DataError(f"{example.where}: relevance {min(labels):g}, expected 0 or more")
         return labels
@@ -229,7 +217,8 @@ class Reranking(RawScored, Drawing):
         if config is not None:
             targets["labels"] = self.gold(example, data, config)
             if config.ranking["teacher"]:
-                targets["teacher"] = self._teacher(example, data)
+                lists = judged(self, example, data)
+                targets["teacher"] = teacher_scores(self, example, data, lists) or []
         features, texts = [], self.documents(example, data)
         tokens = unread = 0
         for place, document in enumerate(texts):
@@ -285,23 +274,3 @@ class Reranking(RawScored, Drawing):
             return best_constant(self, answer, golds, config)
         rows = [{"ndcg@10": ndcg_by_chance(gold, 10)} for gold in golds]
         return baseline.best({"documents in a random order": mean(rows)})
-
-    def _path(self, example: Example, data: DataSection, name: str) -> str | None:
-        """The path of a field of the task, by one of its names; None where it is not there."""
-        paths = path_of(self, name, data), *_ALSO[name]
-        return next((path for path in paths if has(example, path)), None)
-
-    def _lists(self, example: Example, data: DataSection) -> dict[str, list[str]]:
-        """The texts of pos and of neg, of which there may be none."""
-        pos, neg = (self._path(example, data, name) for name in _SCORES)
-        lists = {"pos": results.texts_of(example, pos or path_of(self, "pos", data))}
-        return lists | (
-            {"neg": results.texts_of(example, neg)} if neg and field(example, neg) else {}
-        )
-
-    def _teacher(self, example: Example, data: DataSection) -> list[float]:
-        """The teacher's scores of all documents."""
-        scores = []
-        for name, texts in self._lists(example, data).items():
-            scores += results.numbers_of(example, path_of(self, _SCORES[name], data), len(texts))
-        return scores

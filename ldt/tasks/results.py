@@ -23,6 +23,7 @@ from ldt.metrics.entities import Entity, by_sentence
 from ldt.metrics.own_answers import Judged
 from ldt.metrics.result import Item, Result, count_words, mean, some
 from ldt.tasks.base import Task, named_labels, score_all, settings_of
+from ldt.tasks.query_groups import numbers_of
 from ldt.tasks.text import sentences
 
 Answers = Mapping[str, Example]
@@ -125,41 +126,6 @@ def choice_of(answer: Example, choices: Sequence[str]) -> dict[str, Any]:
             )
         scores = [*_numbers(dict(enumerate(scores)), answer.where).values()]
     return {"choice": value if is_place else None, "scores": scores}
-
-
-def numbers_of(example: Example, path: str, count: int) -> list[float]:
-    """Numbers in a field, one per document.
-
-    Raises:
-        DataError: it has another form.
-    """
-    values = field(example, path)
-    try:
-        numbers = [float(each) for each in (values if isinstance(values, list) else [values])]
-    except (TypeError, ValueError):
-        numbers = []
-    if len(numbers) != count or not all(map(math.isfinite, numbers)):
-        what = f"field {path!r} is {shown(values)}, expected {count:,} numbers"
-        raise DataError(f"{example.where}: {what}, one of each document")
-    return numbers
-
-
-def texts_of(example: Example, path: str) -> list[str]:
-    """Texts of a document or of a list of them, with titles in front."""
-    values = field(example, path)
-    every = values if isinstance(values, list) else [values]
-    texts = [
-        " ".join(filter(None, (each.get("title"), each.get("text"))))
-        if isinstance(each, dict)
-        else each
-        for each in every
-    ]
-    if not texts or not all(isinstance(each, str) for each in texts):
-        raise DataError(
-            f"{example.where}: field {path!r}: {shown(values)}, expected texts, or objects of "
-            "title and text"
-        )
-    return texts
 
 
 def _numbers(values: Mapping[Any, Any], where: str) -> dict[Any, float]:

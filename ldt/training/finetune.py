@@ -63,8 +63,9 @@ class Finetuning(Job[Inputs]):
 
     def __init__(self, recipe: Recipe, every: int = 1):
         if isinstance(recipe.task, Continuing) and recipe.model.path:
-            config = read_config(find_folder(recipe.model.path))
-            recipe = replace(recipe, task=recipe.task.continued(config))
+            folder = find_folder(recipe.model.path)
+            task = recipe.task.continued(read_config(folder), folder)
+            recipe = replace(recipe, task=task)
         super().__init__(recipe)
         self.every = every
 
@@ -160,7 +161,7 @@ class Finetuning(Job[Inputs]):
         sets.features = encoded.features
         sets.weighing, sets.weights = task.weigh(encoded.features["train"], config)
         sets.lengths = {
-            name: length_report(features, max_length=encoder.max_length)
+            name: length_report(features, encoder.max_length, marked=bool(task.global_attention))
             for name, features in encoded.features.items()
             if len(features)
         }

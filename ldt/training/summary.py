@@ -65,12 +65,15 @@ class LengthReport:
         return {k: v for k, v in asdict(self).items() if k not in ("lines", "warnings")}
 
 
-def length_report(features: Iterable[Feature], *, max_length: int) -> LengthReport:
+def length_report(
+    features: Iterable[Feature], max_length: int, *, marked: bool = True
+) -> LengthReport:
     """Measure the documents of a set.
 
     Args:
         features: features in order, as from `encode_all`.
         max_length: longest input in tokens.
+        marked: True if the recipe asks for global tokens, and inputs without any are amiss.
     """
     tokens = array("q")  # of each document
     counts: Counter[str] = Counter()
@@ -79,9 +82,9 @@ def length_report(features: Iterable[Feature], *, max_length: int) -> LengthRepo
         for number, feature in enumerate(group, 1):
             flags |= {flag for flag, value in feature.get("flags", {}).items() if value}
             chunks = max(chunks, feature.get("chunks", number))
-            marked = int(np.sum(feature["global_attention_mask"]))
-            counts.update(inputs=1, read=len(feature["input_ids"]), marked=marked)
-            counts.update(without=int(not marked))
+            count = int(np.sum(feature["global_attention_mask"]))
+            counts.update(inputs=1, read=len(feature["input_ids"]), marked=count)
+            counts.update(without=int(not count))
         tokens.append(feature["tokens"])
         counts.update(flags & {"truncated", "empty"}, windowed=int(chunks > 1))
     lengths = np.array(tokens or [0])
@@ -107,7 +110,7 @@ def length_report(features: Iterable[Feature], *, max_length: int) -> LengthRepo
     if counts["empty"]:
         lines.append(f"{documents('empty')} are empty")
     warnings = []
-    if counts["without"]:
+    if counts["without"] and marked:
         warnings.append(
             f"{counts['without']:,} of {counts['inputs']:,} inputs have no global token: nothing "
             "there sees farther than the window"

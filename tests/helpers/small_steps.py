@@ -206,7 +206,7 @@ TASKS = {  # task and variation: head, its changes of the config, and what makes
     "reranking": ranked_by("listwise"),
     "reranking, pointwise": ranked_by("pointwise"),
     # Of losses of a whole batch the one that compares no two inputs.
-    "embedding": ("ForEmbedding", {"embedding": {"loss": "distilled"}}, group),
+    "embedding": ("ForEmbedding", {"embedding": {"loss": "kl"}}, group),
     "coreference": (
         "ForCoreference",
         {"coref_head": {"ffnn_size": 8, "max_span_length": 4, "singletons": True}},

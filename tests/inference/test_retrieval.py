@@ -1,15 +1,16 @@
 """Rankings of a collection by the vectors of a model, here and by mteb."""
 
 import json
+import random
 
 import numpy as np
 import pytest
-from served import make_run
+from served import LONG, make_run
 
 import ldt
 from ldt import cli
 from ldt.benchmarks.retrieval import read_run
-from ldt.inference.retrieval import MtebModel
+from ldt.inference.retrieval import MtebModel, mine
 
 DOCUMENTS = {
     "d1": "The red fox runs over the hill. " * 12,
@@ -99,6 +100,55 @@ def test_what_does_not_suit_a_collection_is_refused(run, collection, capsys, nam
         cli.main(["evaluate", run(name), *more, "--gold", collection])
     assert end.value.code == 2
     assert expected in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """File of queries with one or two right documents, the first query in two lines; all texts."""
+    draw, words = random.Random(0), LONG.split()
+    texts = [f"{n} " + " ".join(draw.choices(words, k=draw.randint(4, 12))) for n in range(30)]
+    rows = [{"query": f"the {texts[n][:20]}", "pos": texts[n : n + 1 + n % 2]} for n in range(20)]
+    rows.append({"anchor": rows[0]["query"], "positive": texts[25], "negative": texts[26]})
+    file = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file), [*dict.fromkeys(text for row in rows[:-1] for text in row["pos"])] + texts[
+        25:27
+    ]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [{}, {"margin": 0.1, "negatives": 5}, {"ranks": (2, 7), "negatives": 9}],
+    ids=["best", "margin", "ranks"],
+)
+def test_negatives_are_the_similar_documents_that_are_not_right(run, pairs, tmp_path, keys):
+    source, texts = pairs
+    folder, target = run(), tmp_path / "mined.jsonl"
+    mine(source, str(target), model=folder, **keys)
+    model = ldt.load(folder)
+    vectors = {text: unit(model(text)["vectors"])[0] for text in texts}
+    lines = [json.loads(line) for line in target.read_text().splitlines()]
+    assert len(lines) == 20
+    assert lines[0]["pos"] == [texts[0], texts[-2]]
+    first, last = keys.get("ranks", (0, 100))
+    for line in lines:
+        asked = unit(model({"query": line["query"]})["vectors"])[0]
+        scores = {text: float(asked @ vector) for text, vector in vectors.items()}
+        least = min(scores[text] for text in line["pos"])
+        most = least - abs(least) * keys["margin"] if "margin" in keys else 1
+        wrong = sorted(scores.keys() - {*line["pos"]}, key=scores.get, reverse=True)[: last + 2]
+        wrong = [text for text in wrong if scores[text] <= most][first:last]
+        assert line["neg"] == wrong[: keys.get("negatives", 3)]
+    assert any(line["neg"] for line in lines)
+
+
+def test_negatives_of_a_collection_are_mined_by_bm25(collection, tmp_path):
+    pytest.importorskip("bm25s")
+    mine(collection, str(tmp_path / "mined.jsonl"), negatives=1)
+    first, second = map(json.loads, (tmp_path / "mined.jsonl").read_text().splitlines())
+    assert first["pos"] == [DOCUMENTS["d1"]]
+    assert len(first["neg"]) == 1
+    assert second == {"query": QUERIES["q2"], "pos": [DOCUMENTS["d2"]], "neg": second["neg"]}
 
 
 def test_what_mteb_asks_of_a_model(run):

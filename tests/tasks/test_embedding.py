@@ -38,7 +38,7 @@ LAYOUTS = {
         [3.0, -1.5],
     ),
 }
-KINDS = {"graded": "graded", "taught": "distilled"}
+KINDS = {"graded": "graded", "taught": "kl"}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -69,7 +69,7 @@ def test_queries_with_documents_are_read_as_they_are_published(layout, tokenizer
 
 REFUSED = [
     ({"query": "q"}, "no query and pos, anchor and positive, sentence1 and sentence2"),
-    ({"query": "q", "pos": []}, "field 'pos': no document is right"),
+    ({"query": "q", "pos": []}, "field 'pos': a list, empty, expected texts"),
     ({"query": "q", "pos": ["a", 3]}, "field 'pos': .*expected texts"),
     ({"query": "q", "pos": ["a"], "neg": ["c"], "pos_scores": [1]}, "no field 'neg_scores'"),
     ({"query": "q", "pos": ["a"], "pos_scores": [1, 2]}, "'pos_scores' is .*expected 1 numbers"),

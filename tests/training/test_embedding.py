@@ -5,11 +5,13 @@ import json
 import os
 import random
 import signal
+import string
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from training_runs import WORDS, assert_same_run, train
+from transformers import AutoTokenizer
 
 from ldt.convert import convert
 from ldt.errors import Interrupted
@@ -109,6 +111,15 @@ def test_a_run_goes_on_with_the_vectors_of_its_model_where_its_recipe_has_none(r
     first, second = (read_config(Path(run)).embedding for run in ("runs/first", "runs/r"))
     assert second == first | {"normalize": False}
     assert (first["pooling"], first["size"], first["prompts"]["query"]) == ("max", 8, "the")
+
+
+def test_punctuation_has_no_vectors_and_mean_pooling_needs_no_global_tokens(recipe, caplog):
+    train(recipe("task.vectors=tokens", "task.skip=punctuation", "training.max_steps=1"))
+    tokenizer = AutoTokenizer.from_pretrained("runs/r")
+    skipped = read_config(Path("runs/r")).embedding["skip"]
+    assert tokenizer.convert_tokens_to_ids(",") in skipped
+    assert all(not tokenizer.decode(each).strip(string.punctuation + " ") for each in skipped)
+    assert "no global token" not in caplog.text
 
 
 def questions(path, source, count):

@@ -258,6 +258,16 @@ def distilled(batch, temperature):
     return (divergence * batch.right.sum(1)).sum()
 
 
+def margin_mse(batch, temperature):
+    """Sum over pairs of a query and a right document of the mean squared error of the differences
+    from its other documents to the teacher's (Hofstätter et al. 2020, arXiv:2010.02666)."""
+    error = batch.similarities / temperature - batch.scores
+    query, right = batch.right.nonzero(as_tuple=True)
+    wrong = (batch.own & ~batch.right)[query]
+    squares = (error[query, right][:, None] - error[query]).square().masked_fill(~wrong, 0)
+    return (squares.sum(1) / wrong.sum(1).clamp(min=1)).sum()
+
+
 def graded(batch, temperature):
     """CoSENT: log(1 + sum of exp(s_i - s_j)) over pairs i, j of which j is to be more alike; times
     the number of pairs here."""
@@ -270,7 +280,12 @@ def graded(batch, temperature):
     return torch.cat([wrong.new_zeros(1), wrong]).logsumexp(0) * items
 
 
-LOSSES = {"contrastive": contrastive, "distilled": distilled, "graded": graded}
+LOSSES = {
+    "contrastive": contrastive,
+    "graded": graded,
+    "kl": distilled,
+    "margin_mse": margin_mse,
+}
 
 
 def gathered(x):

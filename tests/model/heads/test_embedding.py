@@ -121,7 +121,7 @@ def test_the_beginnings_of_vectors_are_learnt_as_vectors():
 
 
 def test_a_teachers_scores_are_learnt_as_probabilities():
-    model = embedding(loss="distilled")
+    model = embedding(loss="kl")
     s, total = alike(vectors_of(model, batch())), 0
     for example, own in ((0, (2, 3)), (1, (4, 5, 2)), (2, (3,))):
         wanted = torch.tensor([SCORES[text] for text in own]).softmax(0).double()
@@ -129,6 +129,18 @@ def test_a_teachers_scores_are_learnt_as_probabilities():
         pairs = zip(wanted.tolist(), found.tolist(), strict=True)
         divergence = sum(p * log(p / q) for p, q in pairs)
         total += divergence * sum(key[0] == example for key in right_ones())
+    assert model(**batch(graded=True)).loss.item() == pytest.approx(total / 4, rel=1e-6)
+
+
+def test_differences_of_a_teachers_scores_are_learnt():
+    model = embedding(loss="margin_mse", temperature=0.5)
+    s, total = alike(vectors_of(model, batch())), 0
+    for example, right, wrong in ((0, (2,), (3,)), (1, (4, 5), (2,)), (2, (3,), ())):
+        for text in right:
+            margins = [(s[example, text] - s[example, other]) / 0.5 for other in wrong]
+            wanted = [SCORES[text] - SCORES[other] for other in wrong]
+            errors = [(a - b) ** 2 for a, b in zip(margins, wanted, strict=True)]
+            total += sum(errors) / max(len(errors), 1)
     assert model(**batch(graded=True)).loss.item() == pytest.approx(total / 4, rel=1e-6)
 
 
