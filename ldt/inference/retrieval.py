@@ -162,7 +162,7 @@ def mine(
 
 def _collected(source: str) -> Collection:
     """The collection of the queries and documents of training lines."""
-    task, data, collection = Embedding(), DataSection(), Collection({}, {}, {})
+    task, data, collection = Embedding(), DataSection.model_validate({}), Collection({}, {}, {})
     for example in records.read(source):
         group = task.group(example, data)
         query, *documents = group.query, *group.positives, *group.negatives

@@ -135,7 +135,7 @@ class Coreference(Continuing, Drawing):
     chunks: Count = 8
     resolved: bool = False
 
-    def continued(self, config) -> Self:
+    def continued(self, config, folder) -> Self:
         known = {
             name: value
             for name, value in config.coref_head.items()

@@ -222,7 +222,7 @@ class Embedding(Continuing, Drawing):
                 "dimensions": sorted(self.dimensions, reverse=True),
                 "prompts": self.prompts.model_dump(),
                 "skip": self.skip,
-                "loss": self.distillation if kind == "distilled" else kind,
+                "loss": self.distillation if kind == "kl" else kind,
                 "temperature": self.temperature or (1.0 if tokens else 0.05),
             },
         }
@@ -240,7 +240,7 @@ class Embedding(Continuing, Drawing):
         right, wrong = lists["pos"], lists.get("neg", [])
         scores, kind = teacher_scores(self, example, data, lists), "contrastive"
         if scores is not None:
-            kind = "distilled"
+            kind = "kl"
         grade = path_of(self, "score", data)
         if has(example, grade):
             scores, kind = numbers_of(example, grade, len(right + wrong)), "graded"
