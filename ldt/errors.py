@@ -4,6 +4,7 @@ A message is one line: where; what was found; what would do.
 """
 
 import errno
+import inspect
 import os
 import re
 from collections import Counter
@@ -236,3 +237,14 @@ def escaped(text: str) -> str:
 def without_controls(text: str) -> str:
     """Text without control characters and escape sequences, safe to print on a terminal."""
     return _CONTROLS.sub("", _SEQUENCES.sub("", text))
+
+
+def documented(docstring: str) -> dict[str, str]:
+    """Name -> meaning of the ``Args:`` entries of a docstring."""
+    known: dict[str, str] = {}
+    section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", inspect.cleandoc(docstring), re.S | re.M)
+    for entry in re.split(r"\n(?=    \S)", "\n" + section[1] if section else ""):
+        names, colon, meaning = entry.partition(":")
+        if colon and re.fullmatch(r"[\w, ]+", names.strip()):
+            known |= dict.fromkeys(re.split(r",\s*", names.strip()), " ".join(meaning.split()))
+    return known

@@ -35,55 +35,30 @@ ENVIRONMENT = {
     "DATASETS_VERBOSITY": "error",
 }
 
-# Command -> its function, or a `typer.Typer` of several, and its line in the help of all, which has
-# them in this order. A command's file is imported when it runs, or for its own help.
+# Command -> its line in the help of all, which has them in this order. Its function, or a
+# `typer.Typer` of several, is imported when it runs, or for its own help.
 COMMANDS = {
-    "convert": ("ldt.cli.convert:convert", "Turn a short-input model into a long-input one."),
-    "pretrain": (
-        "ldt.cli.train:pretrain",
-        "Train a masked LM or a character model on plain text.",
-    ),
-    "finetune": (
-        "ldt.cli.train:finetune",
-        "Fine-tune a model as a recipe says, and evaluate it.",
-    ),
-    "predict": ("ldt.cli.predict:predict", "Answer for every document of a file."),
-    "evaluate": ("ldt.cli.evaluate:evaluate", "Score a file of predictions, or a model."),
-    "report": (
-        "ldt.cli.report:report",
-        "Show a run or answers as a page, compare several, or list runs.",
-    ),
-    "embed": ("ldt.cli.embed:embed", "Turn every document of a file into a vector."),
-    "init": (
-        "ldt.cli.init:init",
-        "Write a first recipe for your data, and say what to run next.",
-    ),
-    "check": (
-        "ldt.cli.check:check",
-        "Look for faults in the data of a recipe, and tell the cost.",
-    ),
-    "recipes": (
-        "ldt.cli.recipes:recipes",
-        "List, show or copy the recipes that come with ldt.",
-    ),
-    "labels": ("ldt.cli.labels:labels", "Take answers to tools in which people put labels right."),
-    "export": ("ldt.cli.export:export", "Turn a run's model into a file that runs without ldt."),
-    "serve": (
-        "ldt.cli.serve:serve",
-        "Answer requests over HTTP, as ldt predict answers for files.",
-    ),
-    "bench": ("ldt.cli.bench:bench", "Measure time and memory of an encoder, by length."),
-    "doctor": (
-        "ldt.cli.doctor:doctor",
-        "Report this machine, its speed, and what is slow on it.",
-    ),
+    "convert": "Turn a short-input model into a long-input one.",
+    "pretrain": "Train a masked LM or a character model on plain text.",
+    "finetune": "Fine-tune a model as a recipe says, and evaluate it.",
+    "predict": "Answer for every document of a file.",
+    "evaluate": "Score a file of predictions, or a model.",
+    "report": "Show a run or answers as a page, compare several, or list runs.",
+    "embed": "Turn every document of a file into a vector.",
+    "init": "Write a first recipe for your data, and say what to run next.",
+    "check": "Look for faults in the data of a recipe, and tell the cost.",
+    "recipes": "List, show or copy the recipes that come with ldt.",
+    "labels": "Take answers to tools in which people put labels right.",
+    "export": "Turn a run's model into a file that runs without ldt.",
+    "serve": "Answer requests over HTTP, as ldt predict answers for files.",
+    "bench": "Measure time and memory of an encoder, by length.",
+    "doctor": "Report this machine, its speed, and what is slow on it.",
 }
+_MODULES = {"pretrain": "train", "finetune": "train"}  # where they are not called as the command
 MAIN = tuple(COMMANDS)[:6]
 
 # Those that compute with torch, whatever their arguments are.
-COMPUTING = (
-    *("convert", "check", "finetune", "pretrain", "predict", "embed", "export", "serve", "bench"),
-)
+COMPUTING = "convert check finetune pretrain predict embed export serve bench".split()
 
 
 class Groups(TyperGroup):
@@ -102,32 +77,29 @@ class Groups(TyperGroup):
         more = [name for name in COMMANDS if name not in MAIN]
         for title, names in (("Main commands", MAIN), ("More commands", more)):
             with formatter.section(title):
-                formatter.write_dl([(name, COMMANDS[name][1]) for name in names])
+                formatter.write_dl([(name, COMMANDS[name]) for name in names])
 
 
 def _imported(name: str) -> Any:
     """A command as typer has it."""
-    from ldt.cli.options import Command
+    from ldt.cli.options import Command, explained
 
-    command, parent = resolve_name(COMMANDS[name][0]), typer.Typer(**PLAIN)
+    command = resolve_name(f"ldt.cli.{_MODULES.get(name, name)}:{name}")
+    parent = typer.Typer(**PLAIN)
     parent.callback()(ldt)  # so that it is a group
     if isinstance(command, typer.Typer):
+        for each in command.registered_commands:
+            explained(cast(Any, each.callback))
         parent.add_typer(command, name=name)
     else:
+        command = explained(command)
         parent.command(name, cls=Command)(thread_limited(command) if name in COMPUTING else command)
     return cast(TyperGroup, get_command(parent)).commands[name]
 
 
 # Help that a narrow terminal and a pipe can show, and no traceback in colours.
-PLAIN: dict[str, Any] = {
-    "rich_markup_mode": None,
-    "pretty_exceptions_enable": False,
-}
-app = typer.Typer(
-    cls=Groups,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    **PLAIN,
-)
+PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
+app = typer.Typer(cls=Groups, context_settings={"help_option_names": ["-h", "--help"]}, **PLAIN)
 
 
 @app.callback(invoke_without_command=True)

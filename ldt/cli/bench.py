@@ -8,30 +8,15 @@ import typer
 
 from ldt.cli import results
 from ldt.cli.console import say, stderr, stdout
-from ldt.cli.options import Device
+from ldt.cli.options import Device, File
 from ldt.errors import plural
 
 
 def bench(
-    length: Annotated[
-        list[int] | None,
-        typer.Option(
-            min=1,
-            metavar="TOKENS",
-            help="Length of the measured document, in tokens; repeat the option for more lengths.",
-        ),
-    ] = None,
-    training: Annotated[
-        bool, typer.Option("--training", help="Measure forward and backward instead of forward.")
-    ] = False,
+    length: Annotated[list[int] | None, typer.Option(min=1, metavar="TOKENS")] = None,
+    training: bool = False,
     device: Device = "auto",
-    json: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="File for all measurements, as JSON; - prints them on standard output.",
-        ),
-    ] = None,
+    json: File = None,
 ) -> None:
     """Measure time and memory of an encoder, by length.
 
@@ -39,6 +24,11 @@ def bench(
     full attention is measured. Both are of base width, with random weights.
 
     Example: ldt bench --length 1024 --length 4096 --training
+
+    Args:
+        length: Length of the measured document, in tokens; repeat the option for more lengths.
+        training: Measure forward and backward instead of forward.
+        json: File for all measurements, as JSON; - prints them on standard output.
     """
     from ldt.attention import choose
     from ldt.inference import measure

@@ -9,7 +9,7 @@ import typer
 
 from ldt.cli import results
 from ldt.cli.console import say, stdout
-from ldt.cli.options import Overrides, Recipe
+from ldt.cli.options import File, Overrides
 
 if TYPE_CHECKING:
     from ldt.data.findings import Finding
@@ -19,24 +19,20 @@ WIDTH = 80
 
 
 def check(
-    recipe: Recipe,
+    recipe: Annotated[Path, "RECIPE"],
     overrides: Overrides = None,
-    json: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="File for the report as JSON; - prints it instead."),
-    ] = None,
-    cost: Annotated[
-        bool,
-        typer.Option(
-            "--cost/--no-cost", help="Measure a few steps, for the time and memory of the training."
-        ),
-    ] = True,
+    json: File = None,
+    cost: Annotated[bool, typer.Option("--cost/--no-cost")] = True,
 ) -> int:
     """Look for faults in the data of a recipe, and tell the cost.
 
     Nothing is trained yet. Ends with 4 where a fault or a warning was found.
 
     Example: ldt check wikihop data.train=train.json
+
+    Args:
+        json: File for the report as JSON; - prints it instead.
+        cost: Measure a few steps, for the time and memory of the training.
     """
     from ldt.io import files
     from ldt.recipe.recipe import ITS_OWN, load

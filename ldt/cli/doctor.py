@@ -3,6 +3,7 @@
 Torch is imported when a part needs it: a broken one is a line of the report.
 """
 
+import itertools
 import json
 import os
 import platform
@@ -10,7 +11,7 @@ import re
 import shutil
 import subprocess
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,18 +19,16 @@ from importlib import metadata
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
-
-import typer
+from typing import Any, NamedTuple
 
 from ldt import __version__, system
 from ldt.cli.console import say, stdout
 from ldt.errors import first_line, plural
 
 PACKAGES = (
-    *("torch", "transformers", "tokenizers", "datasets", "accelerate", "huggingface-hub"),
-    *("safetensors", "numpy", "pydantic", "triton", "peft"),
-)
+    "torch transformers tokenizers datasets accelerate huggingface-hub safetensors numpy pydantic "
+    "triton peft"
+).split()
 INSTRUCTIONS = {  # as torch calls them -> as people do
     "avx2": "AVX2",
     "avx512_f": "AVX-512",
@@ -40,13 +39,7 @@ INSTRUCTIONS = {  # as torch calls them -> as people do
     "sve": "SVE",
     "bf16": "bf16",
 }
-SWITCHES = (
-    "LDT_THREADS",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "LDT_ONEDNN",
-    "CUDA_VISIBLE_DEVICES",
-)
+SWITCHES = "LDT_THREADS OMP_NUM_THREADS MKL_NUM_THREADS LDT_ONEDNN CUDA_VISIBLE_DEVICES".split()
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -290,91 +283,68 @@ def _without_home(text: str) -> str:
 def slow(parts: dict[str, dict[str, Any]]) -> Iterator[MachineFinding]:
     """Findings by part; a part that failed is one."""
     for name, facts in parts.items():
-        findings: Iterable[tuple[bool, str, str]] = ()
         if "failed" in facts:
             what = f"{name} could not be looked at ({facts['failed']})"
-            findings = [(True, what, "installing the packages of pyproject.toml anew may help")]
+            yield MachineFinding(what, "installing the packages of pyproject.toml anew may help")
         elif name in _OF:
-            findings = _OF[name](facts)
-        yield from (MachineFinding(what, remedy) for is_so, what, remedy in findings if is_so)
+            yield from itertools.starmap(MachineFinding, _OF[name](facts))
 
 
-def _of_processor(facts: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
-    yield (
-        facts["architecture"].lower() in ("x86_64", "amd64")
-        and "AVX-512" not in facts["instructions"],
-        "the processor has no AVX-512: products run at half the width or less",
-        "another machine, or a smaller model",
-    )
-    yield (
-        not facts["bf16 instructions"],
-        "the processor has no bf16 instructions: bf16 is slower than fp32 here",
-        "training.bf16=auto takes fp32; ldt predict --precision int8 is faster",
-    )
+def _of_processor(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    intel = facts["architecture"].lower() in ("x86_64", "amd64")
+    if intel and "AVX-512" not in facts["instructions"]:
+        what = "the processor has no AVX-512: products run at half the width or less"
+        yield what, "another machine, or a smaller model"
+    if not facts["bf16 instructions"]:
+        what = "the processor has no bf16 instructions: bf16 is slower than fp32 here"
+        yield what, "training.bf16=auto takes fp32; ldt predict --precision int8 is faster"
 
 
-def _of_threads(facts: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
-    usable, quota, taken = facts["usable"], facts["quota"], facts["torch"]
+def _of_threads(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    usable, quota, taken, all_of = (facts[k] for k in ("usable", "quota", "torch", "processors"))
     granted = usable if quota is None else min(usable, quota)
     why = f"a quota of {quota:g}" if quota is not None and quota < usable else f"{usable} usable"
-    few = taken < int(granted) and "OMP_NUM_THREADS" in facts
-    yield (
-        few or taken > ceil(granted),
-        f"{plural(taken, 'thread')} on {granted:g} of {facts['processors']} processors ({why})",
-        f"OMP_NUM_THREADS={ceil(granted)}",
-    )
-    yield (
-        facts["busy"] > facts["processors"] / 2,
-        f"other programs are a load of {facts['busy']:g} on {facts['processors']} processors, "
-        "so the figures of speed are too low",
-        "LDT_THREADS=1, as threads wait for one another, or end them",
-    )
+    if (taken < int(granted) and "OMP_NUM_THREADS" in facts) or taken > ceil(granted):
+        what = f"{plural(taken, 'thread')} on {granted:g} of {all_of} processors ({why})"
+        yield what, f"OMP_NUM_THREADS={ceil(granted)}"
+    if facts["busy"] > all_of / 2:
+        what = f"other programs are a load of {facts['busy']:g} on {all_of} processors"
+        remedy = "LDT_THREADS=1, as threads wait for one another, or end them"
+        yield f"{what}, so the figures of speed are too low", remedy
 
 
-def _of_memory(facts: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
-    granted, allowed = facts["control group"], facts["ulimit -v"]
-    yield (
-        facts["available"] < LITTLE_MEMORY,
-        f"{facts['available']} of memory available",
-        "free some before training",
-    )
-    yield (
-        granted is not None and granted < facts["total"],
-        f"the control group allows {granted} of {facts['total']} of memory",
-        "a container with a larger limit",
-    )
-    yield allowed is not None, f"ulimit -v allows {allowed} of memory", "ulimit -v unlimited"
-    yield (
-        facts.get("huge pages") == "never",
-        "huge pages are off, which slows large tensors down",
-        "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root",
-    )
-    yield (
-        facts["free disk here"] < LITTLE_DISK,
-        f"{facts['free disk here']} of free disk here, and checkpoints take gigabytes",
-        "free some, or another training.output_dir",
-    )
+def _of_memory(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    available, granted, allowed = (facts[k] for k in ("available", "control group", "ulimit -v"))
+    if available < LITTLE_MEMORY:
+        yield f"{available} of memory available", "free some before training"
+    if granted is not None and granted < facts["total"]:
+        what = f"the control group allows {granted} of {facts['total']} of memory"
+        yield what, "a container with a larger limit"
+    if allowed is not None:
+        yield f"ulimit -v allows {allowed} of memory", "ulimit -v unlimited"
+    if facts.get("huge pages") == "never":
+        remedy = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root"
+        yield "huge pages are off, which slows large tensors down", remedy
+    if (free := facts["free disk here"]) < LITTLE_DISK:
+        what = f"{free} of free disk here, and checkpoints take gigabytes"
+        yield what, "free some, or another training.output_dir"
 
 
-def _of_gpu(facts: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
-    yield (
-        bool(facts.get("driver")) and "gpu" in facts,
-        f"a driver {facts.get('driver')} of NVIDIA, but torch, built for "
-        f"{facts['torch built for']}, sees no GPU",
-        "a build of torch for the driver's CUDA (pytorch.org), or CUDA_VISIBLE_DEVICES unset",
-    )
+def _of_gpu(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if facts.get("driver") and "gpu" in facts:
+        built = f"torch, built for {facts['torch built for']}, sees no GPU"
+        remedy = "a build of torch for the driver's CUDA (pytorch.org), or CUDA_VISIBLE_DEVICES"
+        yield f"a driver {facts['driver']} of NVIDIA, but {built}", f"{remedy} unset"
     made = facts.get("assembler", "")
-    yield (
-        f" {WRONG_ASSEMBLER} " in made and any(str(x).endswith("sm_90") for x in facts.values()),
-        f"{made} makes wrong code of float32 products by warpgroup units (wgmma) on sm_90; the "
-        "kernels of ldt make none",
-        "triton 3.8 for kernels of your own, or a ptxas from 12.9.86 on as TRITON_PTXAS_PATH",
-    )
+    if f" {WRONG_ASSEMBLER} " in made and any(str(x).endswith("sm_90") for x in facts.values()):
+        what = "makes wrong code of float32 products by warpgroup units (wgmma) on sm_90"
+        remedy = "triton 3.8 for kernels of your own, or a ptxas from 12.9.86 on"
+        yield f"{made} {what}; the kernels of ldt make none", f"{remedy} as TRITON_PTXAS_PATH"
 
 
-def _of_attention(facts: dict[str, Any]) -> Iterator[tuple[bool, str, str]]:
-    missing = any("triton is not installed" in str(value) for value in facts.values())
-    yield missing, "no fused kernels without triton", "pip install 'ldt-toolkit[cuda]'"
+def _of_attention(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if any("triton is not installed" in str(value) for value in facts.values()):
+        yield "no fused kernels without triton", "pip install 'ldt-toolkit[cuda]'"
 
 
 _OF = {
@@ -386,16 +356,15 @@ _OF = {
 }
 
 
-def doctor(
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the report as JSON, for programs.")
-    ] = False,
-) -> None:
+def doctor(json: bool = False) -> None:
     """Report this machine, its speed, and what is slow on it.
 
     The report is made to be pasted into an issue: it names no user, token or proxy.
 
     Example: ldt doctor --json > doctor.json
+
+    Args:
+        json: Print the report as JSON, for programs.
     """
     report = examine()
     if json:

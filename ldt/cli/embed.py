@@ -3,22 +3,18 @@
 import gc
 from typing import Annotated, Literal
 
-import typer
-
 from ldt.cli.options import (
     Device,
     Documents,
+    File,
     Merge,
     Model,
-    OverwriteOutput,
     Precision,
-    ResumeOutput,
     Runtime,
-    ShardOf,
+    Shard,
     Workers,
     keyed,
     number,
-    option,
     takes,
 )
 from ldt.cli.predict import merge_parts
@@ -30,29 +26,18 @@ from ldt.inference.options import VectorUnit
 def embed(
     file: Documents = None,
     model: Model = None,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="File for the vectors, which appears when it is complete: .parquet, .npy with "
-            ".ids.jsonl beside it, or .jsonl, here or in a store such as s3://; by default JSON "
-            "lines on standard output.",
-        ),
-    ] = None,
-    unit: Annotated[VectorUnit | None, option("unit")] = None,
-    unit_tokens: Annotated[int | None, option("unit_tokens", "TOKENS")] = None,
-    dimensions: Annotated[int | None, option("dimensions", "NUMBER")] = None,
-    dtype: Annotated[
-        Literal["float32", "float16", "int8"],
-        typer.Option(help="Type of the numbers; in int8 a vector has a scale beside it."),
-    ] = "float32",
-    on_error: Annotated[Literal["stop", "skip"], option("on_error")] = "stop",
-    resume: ResumeOutput = False,
-    overwrite: OverwriteOutput = False,
-    batch_tokens: Annotated[int, option("batch_tokens", "TOKENS")] = 16384,
+    output: File = None,
+    unit: VectorUnit | None = None,
+    unit_tokens: Annotated[int | None, "TOKENS"] = None,
+    dimensions: Annotated[int | None, "NUMBER"] = None,
+    dtype: Literal["float32", "float16", "int8"] = "float32",
+    on_error: Literal["stop", "skip"] = "stop",
+    resume: bool = False,
+    overwrite: bool = False,
+    batch_tokens: Annotated[int, "TOKENS"] = 16384,
     device: Device = "auto",
     precision: Precision = "auto",
-    shard: ShardOf = None,
+    shard: Shard = None,
     merge: Merge = None,
     runtime: Runtime = "torch",
     workers: Workers = "1",
@@ -63,6 +48,12 @@ def embed(
     document; documents that are longer than an input of the model are read in parts that overlap.
 
     Example: ldt embed documents.jsonl --output vectors.parquet --unit chunk
+
+    Args:
+        output: File for the vectors, which appears when it is complete: .parquet, .npy with
+            .ids.jsonl beside it, or .jsonl, here or in a store such as s3://; by default JSON lines
+            on standard output.
+        dtype: Type of the numbers; in int8 a vector has a scale beside it.
     """
     with options.flags(FLAGS):
         files, keys = keyed(file or (), KEYS)

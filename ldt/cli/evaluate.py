@@ -12,7 +12,7 @@ import typer
 from ldt.benchmarks import METRICS
 from ldt.cli import results
 from ldt.cli.console import say, stdout
-from ldt.cli.options import files_and_keys, refuse
+from ldt.cli.options import File, Files, files_and_keys, refuse
 from ldt.cli.threads import limit_threads
 from ldt.errors import UserError, listed, plural
 from ldt.tasks import OWN
@@ -32,155 +32,26 @@ Format = Enum("Format", {name: name for name in (*OWN, *METRICS)})  # type: igno
 # Keys of the task that say how thresholds are chosen anew.
 CHOSEN = ("threshold_target", "positive", "calibration", "abstain")
 
-SubjectArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="MODEL|KEY=VALUE",
-        help="Folder of a run, or folder or hub id of a language model, that answers in place of "
-        "--pred; and keys of a recipe that say how the gold file is read, such as "
-        "data.label=class, or options of the vectors of a collection's documents, such as "
-        "unit=chunk.",
-        show_default=False,
-    ),
-]
-GoldOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="FILE",
-        help="Questions or documents with their answers, in the published layout or as data.eval "
-        "names them; a pattern in quotes, or repeated, where that has shards. For a language model "
-        "a text, for a model of vectors also a collection to search, a folder in BEIR's layout. By "
-        "default what the training of MODEL was evaluated on.",
-    ),
-]
-PredOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="FILE",
-        help="Predictions to score, in the published layout or as ldt predict writes them; - reads "
-        "standard input.",
-    ),
-]
-FormatOption = Annotated[
-    Format | None,
-    typer.Option(
-        help="Kind of answers, which decides the metric: a published layout of the gold file "
-        "(XQuAD has squad), or for your own labels classification, regression, "
-        "token_classification or multiple_choice; passages scores those of ldt predict "
-        "--passages, where the gold file has lines with id and spans, a list of {start, end}; trec "
-        "scores rankings of documents, by judgements or a folder in BEIR's layout."
-    ),
-]
-RecipeOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="RECIPE",
-        help="Recipe, or folder of a run, of any task, that says how the gold file is read and "
-        "what is computed; by default the defaults of --format.",
-    ),
-]
-# Options of one format alone.
-NaProbOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="Probabilities of no answer for squad2, as JSON: {id: probability}.",
-    ),
-]
-TaskOption = Annotated[
-    Literal["ecthr_a", "ecthr_b", "scotus", "eurlex"] | None,
-    typer.Option(help="Part of lexglue; by default what the columns of a table of logits say."),
-]
-TextEvidenceOption = Annotated[
-    bool,
-    typer.Option(
-        "--text-evidence-only",
-        help="Leave tables and figures out of the evidence of a qasper file.",
-    ),
-]
-NoStemmerOption = Annotated[
-    bool,
-    typer.Option(
-        "--no-stemmer",
-        help="Compare words of summaries as they are, not by their stems.",
-    ),
-]
-
-
-JsonOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="File for all scores at full precision, as JSON; - prints JSON instead of the table.",
-    ),
-]
-
-# Options of models.
-ChooseOption = Annotated[
-    bool,
-    typer.Option(
-        "--choose-thresholds",
-        help="Choose thresholds, calibration and abstention of MODEL on the gold file, and keep "
-        "them in its folder for ldt predict; task.threshold_target, task.positive, "
-        "task.calibration and task.abstain say what is chosen, and stay as they are where no key "
-        "names them.",
-    ),
-]
-UndoOption = Annotated[
-    bool,
-    typer.Option(
-        "--undo-thresholds",
-        help="Take the last choice back; the files of MODEL are then as before it.",
-    ),
-]
-LengthOption = Annotated[
-    list[int] | None,
-    typer.Option(
-        metavar="TOKENS",
-        help="Length of the inputs of a language model, in tokens; may be repeated; by default "
-        "the longest of the model.",
-    ),
-]
-StepOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        metavar="CHARACTERS",
-        help="Characters that are scored in a character model's window; by default half of it.",
-    ),
-]
-RankingsOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="File for the documents that MODEL finds in a collection, as a TREC run.",
-    ),
-]
-PartOption = Annotated[
-    Literal["eval", "test"] | None,
-    typer.Option(
-        help="Part of the text in a character model's recipe, where there is no gold file."
-    ),
-]
-
 
 def evaluate(
-    subject: SubjectArgument = None,
-    gold: GoldOption = None,
-    pred: PredOption = None,
-    format: FormatOption = None,
-    recipe: RecipeOption = None,
-    na_prob: NaProbOption = None,
-    task: TaskOption = None,
-    text_evidence_only: TextEvidenceOption = False,
-    no_stemmer: NoStemmerOption = False,
-    choose_thresholds: ChooseOption = False,
-    undo_thresholds: UndoOption = False,
-    length: LengthOption = None,
-    step: StepOption = None,
-    part: PartOption = None,
-    rankings: RankingsOption = None,
-    json: JsonOption = None,
+    subject: Annotated[
+        list[str] | None, typer.Argument(metavar="MODEL|KEY=VALUE", show_default=False)
+    ] = None,
+    gold: Files = None,
+    pred: Files = None,
+    format: Format | None = None,
+    recipe: Annotated[str | None, "RECIPE"] = None,
+    na_prob: File = None,
+    task: Literal["ecthr_a", "ecthr_b", "scotus", "eurlex"] | None = None,
+    text_evidence_only: bool = False,
+    no_stemmer: bool = False,
+    choose_thresholds: bool = False,
+    undo_thresholds: bool = False,
+    length: Annotated[list[int] | None, "TOKENS"] = None,
+    step: Annotated[int | None, typer.Option(min=1, metavar="CHARACTERS")] = None,
+    part: Literal["eval", "test"] | None = None,
+    rankings: File = None,
+    json: File = None,
 ) -> None:
     """Score a file of predictions, or a model.
 
@@ -195,6 +66,40 @@ def evaluate(
     masked; a character model in overlapping windows, by bits per character.
 
     Example: ldt evaluate --format squad --gold dev.json --pred answers.json
+
+    Args:
+        subject: Folder of a run, or folder or hub id of a language model, that answers in place of
+            --pred; and keys of a recipe that say how the gold file is read, such as
+            data.label=class, or options of the vectors of a collection's documents, such as
+            unit=chunk.
+        gold: Questions or documents with their answers, in the published layout or as data.eval
+            names them; a pattern in quotes, or repeated, where that has shards. For a language
+            model a text, for a model of vectors also a collection to search, a folder in BEIR's
+            layout. By default what the training of MODEL was evaluated on.
+        pred: Predictions to score, in the published layout or as ldt predict writes them; - reads
+            standard input.
+        format: Kind of answers, which decides the metric: a published layout of the gold file
+            (XQuAD has squad), or for your own labels classification, regression,
+            token_classification or multiple_choice; passages scores those of ldt predict
+            --passages, where the gold file has lines with id and spans, a list of {start, end};
+            trec scores rankings of documents, by judgements or a folder in BEIR's layout.
+        recipe: Recipe, or folder of a run, of any task, that says how the gold file is read and
+            what is computed; by default the defaults of --format.
+        na_prob: Probabilities of no answer for squad2, as JSON: {id: probability}.
+        task: Part of lexglue; by default what the columns of a table of logits say.
+        text_evidence_only: Leave tables and figures out of the evidence of a qasper file.
+        no_stemmer: Compare words of summaries as they are, not by their stems.
+        choose_thresholds: Choose thresholds, calibration and abstention of MODEL on the gold file,
+            and keep them in its folder for ldt predict; task.threshold_target, task.positive,
+            task.calibration and task.abstain say what is chosen, and stay as they are where no key
+            names them.
+        undo_thresholds: Take the last choice back; the files of MODEL are then as before it.
+        length: Length of the inputs of a language model, in tokens; may be repeated; by default the
+            longest of the model.
+        step: Characters that are scored in a character model's window; by default half of it.
+        part: Part of the text in a character model's recipe, where there is no gold file.
+        rankings: File for the documents that MODEL finds in a collection, as a TREC run.
+        json: File for all scores at full precision, as JSON; - prints JSON instead of the table.
     """
     from ldt.io import files
 

@@ -1,7 +1,5 @@
 """ldt init: a first recipe, by four questions or four options."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import sys
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from ldt.cli.console import say
+from ldt.cli.options import File, Name
 from ldt.cli.recipes import conversion, new_file
 from ldt.errors import DataError, UserError, did_you_mean, listed
 
@@ -25,44 +24,14 @@ _Answer = TypeVar("_Answer")
 
 
 def init(
-    file: Annotated[
-        str | None,
-        typer.Argument(metavar="FILE", help="Data to learn from; --data names them as well."),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Data to learn from: a file; for pretraining also a folder."
-        ),
-    ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Task to learn, such as classification; by default asked for."
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="Model to begin with: a folder or hub id; by default asked for.",
-        ),
-    ] = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option(
-            min=8, metavar="TOKENS", help="Longest input, in tokens; by default asked for."
-        ),
-    ] = None,
-    output: Annotated[
-        Path, typer.Option(metavar="RECIPE", help="File that the recipe is written to.")
-    ] = Path("recipe.yaml"),
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Take what is suggested instead of asking.")
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the recipe if it exists.")
-    ] = False,
+    file: Annotated[str | None, typer.Argument(metavar="FILE")] = None,
+    data: File = None,
+    task: Name = None,
+    model: Annotated[str | None, "MODEL"] = None,
+    max_length: Annotated[int | None, typer.Option(min=8, metavar="TOKENS")] = None,
+    output: Annotated[Path, "RECIPE"] = Path("recipe.yaml"),
+    yes: bool = False,
+    overwrite: bool = False,
 ) -> None:
     """Write a first recipe for your data, and say what to run next.
 
@@ -71,6 +40,16 @@ def init(
     four, or the data and --yes.
 
     Example: ldt init contracts.csv --model roberta-base --yes
+
+    Args:
+        file: Data to learn from; --data names them as well.
+        data: Data to learn from: a file; for pretraining also a folder.
+        task: Task to learn, such as classification; by default asked for.
+        model: Model to begin with: a folder or hub id; by default asked for.
+        max_length: Longest input, in tokens; by default asked for.
+        output: File that the recipe is written to.
+        yes: Take what is suggested instead of asking.
+        overwrite: Replace the recipe if it exists.
     """
     if None not in (file, data):
         raise UserError(f"FILE {file!r} and --data {data!r} both name the data; give one of them")
@@ -120,7 +99,7 @@ def _write(
     if writes:
         asked, suggestion = "Model: a folder or hub id of a BART, LED", WRITER
 
-    def model_of(name: str) -> tuple[str, Candidate]:
+    def model_of(name: str) -> tuple[str, "Candidate"]:
         return name, candidate(name, writes)
 
     model, known = _answer(model, asked, suggestion, yes, model_of)

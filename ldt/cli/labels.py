@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from ldt.cli.console import say, stdout
-from ldt.cli.options import ReadingKeys
+from ldt.cli.options import File
 from ldt.cli.recipes import new_file
 
 labels = typer.Typer(invoke_without_command=True)
@@ -26,41 +26,16 @@ def _labels(context: typer.Context) -> None:
 
 @labels.command()
 def export(
-    answers: Annotated[
-        str, typer.Argument(metavar="ANSWERS", help="Answers of ldt predict, lines or a table.")
-    ],
-    keys: ReadingKeys = None,
+    answers: Annotated[str, "ANSWERS"],
+    keys: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", show_default=False)
+    ] = None,
     *,
-    to: Annotated[
-        Literal["label-studio", "doccano"],
-        typer.Option(help="Tool that the file is for."),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE",
-            help="File to write; Label Studio's interface stands beside it as .xml.",
-        ),
-    ],
-    documents: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Documents that the answers are for, as ldt predict read them; not needed where "
-            "its --keep text copied the text.",
-        ),
-    ] = None,
-    offered: Annotated[
-        str | None,
-        typer.Option(
-            "--labels",
-            metavar="LABEL,LABEL",
-            help="Labels of spans to offer; by default those that the answers have.",
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace files that are there already.")
-    ] = False,
+    to: Literal["label-studio", "doccano"],
+    output: Annotated[Path, "FILE"],
+    documents: File = None,
+    offered: Annotated[str | None, typer.Option("--labels", metavar="LABEL,LABEL")] = None,
+    overwrite: bool = False,
 ) -> None:
     """Write answers as suggestions that a tool imports.
 
@@ -68,6 +43,17 @@ def export(
 
     Example: ldt labels export answers.jsonl --to label-studio --documents new.jsonl --output
     tasks.json
+
+    Args:
+        answers: Answers of ldt predict, lines or a table.
+        keys: Keys of a recipe that say how the documents are read: data.format, data.text,
+            data.text_files, data.fields, data.id, data.encoding and data.evidence.
+        to: Tool that the file is for.
+        output: File to write; Label Studio's interface stands beside it as .xml.
+        documents: Documents that the answers are for, as ldt predict read them; not needed where
+            its --keep text copied the text.
+        offered: Labels of spans to offer; by default those that the answers have.
+        overwrite: Replace files that are there already.
     """
     from ldt.inference import label_tools
     from ldt.inference.options import check_reading

@@ -4,49 +4,83 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from copy import copy
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
+from typer.models import ParameterInfo
 
-from ldt.errors import UserError
+from ldt.errors import UserError, documented
 from ldt.inference import runtimes
 from ldt.inference.options import PredictOptions, bounds, parsed
 
-Recipe = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RECIPE",
-        help="Recipe of the run: a YAML file, or a name that ldt recipes lists.",
-        show_default=False,
-    ),
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="KEY=VALUE", help="Keys of the recipe to change, such as training.seed=1."
-    ),
-]
-ReadingKeys = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="KEY=VALUE",
-        help="Keys of a recipe that say how the documents are read: data.format, data.text, "
-        "data.text_files, data.fields, data.id, data.encoding and data.evidence.",
-        show_default=False,
-    ),
-]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Continue the run from its newest checkpoint.")
-]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace what the run folder holds already.")
-]
-KeepCheckpoints = Annotated[
-    bool,
-    typer.Option("--keep-checkpoints", help="Keep the checkpoints when the run is finished."),
-]
+# Kinds of options, each with its metavar; see `explained`.
+File = Annotated[str | None, "FILE"]
+Files = Annotated[list[str] | None, "FILE"]
+Name = Annotated[str | None, "NAME"]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE")]
+Documents = Annotated[list[str] | None, typer.Argument(metavar="FILE [KEY=VALUE]")]
+Model = Annotated[str | None, "FOLDER"]
+Shard = Annotated[str | None, "I/N"]
+Merge = Annotated[str | None, "OUTPUT"]
+Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["auto", "fp32", "bf16", "int8"]
+Runtime = runtimes.Runtime
+Workers = Annotated[str, "NUMBER"]
+
+# Help of options of several commands.
+_SHARED = documented(
+    """Options of several commands.
+
+    Args:
+        recipe: Recipe of the run: a YAML file, or a name that ldt recipes lists.
+        overrides: Keys of the recipe to change, such as training.seed=1.
+        keep_checkpoints: Keep the checkpoints when the run is finished.
+        file: Documents to answer for: lines, a table, a text file or a folder of text files;
+            several of them, or a pattern in quotes; - reads standard input. Then further options,
+            such as data.text=body.
+        model: Folder of the finished run whose model answers; by default runs/latest.
+        resume: Continue an output file that is unfinished.
+        overwrite: Replace an output file that is there already.
+        shard: Share of the records to answer, as 1/4 to 4/4 on four machines; each makes a part of
+            the output, and --merge the output of all parts.
+        merge: Output whose parts stand beside it, as --shard made them all; they become the one
+            file, and nothing is answered.
+    """
+)
+
+
+def explained(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give the parameters of a command their help: of the ``Args:`` of its docstring, else what
+    several commands share, or of `PredictOptions`, with its bounds.
+
+    A text beside a type is its metavar; a parameter without a default is an argument, and a bool a
+    flag, where typer's own mark says nothing else.
+    """
+    text = inspect.getdoc(command) or ""
+    parameters, meanings = inspect.signature(command).parameters, documented(text)
+    for name, hint in get_type_hints(command, include_extras=True).items():
+        kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        if name == "return" or kind is typer.Context:
+            continue
+        place = parameters[name]
+        argument = place.default is place.empty and place.kind is not place.KEYWORD_ONLY
+        info = next((copy(mark) for mark in marks if isinstance(mark, ParameterInfo)), None)
+        info = info or (typer.Argument() if argument else typer.Option())
+        info.metavar = info.metavar or next((m for m in marks if isinstance(m, str)), None)
+        if name in PredictOptions.model_fields and name not in meanings:
+            info.help = PredictOptions.model_fields[name].description
+            info.min, info.max = bounds(name)
+        else:
+            info.help = info.help or meanings.get(name) or _SHARED[name]
+        if kind is bool and info.default is ...:
+            info.default = f"--{name.replace('_', '-')}"
+        command.__annotations__[name] = Annotated[kind, info]
+    command.__doc__ = text.partition("\n\nArgs:\n")[0]
+    return command
+
+
 _KEY = re.compile(r"([a-z]\w*(?:\.[\w-]+)*)=")
 
 
@@ -84,60 +118,6 @@ def refuse(what: str, *keys: str, **options: Any) -> None:
     names = [*keys, *(f"--{name.replace('_', '-')}" for name, value in options.items() if value)]
     if names:
         raise UserError(f"{names[0]}: no option of {what}")
-
-
-def option(name: str, metavar: str | None = None, **settings: Any) -> Any:
-    """An option of `ldt.inference.options.PredictOptions`, with its meaning and bounds."""
-    field = PredictOptions.model_fields[name]
-    if field.annotation is bool:
-        return typer.Option(f"--{name.replace('_', '-')}", help=field.description, **settings)
-    least, most = bounds(name)
-    return typer.Option(min=least, max=most, metavar=metavar, help=field.description, **settings)
-
-
-Documents = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="FILE [KEY=VALUE]",
-        help="Documents to answer for: lines, a table, a text file or a folder of text files; "
-        "several of them, or a pattern in quotes; - reads standard input. Then further "
-        "options, such as data.text=body.",
-    ),
-]
-Model = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Folder of the finished run whose model answers; by default runs/latest.",
-    ),
-]
-ResumeOutput = Annotated[
-    bool, typer.Option("--resume", help="Continue an output file that is unfinished.")
-]
-OverwriteOutput = Annotated[
-    bool, typer.Option("--overwrite", help="Replace an output file that is there already.")
-]
-ShardOf = Annotated[
-    str | None,
-    typer.Option(
-        "--shard",
-        metavar="I/N",
-        help="Share of the records to answer, as 1/4 to 4/4 on four machines; each makes a "
-        "part of the output, and --merge the output of all parts.",
-    ),
-]
-Merge = Annotated[
-    str | None,
-    typer.Option(
-        metavar="OUTPUT",
-        help="Output whose parts stand beside it, as --shard made them all; they become the "
-        "one file, and nothing is answered.",
-    ),
-]
-Device = Annotated[Literal["auto", "cpu", "cuda"], option("device")]
-Precision = Annotated[Literal["auto", "fp32", "bf16", "int8"], option("precision")]
-Runtime = Annotated[runtimes.Runtime, option("runtime")]
-Workers = Annotated[str, option("workers", "NUMBER")]
 
 
 def keyed(words: Iterable[str], keys: Iterable[str]) -> tuple[list[str], dict[str, Any]]:

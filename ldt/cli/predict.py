@@ -10,17 +10,16 @@ from ldt import errors
 from ldt.cli.options import (
     Device,
     Documents,
+    File,
     Merge,
     Model,
-    OverwriteOutput,
+    Name,
     Precision,
-    ResumeOutput,
     Runtime,
-    ShardOf,
+    Shard,
     Workers,
     keyed,
     number,
-    option,
     takes,
 )
 from ldt.inference import options
@@ -32,56 +31,25 @@ ADDRESS = (
 
 def predict(
     file: Documents = None,
-    source: Annotated[
-        list[str] | None,
-        typer.Option("--input", metavar="FILE", help="Another way to name FILE; may be repeated."),
-    ] = None,
+    source: Annotated[list[str] | None, typer.Option("--input", metavar="FILE")] = None,
     model: Model = None,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="File for the answers, which appears when it is complete: .jsonl, .csv, .tsv, "
-            ".parquet, .arrow, .json, .jsonl.gz or .jsonl.zst, here or in a store such as s3://; "
-            "by default JSON lines on standard output.",
-        ),
-    ] = None,
-    layout: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Published layout to write the answers in, such as squad or cuad-nbest; by "
-            "default that of the task where the output ends in .json.",
-        ),
-    ] = None,
-    on_error: Annotated[Literal["stop", "skip"], option("on_error")] = "stop",
-    resume: ResumeOutput = False,
-    overwrite: OverwriteOutput = False,
-    keep: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FIELD,FIELD",
-            help="Fields of a record to copy into its answer; NAME=FIELD gives one another name.",
-        ),
-    ] = None,
-    batch_tokens: Annotated[int, option("batch_tokens", "TOKENS")] = 16384,
-    n_best: Annotated[int | None, option("n_best", "NUMBER")] = None,
+    output: File = None,
+    layout: Name = None,
+    on_error: Literal["stop", "skip"] = "stop",
+    resume: bool = False,
+    overwrite: bool = False,
+    keep: Annotated[str | None, "FIELD,FIELD"] = None,
+    batch_tokens: Annotated[int, "TOKENS"] = 16384,
+    n_best: Annotated[int | None, "NUMBER"] = None,
     device: Device = "auto",
     precision: Precision = "auto",
-    passages: Annotated[int, option("passages", "NUMBER", show_default=False)] = 0,
-    chunks: Annotated[bool, option("chunks")] = False,
-    shard: ShardOf = None,
+    passages: Annotated[int, typer.Option(metavar="NUMBER", show_default=False)] = 0,
+    chunks: bool = False,
+    shard: Shard = None,
     merge: Merge = None,
     runtime: Runtime = "torch",
     workers: Workers = "1",
-    engine: Annotated[
-        Literal["local", "ray"],
-        typer.Option(
-            help="Place where documents are read, answered and written: this machine, or a cluster "
-            "with Ray Data, which reads Parquet, JSON lines and CSV and writes a folder of Parquet "
-            "files."
-        ),
-    ] = "local",
+    engine: Literal["local", "ray"] = "local",
 ) -> int:
     """Answer for every document of a file.
 
@@ -90,6 +58,18 @@ def predict(
     reads; --layout names one of several.
 
     Example: ldt predict documents.jsonl --output answers.jsonl
+
+    Args:
+        source: Another way to name FILE; may be repeated.
+        output: File for the answers, which appears when it is complete: .jsonl, .csv, .tsv,
+            .parquet, .arrow, .json, .jsonl.gz or .jsonl.zst, here or in a store such as s3://; by
+            default JSON lines on standard output.
+        layout: Published layout to write the answers in, such as squad or cuad-nbest; by default
+            that of the task where the output ends in .json.
+        keep: Fields of a record to copy into its answer; NAME=FIELD gives one another name.
+        engine: Place where documents are read, answered and written: this machine, or a cluster
+            with Ray Data, which reads Parquet, JSON lines and CSV and writes a folder of Parquet
+            files.
     """
     with options.flags(FLAGS):
         files, keys = keyed(file or (), KEYS)

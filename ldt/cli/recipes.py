@@ -11,13 +11,10 @@ from typing import Annotated
 import typer
 
 from ldt.cli.console import say, stdout
+from ldt.cli.options import Name
 from ldt.errors import UserError, did_you_mean
 
 recipes = typer.Typer(invoke_without_command=True)
-
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of a recipe, as ldt recipes lists it.")
-]
 
 
 @recipes.callback()
@@ -39,40 +36,34 @@ def _list(context: typer.Context) -> None:
 
 
 @recipes.command()
-def show(name: Name) -> None:
+def show(name: Annotated[str, "NAME"]) -> None:
     """Print a recipe.
 
     Example: ldt recipes show wikihop
+
+    Args:
+        name: Name of a recipe, as ldt recipes lists it.
     """
     say(_file(name).read_text("utf-8"), console=stdout)
 
 
 @recipes.command()
 def copy(
-    name: Name,
-    target: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="TARGET",
-            help="File or folder to copy the recipe to; by default NAME.yaml in the current "
-            "directory.",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="Model to train in place of the recipe's own: a folder or hub id. Length and run "
-            "folder follow it.",
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace TARGET if it exists.")
-    ] = False,
+    name: Annotated[str, "NAME"],
+    target: Annotated[Path | None, typer.Argument(metavar="TARGET")] = None,
+    model: Annotated[str | None, "MODEL"] = None,
+    overwrite: bool = False,
 ) -> None:
     """Copy a recipe, to change it.
 
     Example: ldt recipes copy squad --model answerdotai/ModernBERT-base
+
+    Args:
+        name: Name of a recipe, as ldt recipes lists it.
+        target: File or folder to copy the recipe to; by default NAME.yaml in the current directory.
+        model: Model to train in place of the recipe's own: a folder or hub id. Length and run
+            folder follow it.
+        overwrite: Replace TARGET if it exists.
     """
     from ldt.io import files
 
@@ -90,18 +81,16 @@ def copy(
 
 
 @recipes.command()
-def schema(
-    task: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Task of the recipes; by default every task."),
-    ] = None,
-) -> None:
+def schema(task: Name = None) -> None:
     """Print the JSON Schema of recipes, by which editors complete keys and mark errors.
 
     A recipe that begins with `# yaml-language-server: $schema=recipe.schema.json` is checked by
     that file in editors that know YAML.
 
     Example: ldt recipes schema --task classification > recipe.schema.json
+
+    Args:
+        task: Task of the recipes; by default every task.
     """
     import json
 

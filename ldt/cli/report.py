@@ -10,8 +10,7 @@ import typer
 
 from ldt.cli import results
 from ldt.cli.console import say, stdout
-from ldt.cli.evaluate import RecipeOption
-from ldt.cli.options import files_and_keys, refuse
+from ldt.cli.options import File, Files, Name, files_and_keys, refuse
 from ldt.errors import UserError, plural, without_controls
 
 if TYPE_CHECKING:
@@ -29,91 +28,19 @@ LONGEST, LONGEST_FACT = 60, 24  # characters of an answer, and of a fact of a ru
 ENDLESS = 10_000  # columns of a table that nobody reads on a terminal
 
 
-Subjects = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="RUN|ANSWERS|KEY=VALUE",
-        help="Folders of runs, or answers of ldt predict, lines or a table; without any, or of "
-        "folders that hold runs, the runs are listed. Keys of a recipe say how the gold file "
-        "is read, such as data.label=class.",
-        show_default=False,
-    ),
-]
-Gold = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="FILE",
-        help="Documents with their right answers, as data.eval names them or in a published "
-        "layout; a pattern in quotes, or repeated. By default those that the run was "
-        "evaluated on.",
-    ),
-]
-Texts = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="Documents that the answers are for, where the gold file has no text or there is "
-        "none.",
-    ),
-]
-Format = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Kind of answers, as of ldt evaluate, where neither a run nor --recipe says it.",
-    ),
-]
-AnswerFile = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="Answers of the run's model that are there already; by default it answers now.",
-    ),
-]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="File for the page; by default report.html in the run's folder, or the name of "
-        "the answers with .html.",
-    ),
-]
-AllTexts = Annotated[
-    bool,
-    typer.Option(
-        "--all",
-        help="Put the texts of all documents in the page; by default those of the worst errors "
-        "and a sample.",
-    ),
-]
-Sort = Annotated[
-    Literal[COLUMNS] | None,  # type: ignore[valid-type]
-    typer.Option(
-        help="Column to sort a list of runs by: names from a to z, else the newest or best "
-        "first; by default the date."
-    ),
-]
-JsonFile = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="File for a comparison, with all documents that changed, or a list of runs, as "
-        "JSON; - prints JSON instead of the tables.",
-    ),
-]
-
-
 def report(
-    subjects: Subjects = None,
-    gold: Gold = None,
-    documents: Texts = None,
-    format: Format = None,
-    recipe: RecipeOption = None,
-    answers: AnswerFile = None,
-    output: Output = None,
-    all_texts: AllTexts = False,
-    sort: Sort = None,
-    json: JsonFile = None,
+    subjects: Annotated[
+        list[str] | None, typer.Argument(metavar="RUN|ANSWERS|KEY=VALUE", show_default=False)
+    ] = None,
+    gold: Files = None,
+    documents: File = None,
+    format: Name = None,
+    recipe: Annotated[str | None, "RECIPE"] = None,
+    answers: File = None,
+    output: Annotated[Path | None, "FILE"] = None,
+    all_texts: Annotated[bool, typer.Option("--all")] = False,
+    sort: Literal[COLUMNS] | None = None,  # type: ignore[valid-type]
+    json: File = None,
 ) -> None:
     """Show a run or answers as a page, compare several, or list runs.
 
@@ -131,6 +58,27 @@ def report(
     that was stopped is told with the command that goes on with it.
 
     Example: ldt report runs/contracts --gold dev.jsonl
+
+    Args:
+        subjects: Folders of runs, or answers of ldt predict, lines or a table; without any, or of
+            folders that hold runs, the runs are listed. Keys of a recipe say how the gold file is
+            read, such as data.label=class.
+        gold: Documents with their right answers, as data.eval names them or in a published layout;
+            a pattern in quotes, or repeated. By default those that the run was evaluated on.
+        documents: Documents that the answers are for, where the gold file has no text or there is
+            none.
+        format: Kind of answers, as of ldt evaluate, where neither a run nor --recipe says it.
+        recipe: Recipe, or folder of a run, of any task, that says how the gold file is read and
+            what is computed; by default the defaults of --format.
+        answers: Answers of the run's model that are there already; by default it answers now.
+        output: File for the page; by default report.html in the run's folder, or the name of the
+            answers with .html.
+        all_texts: Put the texts of all documents in the page; by default those of the worst errors
+            and a sample.
+        sort: Column to sort a list of runs by: names from a to z, else the newest or best first; by
+            default the date.
+        json: File for a comparison, with all documents that changed, or a list of runs, as JSON; -
+            prints JSON instead of the tables.
     """
     names, keys = files_and_keys(subjects or ())
     asked: dict[str, Any] = {"gold": gold, "format": format, "recipe": recipe}

@@ -10,91 +10,36 @@ from typing import Annotated, Any
 import typer
 
 from ldt import errors
-from ldt.cli.options import Device, Precision, Runtime, Workers, keyed, number, option, takes
+from ldt.cli.options import Device, Precision, Runtime, Workers, keyed, number, takes
 from ldt.inference.options import flags, meanings
 
 KEY = "LDT_API_KEY"
-
-
-Run = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[RUN] [KEY=VALUE]",
-        help="Folder of the finished run whose model answers, by default runs/latest. Then keys "
-        "that say how documents are read, such as data.text=body.",
-        show_default=False,
-    ),
-]
-Host = Annotated[
-    str,
-    typer.Option(
-        metavar="ADDRESS",
-        help="Address to listen at; another than this machine's own needs an API key.",
-    ),
-]
-Port = Annotated[
-    int,
-    typer.Option(min=0, max=65535, metavar="NUMBER", help="Port to listen at; 0 takes a free one."),
-]
-KeyFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help=f"File with the key that callers must have; by default that in {KEY}, if any.",
-    ),
-]
-BatchTokens = Annotated[
-    int | None,
-    option(
-        "batch_tokens",
-        "TOKENS",
-        show_default="2,048, on a GPU or of a small model up to 16,384",
-    ),
-]
-Places = Annotated[
-    int,
-    typer.Option(
-        min=1, metavar="NUMBER", help="Number of documents that may wait for their answers."
-    ),
-]
-Documents = Annotated[
-    int,
-    typer.Option(min=1, metavar="NUMBER", help="Number of documents that a request may hold."),
-]
-Bytes = Annotated[
-    int,
-    typer.Option(
-        min=1,
-        metavar="BYTES",
-        show_default="16 MiB",
-        help="Size of the largest request, in bytes.",
-    ),
-]
-Patience = Annotated[
-    float,
-    typer.Option(min=0.1, metavar="SECONDS", help="Time that a request may take."),
-]
-Draining = Annotated[
-    float,
-    typer.Option(min=0, metavar="SECONDS", help="Time that requests have to end after a SIGTERM."),
-]
+Count = Annotated[int, typer.Option(min=1, metavar="NUMBER")]
 
 
 def serve(
-    run: Run = None,
-    host: Host = "127.0.0.1",
-    port: Port = 8080,
-    api_key_file: KeyFile = None,
+    run: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN] [KEY=VALUE]", show_default=False)
+    ] = None,
+    host: Annotated[str, "ADDRESS"] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="NUMBER")] = 8080,
+    api_key_file: Annotated[Path | None, "FILE"] = None,
     device: Device = "auto",
     precision: Precision = "auto",
     runtime: Runtime = "torch",
     workers: Workers = "1",
-    batch_tokens: BatchTokens = None,
-    max_concurrent_requests: Places = 512,
-    max_client_batch_size: Documents = 32,
-    payload_limit: Bytes = 16 << 20,
-    request_timeout: Patience = 600.0,
-    drain_timeout: Draining = 60.0,
+    batch_tokens: Annotated[
+        int | None,
+        typer.Option(
+            metavar="TOKENS", show_default="2,048, on a GPU or of a small model up to 16,384"
+        ),
+    ] = None,
+    max_concurrent_requests: Count = 512,
+    max_client_batch_size: Count = 32,
+    payload_limit: Annotated[int, typer.Option(min=1, metavar="BYTES", show_default="16 MiB")] = 16
+    << 20,
+    request_timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS")] = 600.0,
+    drain_timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS")] = 60.0,
 ) -> int:
     """Answer requests over HTTP, as ldt predict answers for files.
 
@@ -103,6 +48,19 @@ def serve(
     there be answered, and ends with the exit code 0.
 
     Example: ldt serve runs/contracts --port 8080
+
+    Args:
+        run: Folder of the finished run whose model answers, by default runs/latest. Then keys that
+            say how documents are read, such as data.text=body.
+        host: Address to listen at; another than this machine's own needs an API key.
+        port: Port to listen at; 0 takes a free one.
+        api_key_file: File with the key that callers must have; by default that in LDT_API_KEY, if
+            any.
+        max_concurrent_requests: Number of documents that may wait for their answers.
+        max_client_batch_size: Number of documents that a request may hold.
+        payload_limit: Size of the largest request, in bytes.
+        request_timeout: Time that a request may take.
+        drain_timeout: Time that requests have to end after a SIGTERM.
     """
     try:
         from ldt.serve import server

@@ -1,11 +1,10 @@
 """ldt finetune and ldt pretrain: train a model as a recipe says."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ldt.cli.console import say, stdout
-from ldt.cli.options import KeepCheckpoints, Overrides, Overwrite, Recipe, Resume
+from ldt.cli.options import Overrides
 
 if TYPE_CHECKING:
     from ldt.recipe.recipe import Recipe as LoadedRecipe
@@ -13,21 +12,21 @@ if TYPE_CHECKING:
 
 
 def finetune(
-    recipe: Recipe,
+    recipe: Annotated[Path, "RECIPE"],
     overrides: Overrides = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    keep_checkpoints: KeepCheckpoints = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Check recipe, data and model, show one encoded example, and stop."
-        ),
-    ] = False,
+    resume: bool = False,
+    overwrite: bool = False,
+    keep_checkpoints: bool = False,
+    dry_run: bool = False,
 ) -> None:
     """Fine-tune a model as a recipe says, and evaluate it.
 
     Example: ldt finetune wikihop data.train=train.json
+
+    Args:
+        resume: Continue the run from its newest checkpoint.
+        overwrite: Replace what the run folder holds already.
+        dry_run: Check recipe, data and model, show one encoded example, and stop.
     """
     from ldt.recipe.recipe import load
 
@@ -36,21 +35,23 @@ def finetune(
 
 
 def pretrain(
-    recipe: Recipe,
+    recipe: Annotated[Path, "RECIPE"],
     overrides: Overrides = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    keep_checkpoints: KeepCheckpoints = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Check everything on a little of the text, and stop."),
-    ] = False,
+    resume: bool = False,
+    overwrite: bool = False,
+    keep_checkpoints: bool = False,
+    dry_run: bool = False,
 ) -> None:
     """Train a masked LM or a character model on plain text.
 
     Training starts from scratch or from an existing model, as the recipe says.
 
     Example: ldt pretrain recipes/pretrain.yaml data.train=books/*.txt
+
+    Args:
+        resume: Continue the run from its newest checkpoint.
+        overwrite: Replace what the run folder holds already.
+        dry_run: Check everything on a little of the text, and stop.
     """
     from ldt.recipe.recipe import load
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ldt.errors import UserError, did_you_mean, listed
+from ldt.errors import UserError, did_you_mean, documented, listed
 from ldt.inference.runtimes import RUNTIMES, Runtime
 
 if TYPE_CHECKING:
@@ -53,6 +53,11 @@ class _Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        for name, meaning in documented(cls.__doc__ or "").items():
+            cls.model_fields[name].description = meaning
+
+    @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """Validate options.
 
@@ -67,54 +72,37 @@ class _Options(BaseModel):
 
 class ReadingOptions(_Options):
     """Keys of the data section that say how to read the documents; defaults are those of the
-    training."""
+    training.
 
-    text: str | tuple[str, ...] | None = Field(
-        None,
-        description="Field of a record that holds its text, or 'Title + Body' for several that are "
-        "joined; by default as in the training.",
-    )
-    id: str | None = Field(
-        None,
-        description="Field of a record that holds its id; by default the one of the training.",
-    )
-    fields: dict[str, str | int] = Field(
-        {},
-        description="Names in the files of the task's other fields, such as {question: query}; by "
-        "default those of the training.",
-    )
-    format: str | None = Field(
-        None,
-        description="Layout of the documents: jsonl, csv, tsv, parquet, text, or a published one "
-        "such as squad or triviaqa; by default that of the training if they begin like it, else "
-        "one of the first five, by content and suffix.",
-    )
-    encoding: str | None = Field(
-        None,
-        description="Encoding of the documents, such as latin-1 or cp1252; by default that of the "
-        "training, or UTF-8 where they show it.",
-    )
-    text_files: str | None = Field(
-        None,
-        description="Field of a record with the name of its text file; by default the one of the "
-        "training.",
-    )
-    evidence: str | None = Field(
-        None,
-        description="Folder of the documents named in a triviaqa file or by text_files; by "
-        "default the one of the training.",
-    )
-    max_length: int | None = Field(
-        None,
-        ge=1,
-        description="Longest input, in tokens with special tokens; longer documents are read in "
-        "chunks; by default that of the training.",
-    )
-    max_line_bytes: int = Field(
-        256 << 20,
-        ge=1,
-        description="Longest permitted line, in bytes; by default 256 MiB.",
-    )
+    Args:
+        text: Field of a record that holds its text, or 'Title + Body' for several that are joined;
+            by default as in the training.
+        id: Field of a record that holds its id; by default the one of the training.
+        fields: Names in the files of the task's other fields, such as {question: query}; by default
+            those of the training.
+        format: Layout of the documents: jsonl, csv, tsv, parquet, text, or a published one such as
+            squad or triviaqa; by default that of the training if they begin like it, else one of
+            the first five, by content and suffix.
+        encoding: Encoding of the documents, such as latin-1 or cp1252; by default that of the
+            training, or UTF-8 where they show it.
+        text_files: Field of a record with the name of its text file; by default the one of the
+            training.
+        evidence: Folder of the documents named in a triviaqa file or by text_files; by default the
+            one of the training.
+        max_length: Longest input, in tokens with special tokens; longer documents are read in
+            chunks; by default that of the training.
+        max_line_bytes: Longest permitted line, in bytes; by default 256 MiB.
+    """
+
+    text: str | tuple[str, ...] | None = None
+    id: str | None = None
+    fields: dict[str, str | int] = {}
+    format: str | None = None
+    encoding: str | None = None
+    text_files: str | None = None
+    evidence: str | None = None
+    max_length: int | None = Field(None, ge=1)
+    max_line_bytes: int = Field(256 << 20, ge=1)
 
     def changes(self) -> dict[str, Any]:
         """Keys of the data section that are set."""
@@ -123,101 +111,63 @@ class ReadingOptions(_Options):
 
 
 class PredictOptions(_Options):
-    """Options of prediction."""
+    """Options of prediction.
 
-    data: ReadingOptions = Field(
-        ReadingOptions.of({}), description="Keys of the data section, by which documents are read."
-    )
-    on_error: Literal["stop", "skip", "answer"] = Field(
-        "stop",
-        description="What to do with a record that cannot be used: stop; skip it and write it to "
-        "a file of rejects; or, in Python, answer it with {id, error}.",
-    )
-    n_best: int | None = Field(
-        None, ge=1, description="Number of answers to each question, best first."
-    )
-    device: str = Field(
-        "auto", description="Device to compute on; auto takes the GPU if there is one."
-    )
-    precision: Literal["auto", "fp32", "bf16", "int8"] = Field(
-        "auto",
-        description="Number format to compute in; bf16 and int8 (CPU only) are faster and less "
-        "exact, and the log says by how much on the first documents. By default bf16 "
-        "on a GPU that supports it, else fp32.",
-    )
-    int8_bound: float = Field(
-        0.01,
-        ge=0,
-        le=1,
-        description="Largest share of the first 200 answers that int8 may change against fp32, "
-        "else ldt predict refuses it; 1 disables the check.",
-    )
-    batch_tokens: int = Field(
-        16384, ge=1, description="Size of the largest batch, in tokens with padding."
-    )
-    raw_scores: bool = Field(
-        False,
-        description="Return logits as scores, in place of probabilities.",
-    )
-    label_sets: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="Add the set of classes that contains all correct ones with this probability, "
-        "such as 0.9 (conformal prediction).",
-    )
-    passages: int = Field(
-        0,
-        ge=0,
-        description="Number of passages that explain each answer, best first.",
-    )
-    passages_by: By = Field(
-        "gradient",
-        description="Method that scores passages: the gradient times input, the drop of the logit "
-        "without the passage (occlusion, slow), or the logit of a whole chunk "
-        "(chunks).",
-    )
-    passages_of: tuple[str, ...] = Field(
-        (), description="Classes to explain, in place of those of the answer."
-    )
-    passages_unit: Literal["sentence", "paragraph"] = Field(
-        "sentence",
-        description="Unit of a passage: a sentence, or a paragraph between blank lines, bullets "
-        "and clause numbers, of up to 2,000 characters.",
-    )
-    chunks: bool = Field(
-        False, description="List the chunks of each document, with the scores of each."
-    )
-    unit: VectorUnit | None = Field(
-        None,
-        description="Part of a document that gets a vector: the whole document (default), a chunk "
-        "of unit_tokens tokens, a sentence or a paragraph.",
-    )
-    unit_tokens: int | None = Field(
-        None, ge=1, description="Size of a chunk, in tokens; by default 256."
-    )
-    late: bool | None = Field(
-        None,
-        description="Pool the vector of a chunk, sentence or paragraph from one pass over the "
-        "whole document (late chunking), in place of reading it alone; by default "
-        "true.",
-    )
-    dimensions: int | None = Field(
-        None,
-        ge=1,
-        description="Size to truncate vectors to, one that the model was trained with "
-        "(Matryoshka); by default all of it.",
-    )
-    runtime: Runtime = Field(
-        "torch",
-        description="Library that runs the model: torch, or for a folder that ldt export wrote "
-        "onnx, openvino or pt2.",
-    )
-    workers: Annotated[int, Field(ge=1, le=9999)] | Literal["auto"] = Field(
-        1,
-        description="Number of worker processes, each with its share of the processors or its own "
-        "GPU; auto is one per GPU, or one per four cores.",
-    )
+    Args:
+        data: Keys of the data section, by which documents are read.
+        on_error: What to do with a record that cannot be used: stop; skip it and write it to a file
+            of rejects; or, in Python, answer it with {id, error}.
+        n_best: Number of answers to each question, best first.
+        device: Device to compute on; auto takes the GPU if there is one.
+        precision: Number format to compute in; bf16 and int8 (CPU only) are faster and less exact,
+            and the log says by how much on the first documents. By default bf16 on a GPU that
+            supports it, else fp32.
+        int8_bound: Largest share of the first 200 answers that int8 may change against fp32, else
+            ldt predict refuses it; 1 disables the check.
+        batch_tokens: Size of the largest batch, in tokens with padding.
+        raw_scores: Return logits as scores, in place of probabilities.
+        label_sets: Add the set of classes that contains all correct ones with this probability,
+            such as 0.9 (conformal prediction).
+        passages: Number of passages that explain each answer, best first.
+        passages_by: Method that scores passages: the gradient times input, the drop of the logit
+            without the passage (occlusion, slow), or the logit of a whole chunk (chunks).
+        passages_of: Classes to explain, in place of those of the answer.
+        passages_unit: Unit of a passage: a sentence, or a paragraph between blank lines, bullets
+            and clause numbers, of up to 2,000 characters.
+        chunks: List the chunks of each document, with the scores of each.
+        unit: Part of a document that gets a vector: the whole document (default), a chunk of
+            unit_tokens tokens, a sentence or a paragraph.
+        unit_tokens: Size of a chunk, in tokens; by default 256.
+        late: Pool the vector of a chunk, sentence or paragraph from one pass over the whole
+            document (late chunking), in place of reading it alone; by default true.
+        dimensions: Size to truncate vectors to, one that the model was trained with (Matryoshka);
+            by default all of it.
+        runtime: Library that runs the model: torch, or for a folder that ldt export wrote onnx,
+            openvino or pt2.
+        workers: Number of worker processes, each with its share of the processors or its own GPU;
+            auto is one per GPU, or one per four cores.
+    """
+
+    data: ReadingOptions = ReadingOptions.of({})
+    on_error: Literal["stop", "skip", "answer"] = "stop"
+    n_best: int | None = Field(None, ge=1)
+    device: str = "auto"
+    precision: Literal["auto", "fp32", "bf16", "int8"] = "auto"
+    int8_bound: float = Field(0.01, ge=0, le=1)
+    batch_tokens: int = Field(16384, ge=1)
+    raw_scores: bool = False
+    label_sets: float | None = Field(None, gt=0, lt=1)
+    passages: int = Field(0, ge=0)
+    passages_by: By = "gradient"
+    passages_of: tuple[str, ...] = ()
+    passages_unit: Literal["sentence", "paragraph"] = "sentence"
+    chunks: bool = False
+    unit: VectorUnit | None = None
+    unit_tokens: int | None = Field(None, ge=1)
+    late: bool | None = None
+    dimensions: int | None = Field(None, ge=1)
+    runtime: Runtime = "torch"
+    workers: Annotated[int, Field(ge=1, le=9999)] | Literal["auto"] = 1
 
     def with_(self, **changes: Any) -> Self:
         """Validated copy with changed values; raises as `of`."""

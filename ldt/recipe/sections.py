@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from ldt.data.options import MOST, OPTIONS, Count, Epochs, Names, PathText, Section, Window
-from ldt.errors import did_you_mean
+from ldt.errors import did_you_mean, documented
 
 
 class ModelSection(Section):
@@ -308,13 +308,7 @@ def meanings(cls: type) -> dict[str, str]:
             f"this task are {names}."
         )
     for base in reversed(cls.__mro__):
-        text = inspect.cleandoc(base.__dict__.get("__doc__") or "")
-        section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", text, re.S | re.M)
-        for entry in re.split(r"\n(?=    \S)", "\n" + section[1] if section else ""):
-            names, colon, meaning = entry.partition(":")
-            if colon and re.fullmatch(r"[\w, ]+", names.strip()):
-                line = " ".join(meaning.split())
-                known |= dict.fromkeys(re.split(r",\s*", names.strip()), line)
+        known |= documented(base.__dict__.get("__doc__") or "")
     return known
 
 
