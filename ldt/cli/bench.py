@@ -1,7 +1,6 @@
 """ldt bench: time and memory of an encoder on this machine."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -33,10 +32,8 @@ def bench(
     from ldt.attention import choose
     from ldt.inference import measure
     from ldt.inference.predictor import find_device
-    from ldt.io import files
 
-    if json and json != "-":
-        files.check_result(Path(json), "--json")
+    results.check(json)
     console = stderr if json == "-" else stdout
     kind, machine = find_device(device).type, measure.machine()
     layers, dtype = measure.LAYERS[kind], measure.DTYPES[kind]

@@ -34,13 +34,11 @@ def check(
         json: File for the report as JSON; - prints it instead.
         cost: Measure a few steps, for the time and memory of the training.
     """
-    from ldt.io import files
     from ldt.recipe.recipe import ITS_OWN, load
     from ldt.training.check import check
 
     loaded = load(recipe, overrides or (), command=ITS_OWN)
-    if json and json != "-":
-        files.check_result(Path(json), "--json", (recipe,))
+    results.check(json, recipe)
     report = check(loaded, cost=cost)
     results.tell(report.facts, json, lambda: show(report))
     return report.exit_code

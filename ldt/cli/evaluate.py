@@ -101,18 +101,12 @@ def evaluate(
         rankings: File for the documents that MODEL finds in a collection, as a TREC run.
         json: File for all scores at full precision, as JSON; - prints JSON instead of the table.
     """
-    from ldt.io import files
-
     collection = _collection(gold) if not pred else None
     models, keys = files_and_keys(subject or (), plain=collection is not None)
     for option, target in (("--json", json), ("--rankings", rankings)):
-        if target and target != "-":
-            sources = *(gold or ()), *(pred or ()), na_prob, recipe
-            files.check_result(Path(target), option, sources)
-    options: dict[str, Any] = {
-        **{"na_prob": na_prob, "task": task, "text_evidence_only": text_evidence_only or None},
-        "no_stemmer": no_stemmer or None,
-    }
+        results.check(target, *(gold or ()), *(pred or ()), na_prob, recipe, option=option)
+    options: dict[str, Any] = {"na_prob": na_prob, "task": task, "no_stemmer": no_stemmer or None}
+    options["text_evidence_only"] = text_evidence_only or None
     of_answers = {"pred": pred, "format": format, "recipe": recipe, **options}
     of_text = {"length": length, "step": step, "part": part}
     of_runs = {"choose_thresholds": choose_thresholds, "undo_thresholds": undo_thresholds}
@@ -241,7 +235,6 @@ def _choose(
     undo_thresholds: bool,
 ) -> None:
     """Choose thresholds, calibration and abstention of a run anew, or take the last choice back."""
-    from ldt.cli.results import show_metrics
     from ldt.inference.engine import read_recipe
     from ldt.recipe.recipe import values_of
     from ldt.recipe.run import Run
@@ -260,7 +253,7 @@ def _choose(
         data = recipe.data.model_copy(update={"eval": documents, "eval_fraction": None})
         recipe = replace(recipe, data=data)
     decided = decide_anew(folder, recipe, **changes)
-    show_metrics(decided.metrics, decided.table, decided.baselines)
+    results.show_metrics(decided.metrics, decided.table, decided.baselines)
     say(f"decision: {decided.decides or 'none of its own'}", console=stdout)
     say(
         f"{folder}: kept in config.json; --undo-thresholds takes it back; "
@@ -288,21 +281,16 @@ def _language_model(
 
 def show(result: "Result") -> None:
     """Print metrics with their intervals, then groups, on standard output."""
-    from ldt.cli.results import table
-    from ldt.metrics import result as results
+    from ldt.metrics import result as scores
 
     answered = len(result.items) - len(result.missing)
     counts = f"{plural(len(result.items), result.noun)}, {answered:,} predicted"
     scale = "from 0 to 100" if result.scale == "0 to 100" else result.scale
-    lines = [f"{result.title}: {counts}; figures {scale}", *_metrics(result)]
+    intervals = f"no intervals: they take two different {result.units} at least"
     if result.intervals:
-        lines.append(
-            f"intervals: {results.LEVEL:.0%}, {results.RESAMPLES:,} resamples of the "
-            f"{result.units}, seed {results.SEED}"
-        )
-    else:
-        lines.append(f"no intervals: they take two different {result.units} at least")
-    for line in lines:
+        of_units = f"{scores.RESAMPLES:,} resamples of the {result.units}"
+        intervals = f"intervals: {scores.LEVEL:.0%}, {of_units}, seed {scores.SEED}"
+    for line in (f"{result.title}: {counts}; figures {scale}", *_metrics(result), intervals):
         say(line, console=stdout)
     for heading, rows in result.tables.items():
         shown = rows if heading == "classes" else rows[:MOST]
@@ -310,19 +298,18 @@ def show(result: "Result") -> None:
             more = f", {len(shown)} of {len(rows):,}" if len(shown) < len(rows) else ""
             say(f"{heading.replace('_', ' ')}{more}:", console=stdout)
             named = [{_HEADS.get(name, name): row[name] for name in row} for row in shown]
-            stdout.print(table(named))
-    groups = results.by_length(result.items, result.derive, result.figures)
+            stdout.print(results.table(named))
+    groups = scores.by_length(result.items, result.derive, result.figures)
     _groups("words of the document", groups, result, result.no_length)
-    _groups("where the answer stands", results.by_place(result.items), result, result.no_place)
+    _groups("where the answer stands", scores.by_place(result.items), result, result.no_place)
 
 
 def _metrics(result: "Result") -> Iterator[str]:
     """Yield each metric with its interval, its baseline and its note."""
-    subsets = result.subsets.items()
-    metrics = {
-        f"{subset} {name}": value for subset, each in subsets for name, value in each.items()
-    }
-    for name, value in (result.metrics | metrics).items():
+    metrics = {**result.metrics}
+    for subset, each in result.subsets.items():
+        metrics |= {f"{subset} {name}": value for name, value in each.items()}
+    for name, value in metrics.items():
         words = [name, _value(name, value)]
         if name in result.intervals:
             words.append(" to ".join(_value(name, bound) for bound in result.intervals[name]))
@@ -342,10 +329,11 @@ def _groups(heading: str, groups: "list[Group]", result: "Result", why_not: str)
         say(f"{heading}: not known; {why_not}", console=stdout)
     names = result.shown or columns([group.metrics for group in groups])
     for group in groups:
-        values = [(n, _value(n, group.metrics[n]) if n in group.metrics else "-") for n in names]
-        scores = ", ".join(f"{name} {value}" for name, value in values)
+        values = [
+            f"{n} {_value(n, group.metrics[n]) if n in group.metrics else '-'}" for n in names
+        ]
         counts = plural(group.questions, result.noun)
-        say(f"{heading}: {group.label}: {counts}, {scores}", console=stdout)
+        say(f"{heading}: {group.label}: {counts}, {', '.join(values)}", console=stdout)
 
 
 def _value(name: str, value: float) -> str:

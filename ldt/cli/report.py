@@ -116,12 +116,11 @@ def _page(
     charts.check()
     path = Path(name)
     beside = path / PAGE if path.is_dir() else path.with_suffix(".html")
-    target = output or beside
+    target, asked["gold"] = output or beside, asked["gold"] or ()
     inputs = (asked[key] for key in ("documents", "answers", "recipe"))
-    files.check_result(target, "--output", (name, *(asked["gold"] or ()), *inputs))
+    results.check(target, name, *asked["gold"], *inputs, option="--output")
     if path.is_dir() and target.parent == path and target != beside and target.exists():
         raise UserError(f"--output {target}: a file of the run; name another")
-    asked["gold"] = asked["gold"] or ()
     content = build.report(subject(name, overrides=keys, passages=PASSAGES, **asked))
     for line in content.warnings:
         log.warning("%s", line)
@@ -130,30 +129,26 @@ def _page(
     say(content.sentence, console=stdout)
 
 
-def _compare(
-    names: list[str],
-    keys: list[str],
-    json: str | None,
-    gold: list[str] | None,
-    recipe: str | None,
-    format: str | None,
-) -> None:
+def _compare(names: list[str], keys: list[str], json: str | None, **asked: Any) -> None:
     """Print several runs or answers beside the first."""
-    from ldt.io import files
+    from ldt.recipe.run import Run
     from ldt.report.compare import as_json, compare
-    from ldt.report.subject import subject
+    from ldt.report.subject import evaluation_set, subject
 
+    gold = asked.pop("gold") or ()
     if len(names) > len(ascii_uppercase):
         raise UserError(f"{len(names)} runs or files of answers: at most 26 are compared")
-    if json and json != "-":
-        files.check_result(Path(json), "--json", (*names, *(gold or ()), recipe))
+    results.check(json, *names, *gold, asked["recipe"])
     for name in names:  # before any model answers
-        _check(name, gold, keys)
+        missing = "" if gold else "--gold names the file of the right answers"
+        if Path(name).is_dir():
+            missing = evaluation_set(Run(name).describe(keys), gold)[1]
+        if missing:
+            raise UserError(f"{name}: nothing to compare: {missing}")
     subjects = []
     for name in names:
-        is_run = Path(name).is_dir()
-        options: dict[str, Any] = {} if is_run else {"format": format, "recipe": recipe}
-        subjects.append(subject(name, gold=gold or (), overrides=keys, **options))
+        options = {} if Path(name).is_dir() else asked
+        subjects.append(subject(name, gold=gold, overrides=keys, **options))
         for line in subjects[-1].warnings:
             log.warning("%s: %s", name, line)
     comparison = compare(subjects)
@@ -162,21 +157,8 @@ def _compare(
     results.tell(lambda: as_json(comparison), json, lambda: _show_comparison(comparison))
 
 
-def _check(name: str, gold: list[str] | None, keys: list[str]) -> None:
-    """Refuse what cannot be compared."""
-    from ldt.recipe.run import Run
-    from ldt.report.subject import evaluation_set
-
-    missing = "" if gold else "--gold names the file of the right answers"
-    if Path(name).is_dir():
-        missing = evaluation_set(Run(name).describe(keys), gold or ())[1]
-    if missing:
-        raise UserError(f"{name}: nothing to compare: {missing}")
-
-
 def _show_comparison(made: "Comparison") -> None:
     """Print what differs, the metrics and the first documents that changed, on standard output."""
-    from ldt.cli.results import table
     from ldt.metrics.result import LEVEL, RESAMPLES, SEED
 
     letters = ascii_uppercase[: len(made.names)]
@@ -184,24 +166,23 @@ def _show_comparison(made: "Comparison") -> None:
         say(f"{letter}: {name}{f'; decision: {decision}' if decision else ''}", console=stdout)
     if made.facts:
         say("what differs:", console=stdout)
-        rows = [
-            {"key": key} | dict(zip(letters, (_short(v, LONGEST_FACT) for v in row), strict=True))
-            for key, row in made.facts.items()
-        ]
-        stdout.print(table(rows))
+        facts = {
+            key: [_short(each, LONGEST_FACT) for each in row] for key, row in made.facts.items()
+        }
+        rows = [{"key": key} | dict(zip(letters, row, strict=True)) for key, row in facts.items()]
+        stdout.print(results.table(rows))
     for letter, other in zip(letters[1:], made.others, strict=True):
         say(f"{letter} beside A, {plural(made.documents, made.noun)}:", console=stdout)
-        stdout.print(table([_row(each, letter) for each in other.differences]))
+        stdout.print(results.table([_row(each, letter) for each in other.differences]))
         _changes(other, letter, made.noun)
+    line = f"no intervals: they take two different {made.units} at least"
     if any(each.interval for other in made.others for each in other.differences):
-        say(
+        line = (
             f"intervals of the difference: {LEVEL:.0%}, {RESAMPLES:,} resamples of the "
             f"{made.units}, the same for all, seed {SEED}; above 0: the share of them in which the "
-            "difference is",
-            console=stdout,
+            "difference is"
         )
-    else:
-        say(f"no intervals: they take two different {made.units} at least", console=stdout)
+    say(line, console=stdout)
 
 
 def _row(each: "Difference", letter: str) -> dict[str, Any]:
@@ -209,15 +190,11 @@ def _row(each: "Difference", letter: str) -> dict[str, Any]:
     from ldt.metrics.numbers import metric_text
 
     def text(value: float | None, sign: str = "") -> str:
-        if value is None:
-            return "-"
-        shown = metric_text(each.metric, value)
-        return f"+{shown}" if sign and value > 0 else shown
+        shown = "-" if value is None else metric_text(each.metric, value)
+        return f"+{shown}" if sign and value and value > 0 else shown
 
     return {
-        "metric": each.metric,
-        "A": text(each.first),
-        letter: text(each.value),
+        **{"metric": each.metric, "A": text(each.first), letter: text(each.value)},
         f"{letter} - A": text(each.difference, "+"),
         "interval": " to ".join(text(end, "+") for end in each.interval or ()) or "-",
         "above 0": "-" if each.above is None else f"{each.above:.1%}",
@@ -226,8 +203,6 @@ def _row(each: "Difference", letter: str) -> dict[str, Any]:
 
 def _changes(other: "Beside", letter: str, noun: str) -> None:
     """The first documents that changed."""
-    from ldt.cli.results import table
-
     if not other.changes:
         say(f"no {noun} is right in one and wrong in the other", console=stdout)
         return
@@ -236,15 +211,15 @@ def _changes(other: "Beside", letter: str, noun: str) -> None:
     counts = [f"{kinds[kind]:,} {'by their score' if kind == 'score' else kind}" for kind in order]
     more = f", {MOST} of {len(other.changes):,}" if len(other.changes) > MOST else ""
     say(f"changed from A to {letter}: {', '.join(counts)}{more}:", console=stdout)
-    rows = []
-    for each in other.changes[:MOST]:
-        score = f"{each.metric} {each.difference:+.2f}"
-        rows.append(
-            {"where": each.where, "id": each.id}
-            | {"change": score if each.change == "score" else each.change}
-            | {"gold": _short(each.gold), "A": _short(each.before), letter: _short(each.after)}
-        )
-    stdout.print(table(rows))
+    rows = [
+        {
+            **{"where": each.where, "id": each.id},
+            "change": each.change.replace("score", f"{each.metric} {each.difference:+.2f}"),
+            **{"gold": _short(each.gold), "A": _short(each.before), letter: _short(each.after)},
+        }
+        for each in other.changes[:MOST]
+    ]
+    stdout.print(results.table(rows))
 
 
 def _short(text: str | None, most: int = LONGEST) -> str:
@@ -255,11 +230,9 @@ def _short(text: str | None, most: int = LONGEST) -> str:
 
 def _list(folders: list[str], sort: str, json: str | None) -> None:
     """Print the runs of folders."""
-    from ldt.io import files
     from ldt.report.runs import listed
 
-    if json and json != "-":
-        files.check_result(Path(json), "--json")
+    results.check(json)
     runs = listed(folders, sort)
     results.tell(lambda: [run.facts() for run in runs], json, lambda: _show_runs(runs, folders))
 
@@ -268,15 +241,13 @@ def _show_runs(runs: "list[Summary]", places: list[str]) -> None:
     """A line a run on standard output; what there is to say about one on standard error."""
     from rich.console import Console
 
-    from ldt.cli.results import table
-
     if not runs:
         say(f"no runs in {', '.join(places)}; ldt finetune RECIPE makes one")
         return
     console = stdout
     if not stdout.is_terminal:  # a program reads lines
         console = Console(width=ENDLESS, highlight=False, emoji=False)
-    console.print(table([_cells(run) for run in runs]))
+    console.print(results.table([_cells(run) for run in runs]))
     for run in runs:
         if run.note:
             say(f"{run.name}: {run.note}")
@@ -292,16 +263,14 @@ def _cells(run: "Summary") -> dict[str, str]:
     value = "-" if run.value is None else metric_text(run.metric or "", run.value)
     cells = (
         run.name,
-        run.date.astimezone().strftime("%Y-%m-%d %H:%M") if run.date else "-",
-        run.task or "-",
-        run.model or "-",
-        f"{run.metric} {value}" if run.metric else "-",
-        "-" if run.length is None else f"{run.length:,}",
-        "-" if run.time is None else duration(run.time),
+        run.date.astimezone().strftime("%Y-%m-%d %H:%M") if run.date else None,
+        run.task,
+        run.model,
+        run.metric and f"{run.metric} {value}",
+        None if run.length is None else f"{run.length:,}",
+        None if run.time is None else duration(run.time),
         decimal(run.size),
         run.state,
     )
-    return {
-        column: " ".join(without_controls(cell).split())
-        for column, cell in zip(COLUMNS, cells, strict=True)
-    }
+    pairs = zip(COLUMNS, cells, strict=True)
+    return {column: " ".join(without_controls(cell or "-").split()) for column, cell in pairs}

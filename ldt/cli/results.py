@@ -19,6 +19,20 @@ log = logging.getLogger("ldt")
 TARGETS = ("target", "with 90 % certainty")  # columns of targets, in a table of their own
 
 
+def check(target: str | Path | None, *inputs: Any, option: str = "--json") -> None:
+    """Refuse a file of results that cannot be written, or is an input, before anything is computed.
+
+    Args:
+        target: the file; None and "-" are none.
+        inputs: files that the command reads, None for none.
+        option: name of the option that names it.
+    """
+    from ldt.io import files
+
+    if target and target != "-":
+        files.check_result(Path(target), option, inputs)
+
+
 def tell(facts: Callable[[], Any], target: str | None, show: Callable[[], None]) -> None:
     """Show a result and write it into a file, or print it as JSON in place of that.
 
