@@ -166,10 +166,10 @@ class SpanTable:
         wrong = spans - there
         above = (reached - right + weights @ self.wrong_above) / 2  # equal ones half
         figures["roc_auc"] = _ratio((span_weights * (wrong[:, None] - above)).sum(1), there * wrong)
-        true, found = weights @ self.true, weights @ self.found
-        figures |= _precision_recall_f1(true, there, found)
+        true, hits = weights @ self.true, weights @ self.found
+        figures |= _precision_recall_f1(true, there, hits)
         figures["precision"] = np.where(spans > 0, figures["precision"], np.nan)
-        figures["accuracy"] = _ratio(spans - there - found + 2 * true, spans)
+        figures["accuracy"] = _ratio(spans - there - hits + 2 * true, spans)
         return figures
 
 

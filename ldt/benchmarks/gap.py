@@ -116,9 +116,9 @@ def figures(sums: Mapping[str, Any]) -> dict[str, Any]:
     """Metrics, by sums or means of what `score` gives, or arrays of them."""
     metrics: dict[str, Any] = {}
     for name in ("all", *GENDERS):
-        right, gold, found = (sums[f"{name}:{counted}"] for counted in _COUNTS)
+        right, gold, hits = (sums[f"{name}:{counted}"] for counted in _COUNTS)
         prefix = "" if name == "all" else f"{name}_"
-        values = zip(NAMES, ratios(right, gold, right, found), strict=True)
+        values = zip(NAMES, ratios(right, gold, right, hits), strict=True)
         metrics |= {f"{prefix}{figure}": 100 * value for figure, value in values}
     masculine = metrics["masculine_f1"]
     bias = 100 * metrics["feminine_f1"] / (masculine + (masculine == 0))

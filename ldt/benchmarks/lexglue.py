@@ -199,11 +199,11 @@ def published(answers: Iterable[dict]) -> Iterator[dict]:
     for answer in answers:
         part, label = _part(answer), answer["label"]
         if part.several:
-            said: Any = sorted(map(part.classes.index, label or []))
+            text: Any = sorted(map(part.classes.index, label or []))
         else:
             likeliest = max(answer["scores"], key=answer["scores"].get)
-            said = part.classes.index(label or likeliest)
-        yield {"id": answer["id"], part.by_number: said}
+            text = part.classes.index(label or likeliest)
+        yield {"id": answer["id"], part.by_number: text}
 
 
 def published_logits(answers: Iterable[dict]) -> str:

@@ -118,15 +118,15 @@ def score_parts(
     there = answer.passage is not None
     passages = [passage for passage, _, _ in annotations if passage is not None]
     right = has_passage and there and any(same(answer.passage, each) for each in passages)
-    found = 0.0
+    predicted = 0.0
     if has_span and answer.yes_no:
-        found = float(any(yes_no == answer.yes_no for _, _, yes_no in annotations))
+        predicted = float(any(yes_no == answer.yes_no for _, _, yes_no in annotations))
     elif has_span and answer.spans:
-        found = rule([spans for _, spans, _ in annotations], answer.spans, same)
+        predicted = rule([spans for _, spans, _ in annotations], answer.spans, same)
     answered = bool(answer.spans or answer.yes_no)
     return (
         Scored(has_passage, there, float(right), answer.passage_score),
-        Scored(has_span, answered, found, answer.span_score),
+        Scored(has_span, answered, predicted, answer.span_score),
     )
 
 

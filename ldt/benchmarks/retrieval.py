@@ -273,15 +273,15 @@ def search(
     asked = [*queries.values()]
     most = min(_BLOCK, max(1, _PRODUCTS // sum(map(len, asked))))
     ids: list[str] = []
-    kept = [(np.zeros(0, np.float32), np.zeros(0, int)) for _ in asked]
+    chosen = [(np.zeros(0, np.float32), np.zeros(0, int)) for _ in asked]
 
     def add(block: list[np.ndarray]) -> None:
         numbers = np.arange(len(ids) - len(block), len(ids))
         for row, scores in enumerate(similarities(asked, block, total=total)):
-            pairs = zip(kept[row], (scores, numbers), strict=True)
+            pairs = zip(chosen[row], (scores, numbers), strict=True)
             joined, places = map(np.concatenate, pairs)
             best = top(joined, depth)
-            kept[row] = joined[best], places[best]
+            chosen[row] = joined[best], places[best]
 
     block: list[np.ndarray] = []
     count = 0
@@ -296,7 +296,7 @@ def search(
         add(block)
     return {
         query: {ids[number]: float(score) for score, number in zip(*best, strict=True)}
-        for query, best in zip(queries, kept, strict=True)
+        for query, best in zip(queries, chosen, strict=True)
     }
 
 

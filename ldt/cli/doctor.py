@@ -335,11 +335,13 @@ def _of_gpu(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         built = f"torch, built for {facts['torch built for']}, sees no GPU"
         remedy = "a build of torch for the driver's CUDA (pytorch.org), or CUDA_VISIBLE_DEVICES"
         yield f"a driver {facts['driver']} of NVIDIA, but {built}", f"{remedy} unset"
-    made = facts.get("assembler", "")
-    if f" {WRONG_ASSEMBLER} " in made and any(str(x).endswith("sm_90") for x in facts.values()):
+    assembler = facts.get("assembler", "")
+    if f" {WRONG_ASSEMBLER} " in assembler and any(
+        str(x).endswith("sm_90") for x in facts.values()
+    ):
         what = "makes wrong code of float32 products by warpgroup units (wgmma) on sm_90"
         remedy = "triton 3.8 for kernels of your own, or a ptxas from 12.9.86 on"
-        yield f"{made} {what}; the kernels of ldt make none", f"{remedy} as TRITON_PTXAS_PATH"
+        yield f"{assembler} {what}; the kernels of ldt make none", f"{remedy} as TRITON_PTXAS_PATH"
 
 
 def _of_attention(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:

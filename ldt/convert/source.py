@@ -164,8 +164,8 @@ class EncoderSource(Source):
             name = name.replace("LayerNorm.beta", "LayerNorm.bias")
             if name not in _BUFFERS:
                 weights[name] = tensor
-        kept = ("embeddings.", "encoder.", sentence_transformers.PROJECTION)
-        base = {n: w for n, w in weights.items() if n.startswith(kept)}
+        prefixes = ("embeddings.", "encoder.", sentence_transformers.PROJECTION)
+        base = {n: w for n, w in weights.items() if n.startswith(prefixes)}
         pooler = {n: w for n, w in weights.items() if n.startswith("pooler.")}
         head, head_note = _mlm_head(kind, config, weights)
         own_head = {n: w for n, w in weights.items() if n.startswith(("lm_head.", _BERT_HEAD))}

@@ -197,15 +197,15 @@ def read(
 def _labelled(answer: Example, document: Example, data: DataSection) -> LabelledText:
     fields = answer.fields
     names = [data.text] if data.text is not None else [n for n in TEXTS if n in document.fields]
-    given = not names and bool({"sentences", "tokens"} & document.fields.keys())
-    if not names and not given and document is answer:
+    worded = not names and bool({"sentences", "tokens"} & document.fields.keys())
+    if not names and not worded and document is answer:
         raise DataError(
             f"{answer.where}: no field 'text'; --documents FILE names what ldt predict read, and "
             "its --keep text copies the text into the answers"
         )
     text = (
         records.text(document, (names or [TEXTS[0]])[0])
-        if not given
+        if not worded
         else clusters.read(document).text
     )
     if not set(_KEYS) & set(fields) or "tags" in fields:

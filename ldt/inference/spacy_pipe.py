@@ -62,10 +62,10 @@ class Entities(Pipe):
             doc.char_span(each["start"], each["end"], each["label"], alignment_mode="expand")
             for each in answer["entities"]
         ]
-        own = filter_spans([span for span in spans if span is not None])
-        taken = {token.i for span in own for token in span}
+        found_spans = filter_spans([span for span in spans if span is not None])
+        taken = {token.i for span in found_spans for token in span}
         others = [e for e in doc.ents if not taken.intersection(range(e.start, e.end))]
-        doc.set_ents([*own, *others])
+        doc.set_ents([*found_spans, *others])
 
 
 class Categories(Pipe):

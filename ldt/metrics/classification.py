@@ -33,8 +33,12 @@ def class_rows(
     Undefined values are None: precision of a class that is never predicted, recall of one without a
     gold document, f1 of one with neither.
     """
-    true, found, there = (gold & predicted).sum(0), predicted.sum(0), gold.sum(0)
-    ratios = {"precision": (true, found), "recall": (true, there), "f1": (2 * true, found + there)}
+    true, predictions, there = (gold & predicted).sum(0), predicted.sum(0), gold.sum(0)
+    ratios = {
+        "precision": (true, predictions),
+        "recall": (true, there),
+        "f1": (2 * true, predictions + there),
+    }
     rows: list[dict[str, Any]] = []
     for n, name in enumerate(names):
         rows.append({"class": name})

@@ -104,7 +104,9 @@ class Gate:
             for wanted in ("self", "LayerNorm", "dropout", "activation")
         )
         owners = [part._parameters for part in self.parts if part._parameters]
-        weights = [(own, name, own.get(name)) for own in owners for name in ("weight", "bias")]
+        weights = [
+            (owner, name, owner.get(name)) for owner in owners for name in ("weight", "bias")
+        ]
         self.weights = [weight for *_, weight in weights]
         self.dtypes = [x.dtype] * len(weights)
         self.hooks = [getattr(part, name) for part in self.parts for name in HOOKS]

@@ -203,11 +203,19 @@ class WatchedWeights:
         modules = [module for root in roots for module in root.modules()]
         self._own = [vars(module) for module in modules]
         names = ("_parameters", "_buffers", "_modules")
-        held = {name: [own[name] for own in self._own if own[name]] for name in names}
+        held = {
+            name: [attributes[name] for attributes in self._own if attributes[name]]
+            for name in names
+        }
         self._tables = held["_parameters"] + held["_buffers"]
         self._modules = held["_modules"]
         self._children = [dict(children) for children in self._modules]
-        self._empty = [own[name] for own in self._own for name in HOOKS + names if not own[name]]
+        self._empty = [
+            attributes[name]
+            for attributes in self._own
+            for name in HOOKS + names
+            if not attributes[name]
+        ]
         tensors = self._tensors()
         # A hook may do anything, and a tensor of a class of its own is not one place in memory.
         self.plain = {type(x) for x in tensors} <= {torch.Tensor, torch.nn.Parameter}

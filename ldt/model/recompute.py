@@ -72,11 +72,11 @@ def saved(ctx):
         ctx.saved = ()
     if not packed:
         raise RuntimeError("trying to backward through the graph a second time: retain_graph=True")
-    tensors, versions, own = packed
+    tensors, versions, others = packed
     if _versions(tensors) != versions:
         changed = zip(tensors, versions, strict=True)
         raise _modified(*next(pair for pair in changed if _versions(pair[:1]) != [pair[1]]))
-    return tensors, own
+    return tensors, others
 
 
 def _versions(tensors):

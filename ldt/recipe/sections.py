@@ -330,8 +330,8 @@ def meant(name: str, names: Iterable[str]) -> str:
     """The end of a message about an unknown key: what does its job, or the nearest of the names
     that there are; "" for nothing."""
     if key := KEYS.get(name):
-        own = key.partition(".")[2]
-        return f", did you mean {(own if own in names else key)!r}?"
+        tail = key.partition(".")[2]
+        return f", did you mean {(tail if tail in names else key)!r}?"
     return f"; {REFUSED[name]}" if name in REFUSED else did_you_mean(name, names)
 
 

@@ -15,7 +15,7 @@ from ldt.tasks.base import Task
 
 
 class Merge(NamedTuple):
-    """How the logits [chunks, ...] of a document are combined.
+    """Rule for combining the logits [chunks, ...] of a document.
 
     ``value`` returns [...]; ``shares`` returns, for [chunks], the derivative of the result with
     respect to each.

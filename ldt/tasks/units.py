@@ -207,9 +207,9 @@ def token_vectors(
     vectors, places = [], []
     for output, feature in zip(outputs, features, strict=True):
         row = slice(*feature["rows"])
-        kept = ~np.isin(feature["input_ids"][row], skip)
-        vectors.append(output["vectors"][row][kept])
-        places += feature["places"][row][kept].tolist()
+        with_vector = ~np.isin(feature["input_ids"][row], skip)
+        vectors.append(output["vectors"][row][with_vector])
+        places += feature["places"][row][with_vector].tolist()
     return np.concatenate(vectors), places
 
 

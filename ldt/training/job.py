@@ -288,9 +288,9 @@ def new_config(
         if key not in known:
             raise RecipeError(f"{where}: unknown key{did_you_mean(key, known)}")
     try:
-        made = config(**values | chosen | config_changes(recipe))
-        made.check()
+        built = config(**values | chosen | config_changes(recipe))
+        built.check()
     except Exception as error:  # the config classes have kinds of their own
         line = str(error).strip().splitlines()[-1].strip()
         raise RecipeError(f"{recipe.where('model', 'config')}: {line}") from error
-    return made
+    return built

@@ -165,13 +165,13 @@ def backward(key_grad, value_grad, k, v, weight, shares, winners, pooling, table
         block = launch["BLOCK_M"]
         part = cdiv(cdiv(count, PARTS), block) * block  # cells of a program
         sums = weight.new_empty(cdiv(count, part), *weight.shape, dtype=torch.float32)
-        given = k, v, up_k, up_v, tables.start, tables.share
+        inputs = k, v, up_k, up_v, tables.start, tables.share
         ints = count, part, *k.stride()[:2], *v.stride()[:2]
         if pooling == "ldconv":
             slopes = torch.empty_like(shares)
-            scores[len(sums), heads](*given, shares, slopes, sums, *ints, **tables.sizes, **launch)
+            scores[len(sums), heads](*inputs, shares, slopes, sums, *ints, **tables.sizes, **launch)
         else:
-            filters[len(sums), heads, size](*given, sums, *ints, SIZE=size, **launch)
+            filters[len(sums), heads, size](*inputs, sums, *ints, SIZE=size, **launch)
         weight_grad = sums.sum(0).to(weight.dtype)
     dk, dv = up_k.new_empty(2, total, heads, dim)
     spread[cdiv(total, launch["BLOCK_M"]), heads](
