@@ -249,9 +249,6 @@ class ItemTrainer(transformers.Trainer):
         finally:
             vars(args).update(before)
 
-    def _get_num_items_in_batch(self, batch_samples, device):
-        return None  # in evaluation each batch has its own mean
-
     def evaluation_loop(self, *args, **kwargs):
         self.gather_function = self._gathered  # for this loop, then transformers' own again
         return super().evaluation_loop(*args, **kwargs)
@@ -277,6 +274,8 @@ class ItemTrainer(transformers.Trainer):
         if self.label_smoother is not None and shift is not None:
             # The loss is made here, of logits, and the model does not see the labels.
             inputs = inputs | {"decoder_input_ids": shift(inputs["labels"])}
+        if return_outputs:  # an evaluation, where each batch has its own mean
+            num_items_in_batch = None
         computed = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         if not return_outputs or self.answer is None:
             return computed

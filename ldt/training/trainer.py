@@ -131,8 +131,7 @@ class Trainer(ItemTrainer):
                     self._take_up(resume)
                 else:
                     self.resumed = resume
-                    result = self.train(resume_from_checkpoint=str(resume) if resume else None)
-                    self.train_loss = result.training_loss
+                    self.train(resume_from_checkpoint=str(resume) if resume else None)
         except Exception as error:
             if out_of_memory(error):
                 raise self.too_little_memory() from error
@@ -166,9 +165,8 @@ class Trainer(ItemTrainer):
         self._load_from_checkpoint(str(folder))
         self.state = TrainerState.load_from_json(str(folder / "trainer_state.json"))
         saved = self._restore(folder)
-        steps = max(self.state.global_step, 1)
-        self.train_loss = (saved["total_loss"] + saved["tr_loss"].item()) / steps
-        self.log({"total_flos": self.state.total_flos, "train_loss": self.train_loss})
+        self._total_loss_scalar = saved["total_loss"] + saved["tr_loss"].item()
+        self.log({"total_flos": self.state.total_flos, "train_loss": math.nan})
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint:
             self._load_best_model()
 
@@ -414,6 +412,9 @@ class Trainer(ItemTrainer):
     def log(self, logs, start_time=None):
         for key in _SESSION_KEYS:  # they count the steps before a resume, but not their time
             logs.pop(key, None)
+        if "train_loss" in logs:  # it ends the training; transformers' counts this session's steps
+            self.train_loss = self._total_loss_scalar / max(self.state.global_step, 1)
+            logs["train_loss"] = self.train_loss
         super().log(logs)
 
 
@@ -442,7 +443,6 @@ class _BetweenSteps(TrainerCallback):
             trainer._tr_loss += saved["tr_loss"].to(args.device)
             trainer._total_loss_scalar = saved["total_loss"]
             trainer._globalstep_last_logged = saved["last_logged"]
-            trainer._initial_global_step = 0
             trainer.epoch_rng = saved["epoch_rng"]
             state.compute_steps(args, state.max_steps)  # these may differ from the checkpoint's
 
