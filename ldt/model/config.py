@@ -1,4 +1,5 @@
-"""Configs of ldt's models, read from the config.json of ldt, of transformers and of the authors."""
+"""Configs of ldt's models, read from config.json files of ldt, transformers and the papers'
+authors."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -38,19 +39,18 @@ ROTATIONS = ("default", "linear", "yarn", "llama3")  # others depend on the leng
 
 
 class OwnConfig:
-    """Mixin of ldt's configs, which read those of other classes; see transformers' own.
+    """Mixin of ldt's configs, which also read those of other classes.
 
     Attributes:
-        projections: ends of the names of the layers that LoRA adapts by default.
-        lacks: key that models of other kinds have -> the end of a sentence that says why these
-            have not, and what would do.
-        theirs: model_type of a model that transformers computes as well.
-        reads: model_types of the files that it reads; empty: any.
-        names: transformers' classes of such models, and the authors' -> those here.
-        fixed: key of other files -> the value that it has here, where no other is computed.
-        unused: keys of other files that mean nothing here.
-        own_keys: beginnings of the keys that transformers' config has not.
-        backends: that compute the model.
+        projections: suffixes of layer names that LoRA adapts by default.
+        lacks: keys of other kinds of models, with the end of the message that refuses them.
+        theirs: model_type of an equivalent transformers model.
+        reads: model_types of the files it reads; empty for any.
+        names: class names of transformers and of the authors, with the corresponding ones here.
+        fixed: keys of other files, with the only supported value.
+        unused: keys of other files that have no effect here.
+        own_keys: prefixes of keys that transformers' config lacks.
+        backends: attention backends that support the model.
     """
 
     projections: ClassVar[tuple[str, ...]] = PROJECTIONS
@@ -66,29 +66,29 @@ class OwnConfig:
     is_plain = False  # True where transformers computes the same
 
     def check(self):
-        """Raise a ValueError for values that have no meaning, or do not go together."""
+        """Raise ValueError for invalid or contradictory values."""
         check_values(type(self), vars(self))
 
     @classmethod
     def is_authors(cls, values):
-        """True for a config.json of Longformer's authors, whose windows count one side."""
+        """True for a config.json by Longformer's authors, whose windows count one side only."""
         return False
 
     @classmethod
     def takes(cls, values):
-        """True for a config.json of this kind of model, whoever wrote it."""
+        """True for a config.json of this kind of model, in any format."""
         return values.get("model_type") in cls.reads or cls.is_authors(values)
 
     @classmethod
     def in_own_terms(cls, values, source="SOURCE"):
-        """A copy of the dict ``values``, maybe of another class, in ldt's terms.
+        """Copy of ``values`` converted to ldt's keys.
 
         Args:
-            values: the keys of a config.json.
-            source: the folder it is from, for the message.
+            values: content of a config.json.
+            source: its folder, for the message.
 
         Raises:
-            ModelError: ``values`` describes something that this model does not compute.
+            ModelError: the values describe something that this model does not compute.
         """
         authors = cls.is_authors(values)
         if cls.reads and not cls.takes(values):
@@ -106,7 +106,7 @@ class OwnConfig:
         return {key: value for key, value in values.items() if key not in unused}
 
     def to_diff_dict(self):
-        """Values for config.json; of a plain model those that transformers writes."""
+        """Values for config.json; for a model that transformers supports, those it would write."""
         values = super().to_diff_dict()
         if self.is_plain:
             values = {key: x for key, x in values.items() if not key.startswith(self.own_keys)}
@@ -117,21 +117,21 @@ class OwnConfig:
         return values
 
     def to_dict(self):
-        """All values; peft, which asks for them first, learns what to adapt by default."""
+        """All values. peft calls this first, so its default targets are registered here."""
         offer_targets(self)
         return super().to_dict()
 
     @classmethod
     def from_dict(cls, config_dict, **kwargs):
-        """Make a config of values; also of those that `in_own_terms` takes."""
+        """Config from a dict; other formats go through `in_own_terms`."""
         return super().from_dict(cls.in_own_terms(config_dict), **kwargs)
 
     @classmethod
     def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):
-        """Return transformers' config dictionary, with the windows and names of ldt.
+        """Return transformers' config dictionary in ldt's keys.
 
         Raises:
-            ModelError: a value that every class of transformers would take, to its harm.
+            ModelError: a value that transformers would silently accept although it is harmful.
         """
         values, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
         check_common(values, f"{pretrained_model_name_or_path}: config.json")
@@ -140,26 +140,26 @@ class OwnConfig:
 
 @dataclass
 class PooledConfig(OwnConfig):
-    """Keys of an encoder whose layers have windows, and maybe a second level.
+    """Keys of an encoder with attention windows and optionally a second level.
 
     Args:
         attention_dilation: gap between the tokens of a window, 1 = contiguous; a number for all
-            layers, or one a layer, in whose place a list of one number a head may stand.
-        pooling_layers: numbers of the layers, from 0 on, that have a second level; by default none.
-            `upper_middle_layers` are those of the paper.
-        pooling_window: tokens in reach of the second level on both sides together, the paper's 512.
-            The paper's 128 of the first level is `attention_window`.
-        pooling: what makes a cell's key and value of those of its tokens: a name in
-            `ldt.attention.POOLINGS`. ``ldconv`` weighs keys as it does values, by weights made of
-            values; ``ldconv_separate`` makes those of keys of keys.
-        pooling_size: tokens in a cell, the paper's kernel.
-        pooling_stride: tokens from the start of a cell to that of the next.
-        pooling_input: what the second level reads: ``first_level``, the output of the first; or
-            ``embeddings``, the input of the layer, the paper's "Mix".
-        pooling_share_weights: whether the second level uses the projections of the first, the
-            paper's "Weight sharing", in place of its own.
-        pooling_gate: whether the second level is multiplied by a gate for each head that starts
-            at zero; without, the levels are added as in the paper.
+            layers, or one per layer, each of which may be a list with one number per head.
+        pooling_layers: numbers of the layers with a second level, from 0; default none.
+            `upper_middle_layers` gives those of the paper.
+        pooling_window: window of the second level in tokens, both sides together; 512 in the paper.
+            The first level's 128 is `attention_window`.
+        pooling: how keys and values are pooled: a name in `ldt.attention.POOLINGS`. ``ldconv``
+            pools keys with the weights computed from values; ``ldconv_separate`` computes the
+            weights of keys from keys.
+        pooling_size: tokens of a pooled cell, the paper's kernel.
+        pooling_stride: distance between the starts of two cells, in tokens.
+        pooling_input: input of the second level: ``first_level``, the output of the first; or
+            ``embeddings``, the layer's input, the paper's "Mix".
+        pooling_share_weights: True uses the first level's projections for the second, the paper's
+            "Weight sharing".
+        pooling_gate: True multiplies the second level by a gate per head that starts at zero; False
+            adds the levels, as in the paper.
     """
 
     own_keys: ClassVar[tuple[str, ...]] = ("attention_dilation", "pooling")
@@ -196,32 +196,33 @@ class PooledConfig(OwnConfig):
 
 @dataclass
 class AnswerKeys:
-    """Keys of every encoder's config: the backend, and what its heads learn and decide by.
+    """Keys of every encoder's config: the attention backend, and settings of heads and decisions.
 
     Args:
         attention_backend: a name in `ldt.attention.BACKENDS`, or ``auto``.
-        no_answer_threshold: probability above which a question has no answer in its document; None
-            where the model was taught an answer to every question.
-        answer_thresholds: least score of a ``passage`` and of a ``span`` that is an answer; without
-            one every score is enough.
-        class_weights: what a class counts in the loss, in the order of the outputs; of several
-            classes a row, what it counts where it is there. None: all the same.
-        focal_gamma: power of 1 - p by which the loss of a label of probability p is multiplied.
-        decisions: what the answers of a classification are decided by, beside its weights:
-            thresholds, calibration, confidence (`ldt.metrics.decisions.Policy.facts`).
-        window_merge: how the scores of a candidate in the inputs of one document become one.
-        evidence_weights: of the losses that a head of `ldt.model.heads.questions` sums up; 1 where
-            one is not named.
-        passage_loss: whether ``each`` passage is right or not by itself, or ``one`` is right, or
-            none; see `ldt.model.heads.questions`.
+        no_answer_threshold: probability above which a question has no answer in the document; None
+            if the model was trained on answerable questions only.
+        answer_thresholds: least score of a ``passage`` and of a ``span`` answer; every score is
+            enough if not given.
+        class_weights: weights of the classes in the loss, in the order of the outputs; in
+            multi-label classification the weight of a positive label. None: all 1.
+        focal_gamma: exponent of 1 - p in the focal loss.
+        decisions: decision policy of a classifier: thresholds, calibration, abstention
+            (`ldt.metrics.decisions.Policy.facts`).
+        window_merge: how a candidate's scores in several chunks are combined.
+        evidence_weights: weights of the losses summed by a head of `ldt.model.heads.questions`; 1
+            if not given.
+        passage_loss: ``each`` classifies every passage, ``one`` selects one passage or none; see
+            `ldt.model.heads.questions`.
         embedding: how texts become vectors; see `ldt.model.heads.embedding.DEFAULTS`.
-        coref_head: how coreference is scored, by the key that fastcoref has for it; see
+        coref_head: settings of coreference, under the key that fastcoref uses; see
             `ldt.model.heads.coreference.DEFAULTS`.
-        ranking: what a reranker learned by: its ``loss``, listwise or pointwise, with a
-            ``teacher`` or not, and the number of ``best_chunks`` of a document that count.
-        sentence_transformers: what sentence-transformers reads of a reranker, ``activation_fn``.
-        global_attention: segments of the inputs that had global attention while the model was
-            trained, `task.global_attention` of a recipe; None where no recipe trained it.
+        ranking: training of a reranker: its ``loss``, listwise or pointwise, ``teacher``, and the
+            number of ``best_chunks`` that count.
+        sentence_transformers: entry for sentence-transformers in a reranker's config,
+            ``activation_fn``.
+        global_attention: segments with global attention during training, `task.global_attention` of
+            the recipe; None if the model was not trained by a recipe.
     """
 
     attention_backend: str = "auto"
@@ -244,24 +245,23 @@ class AnswerKeys:
 class LdtConfig(PooledConfig, AnswerKeys, LongformerConfig):
     """transformers' LongformerConfig with the keys of `AnswerKeys`.
 
-    `attention_window` counts tokens in reach on both sides together, an int for all layers or one
-    number a layer, any even number >= 2. `max_position_embeddings` is the size of the position
-    table: the longest input (`usable_length`) plus ``pad_token_id + 1`` rows, as in RoBERTa.
+    `attention_window` is in tokens, both sides together: an int for all layers or one per layer,
+    any even number >= 2. `max_position_embeddings` is the size of the position table: the longest
+    input (`usable_length`) plus ``pad_token_id + 1`` rows, as in RoBERTa.
 
-    With `attention_dilation`, `causal` or `pooling_layers` the encoder is no plain Longformer any
-    more: transformers has none of them. The keys that begin with ``pooling_`` describe the second
-    level of a Poolingformer, see `ldt.model.pooling.SecondLevel`; without `pooling_layers` they
-    mean nothing. A model that answers alike there is written as one of theirs, ``longformer``,
-    which other programs load too (`is_plain`); any other is ldt's alone, ``ldt``.
+    With `attention_dilation`, `causal` or `pooling_layers`, which transformers lacks, the model is
+    saved as ``ldt``; otherwise as ``longformer``, which other programs load too (`is_plain`). The
+    keys that begin with ``pooling_`` describe the second level of a Poolingformer, see
+    `ldt.model.pooling.SecondLevel`, and have no effect without `pooling_layers`.
 
-    Configurations of the authors' own downloads (allenai/longformer) are read too: their windows
-    count one side and are doubled; modes that this encoder does not have are refused by name.
+    Configs of the authors' downloads (allenai/longformer) are read too: their one-sided windows are
+    doubled; attention modes that this encoder lacks are refused by name.
 
     Args:
-        causal: whether a token sees only itself and the ``attention_window / 2`` before it, for
-            language modelling from left to right; there are no global tokens then.
-        classifier_pooling: what sequence classification reads: ``cls``, the first real token, as
-            transformers' Longformer; or the ``mean`` or ``max`` of all real tokens, by feature.
+        causal: True lets a token attend only to itself and the ``attention_window / 2`` tokens
+            before it, for left-to-right language modelling; there are no global tokens then.
+        classifier_pooling: input of the classification head: ``cls``, the first real token, as in
+            transformers' Longformer; or the elementwise ``mean`` or ``max`` of all real tokens.
     """
 
     model_type = "ldt"
@@ -275,9 +275,9 @@ class LdtConfig(PooledConfig, AnswerKeys, LongformerConfig):
 
     @property
     def is_plain(self):
-        """True where transformers' Longformer gives the same answers to an input without a mask of
-        global tokens, with padding on the right, if any; without ``architectures`` the config is of
-        an encoder alone."""
+        """True if transformers' Longformer gives the same outputs for inputs without global
+        attention mask and with right padding; without ``architectures`` the config is that of a
+        bare encoder."""
         windows = set(all_numbers(self.attention_window))
         heads = [name.removeprefix("Ldt") for name in self.architectures or ["LdtModel"]]
         return (
@@ -307,12 +307,12 @@ class LdtConfig(PooledConfig, AnswerKeys, LongformerConfig):
 
     @staticmethod
     def of_new_model(chosen, pad, longest):
-        """Values of a model from scratch where its recipe does not say; RoBERTa's.
+        """Default values of a model from scratch, RoBERTa's.
 
         Args:
-            chosen: keys that the recipe says.
-            pad: id of padding.
-            longest: input in tokens, special tokens included.
+            chosen: keys set by the recipe.
+            pad: padding id.
+            longest: longest input in tokens, with special tokens.
         """
         return {
             "max_position_embeddings": pad + 1 + longest,
@@ -325,24 +325,24 @@ class LdtConfig(PooledConfig, AnswerKeys, LongformerConfig):
 
 @strict
 class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
-    """transformers' ModernBertConfig with the keys of `AnswerKeys`, and where global tokens are.
+    """transformers' ModernBertConfig with the keys of `AnswerKeys` and settings of global tokens.
 
-    A model that transformers computes as well is written as one of theirs, ``modernbert``, which
-    other programs load too; with `full_attention_window`, with `global_layers` all, and with the
-    pooling ``max`` it is ldt's alone, ``ldt_modernbert``.
+    A model that transformers computes equally is saved as ``modernbert``, which other programs load
+    too; with `full_attention_window`, `global_layers` all, or the pooling ``max`` as
+    ``ldt_modernbert``.
 
     Args:
-        classifier_pooling: what sequence classification and multiple choice read: ``cls``, the
-            first real token; or the ``mean`` or ``max`` of all real tokens, by feature.
-        full_attention_window: tokens in reach on both sides together in the layers that are full in
-            a ModernBERT, even; None: all tokens of the document.
-        global_layers: where the global tokens of a task see all tokens and are seen by all: in the
-            layers that are ``full`` in a ModernBERT, in ``all``, or in ``none``. Without
-            `full_attention_window` all tokens are global in full layers anyway.
-        clip_global_distances: whether in layers that are no full ones in a ModernBERT, where
-            distances beyond `local_attention` were never trained, a global token and another that
-            is farther away count as if it stood at the window's edge. With `global_layers` all;
-            costs memory in proportion to the length times the number of global tokens.
+        classifier_pooling: input of classification and multiple choice heads: ``cls``, the first
+            real token; or the elementwise ``mean`` or ``max`` of all real tokens.
+        full_attention_window: window of ModernBERT's full-attention layers in tokens, both sides
+            together, even; None keeps them full.
+        global_layers: layers in which global tokens attend to all tokens and are attended to by
+            all: ModernBERT's ``full`` layers, ``all``, or ``none``. Without `full_attention_window`
+            all tokens are global in full layers anyway.
+        clip_global_distances: True, with `global_layers` all, treats tokens beyond the window as if
+            at its edge when they attend to or are attended to by global tokens in local layers,
+            where distances beyond `local_attention` were never trained; takes memory in proportion
+            to length times global tokens.
     """
 
     model_type = "ldt_modernbert"
@@ -366,36 +366,37 @@ class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
 
     @property
     def longest_input(self):
-        """Longest input in tokens, special tokens included."""
+        """Longest input in tokens, with special tokens."""
         return self.max_position_embeddings
 
     @property
     def attention_window(self):
-        """Tokens in reach in each layer, both sides together; as many as see all in full ones."""
+        """Window of each layer in tokens, both sides together; full layers get one that covers
+        every input."""
         everything = self.full_attention_window or 2 * self.max_position_embeddings
         local = self.local_attention // 2 * 2
         return [everything if kind == "full_attention" else local for kind in self.layer_types]
 
     @property
     def global_tokens_count(self):
-        """False where no layer treats global tokens apart from others."""
+        """False if no layer treats global tokens differently."""
         windows = self.full_attention_window is not None
         return self.global_layers == "all" or (self.global_layers == "full" and windows)
 
     @property
     def hidden_dropout_prob(self):
-        """Dropout of the heads that transformers does not have."""
+        """Dropout of heads that transformers lacks."""
         return self.classifier_dropout
 
     @property
     def is_plain(self):
-        """True where transformers computes the same."""
+        """True if transformers computes the same."""
         ours = self.full_attention_window is not None or self.global_layers == "all"
         return not ours and self.classifier_pooling != "max"
 
     @classmethod
     def in_own_terms(cls, values, source="SOURCE"):
-        """Values of a ModernBERT by ldt's names; see `OwnConfig.plain`."""
+        """Values of a ModernBERT in ldt's keys; see `OwnConfig.in_own_terms`."""
         values = super().in_own_terms(values, source)
         if values.get("local_rope_theta", 0) is None:  # meant that of full layers
             values["local_rope_theta"] = values.get("global_rope_theta", 160_000.0)
@@ -434,7 +435,8 @@ class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
 
     @staticmethod
     def of_new_model(chosen, pad, longest):
-        """Values of a model from scratch, those of the published models; see `LdtConfig`."""
+        """Default values of a model from scratch, those of the published models; see
+        `LdtConfig`."""
         return {
             "max_position_embeddings": longest,
             "classifier_pooling": "mean",
@@ -444,20 +446,20 @@ class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
 
 @strict
 class LdtSeq2SeqConfig(PooledConfig, LEDConfig):
-    """transformers' LEDConfig with what `LdtConfig` adds to a Longformer's: a choice of backends,
-    dilated windows and the second level of a Poolingformer, all of the encoder alone.
+    """transformers' LEDConfig with ldt's additions to the encoder: attention backends, dilated
+    windows and the second level of a Poolingformer.
 
-    `attention_window` counts tokens in reach on both sides together. The longest input is
-    `max_encoder_position_embeddings`, the longest output, with its start token,
-    `max_decoder_position_embeddings`: no row of either table stands for padding.
+    `attention_window` is in tokens, both sides together. The longest input is
+    `max_encoder_position_embeddings`, the longest output with its start token
+    `max_decoder_position_embeddings`: no row of either table is for padding.
 
-    Without dilation and `pooling_layers` the model is a plain LED: its config.json is written as
-    such, and transformers loads the folder. That of the authors (allenai/longformer) is read too.
+    Without dilation and `pooling_layers` the model is saved as a LED, which transformers loads. The
+    authors' config (allenai/longformer) is read too.
 
     Args:
         attention_backend: see `LdtConfig`.
-        evidence_weights: of the losses that `LdtForEvidenceGeneration` sums up; 1 where one is not
-            named.
+        evidence_weights: weights of the losses summed by `LdtForEvidenceGeneration`; 1 if not
+            given.
         global_attention: see `LdtConfig`.
     """
 
@@ -496,7 +498,7 @@ class LdtSeq2SeqConfig(PooledConfig, LEDConfig):
 
     @property
     def is_plain(self):
-        """True where transformers computes the same."""
+        """True if transformers computes the same."""
         gaps = {gap for layer in layer_dilations(self) for gap in layer}
         return gaps == {1} and not self.pooling_layers
 
@@ -527,20 +529,20 @@ class LdtCausalConfig(OwnConfig, PreTrainedConfig):
     There is no position table, so inputs may have any length.
 
     Args:
-        attention_window: tokens in reach on both sides together, as everywhere in ldt, even; a
-            causal token sees the half of them that stands before it. One number or one a layer.
+        attention_window: window in tokens, both sides together as everywhere in ldt, even; a causal
+            token attends to the half before it. One number, or one per layer.
         attention_dilation: gap between the tokens of a window, 1 = contiguous; a number for all
-            layers, or one a layer, in whose place a list of one number a head may stand.
-        hidden_dropout_prob: after the embeddings, both parts of a layer, the activation and the
-            last normalisation.
-        attention_probs_dropout_prob: of the attention probabilities.
-        memory_length: 0; or as in Transformer-XL: inputs are cut into parts of so many tokens, no
-            gradient flows from a part into the hidden states of the one before. It changes
-            gradients, never outputs: windows must not reach farther than the memory.
-        attention_backend: a name in `ldt.attention.BACKENDS` that has relative positions
-            (reference, blocked), or ``auto``, which takes blocked on every device.
-        tie_word_embeddings: True: the output projection is the embedding, as in Transformer-XL's
-            character models.
+            layers, or one per layer, each of which may be a list with one number per head.
+        hidden_dropout_prob: dropout after the embeddings, both halves of a layer, the activation
+            and the last normalisation.
+        attention_probs_dropout_prob: dropout of attention probabilities.
+        memory_length: 0; or as in Transformer-XL the length of the parts that an input is cut into,
+            with no gradient from a part into the states of the previous one. It changes gradients,
+            never outputs, so windows may not reach further than it.
+        attention_backend: a name in `ldt.attention.BACKENDS` with relative positions (reference,
+            blocked), or ``auto``, which is blocked on every device.
+        tie_word_embeddings: True uses the embedding as the output projection, as in
+            Transformer-XL's character models.
     """
 
     model_type = "ldt_causal"
@@ -582,7 +584,7 @@ class LdtCausalConfig(OwnConfig, PreTrainedConfig):
 
 
 def usable_length(config):
-    """Longest input in tokens, special tokens included; of an encoder-decoder the encoder's."""
+    """Longest input in tokens, with special tokens; for an encoder-decoder that of the encoder."""
     if config.is_encoder_decoder:
         return config.max_encoder_position_embeddings
     if hasattr(config, "longest_input"):
@@ -591,10 +593,10 @@ def usable_length(config):
 
 
 def _each_layer(config, name):
-    """A key's numbers of each layer; the config itself stays as it is.
+    """Values of a key for every layer.
 
     Raises:
-        ValueError: their number is not that of the layers.
+        ValueError: their number is not the number of layers.
     """
     value, layers = getattr(config, name), config.num_hidden_layers
     entries = [value] * layers if isinstance(value, int) else list(value)
@@ -607,12 +609,12 @@ def _each_layer(config, name):
 
 
 def layer_windows(config):
-    """The window of each layer."""
+    """Window of each layer."""
     return _each_layer(config, "attention_window")
 
 
 def layer_dilations(config):
-    """The dilations of each layer, a tuple of one number a head."""
+    """Dilations of each layer, a tuple with one number per head."""
     heads = config.num_attention_heads
     dilations = [per_head(entry, heads) for entry in _each_layer(config, "attention_dilation")]
     for layer in dilations:
@@ -625,20 +627,20 @@ def layer_dilations(config):
 
 
 def upper_middle_layers(layers):
-    """The quarter of so many layers that Poolingformer gives a second level: of 24 the 15th to the
-    20th, of 12 the 8th to the 10th, numbered from 0 on."""
+    """Quarter of the layers to which Poolingformer gives a second level: the 15th to 20th of 24,
+    the 8th to 10th of 12; numbered from 0."""
     count, end = max(1, layers // 4), max(1, layers * 5 // 6)
     return list(range(max(0, end - count), end))
 
 
 def reaches(config):
-    """Reach of each layer's windows before a token, in tokens."""
+    """Number of preceding tokens that each layer's window covers."""
     pairs = zip(layer_windows(config), layer_dilations(config), strict=True)
     return [window // 2 * max(dilations) for window, dilations in pairs]
 
 
 def check_layers(config):
-    """Raise a ValueError for numbers of the layers that do not go together."""
+    """Raise ValueError if per-layer values contradict each other."""
     layer_windows(config)
     layer_dilations(config)
     if config.hidden_size % config.num_attention_heads:
@@ -649,7 +651,7 @@ def check_layers(config):
 
 
 def check_pad_token(config):
-    """Raise a ValueError for an id of padding outside of the vocabulary."""
+    """Raise ValueError for a padding id outside the vocabulary."""
     if config.pad_token_id is None or not 0 <= config.pad_token_id < config.vocab_size:
         raise ValueError(
             f"pad_token_id must be an id of the {config.vocab_size} in the vocabulary, "

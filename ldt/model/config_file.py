@@ -1,4 +1,4 @@
-"""config.json and other JSON files of a model folder, and the values that a config may have."""
+"""Read config.json and other JSON files of a model folder, and validate their values."""
 
 import dataclasses
 import functools
@@ -39,10 +39,10 @@ _REFUSED = {  # model_type -> what it has that nothing here computes
 
 
 def read_json(file):
-    """The value in a file.
+    """Value of a JSON file.
 
     Raises:
-        ModelError: it is no JSON, or too large for what it is.
+        ModelError: it is not JSON, or implausibly large.
     """
     try:
         if file.stat().st_size > MAX_BYTES:
@@ -55,11 +55,11 @@ def read_json(file):
 
 
 def read_values(folder):
-    """The keys and values of a folder's config.json.
+    """Content of a folder's config.json.
 
     Raises:
-        ModelError: it is missing, damaged, no table of keys and values, or has a value that every
-            class of transformers would take, to its harm.
+        ModelError: it is missing, damaged, not an object, or has a value that transformers would
+            silently accept although it is harmful.
     """
     file = folder / "config.json"
     if not file.is_file():
@@ -72,7 +72,7 @@ def read_values(folder):
 
 
 def read_table(file):
-    """The keys and values in a file; ModelError if it is no table of them."""
+    """Object in a JSON file; ModelError if it is anything else."""
     values = read_json(file)
     if not isinstance(values, dict):
         raise ModelError(f"{file}: not a table of keys and values")
@@ -80,15 +80,15 @@ def read_table(file):
 
 
 def make_config(config_class, values, folder, **kwargs):
-    """The config and the kwargs that are not its.
+    """Return the config and the keyword arguments that do not belong to it.
 
     Args:
-        config_class: of the model.
-        values: of config.json; what would change how transformers works is left out.
-        folder: for messages.
+        config_class: class of the config.
+        values: content of config.json; keys that would change how transformers works are ignored.
+        folder: folder, for messages.
 
     Raises:
-        ModelError: a value has no meaning.
+        ModelError: a value is invalid.
     """
     where, values = folder / "config.json", settable(config_class, values)
     try:
@@ -106,25 +106,21 @@ def make_config(config_class, values, folder, **kwargs):
 
 
 def settable(config_class, values):
-    """Values of config.json but for those that would change how transformers works."""
+    """Values of config.json without those that would change how transformers works."""
     names = {*_BESIDES, *(field.name for field in dataclasses.fields(config_class))}
     others = {key for key in values if key.startswith("_") or hasattr(config_class, key)}
     return {key: x for key, x in values.items() if key in names or key not in others | _ELSEWHERE}
 
 
 def refuse(kind, source):
-    """Raise the ModelError of a model_type that no config here reads.
-
-    Args:
-        source: the folder it is from, for the message.
-    """
+    """Raise ModelError for an unsupported model_type of the folder ``source``."""
     refuse_others(kind, source)
     it, what = ("it", f"is a {kind} model") if kind else ("a BERT or RoBERTa", "has no model_type")
     raise ModelError(f"{source}: {what}; ldt convert {source} makes {it} long")
 
 
 def refuse_others(kind, source):
-    """Raise a ModelError for a model_type that is known and neither computed nor converted."""
+    """Raise ModelError for a known model_type that can be neither run nor converted."""
     if kind in _REFUSED:
         raise ModelError(
             f"{source}: a {kind} model cannot be used or converted: no model here has "
@@ -133,13 +129,14 @@ def refuse_others(kind, source):
 
 
 def authors_window(values, source):
-    """Window and dilation of the dict ``values``, a config.json of the authors.
+    """Window and dilation in a config.json by the authors.
 
     Args:
-        source: the folder it is from, for the message.
+        values: content of the file.
+        source: its folder, for the message.
 
     Raises:
-        ModelError: ``values`` asks for attention that is not computed here.
+        ModelError: it asks for an unsupported kind of attention.
     """
     mode, windows = values.get("attention_mode"), values.get("attention_window")
     if mode not in _AUTHORS_MODES:
@@ -157,12 +154,12 @@ def authors_window(values, source):
 
 
 def all_numbers(value):
-    """The numbers of a list, of lists in it too, or of a number."""
+    """Numbers in a value, through nested lists."""
     return [n for each in value for n in all_numbers(each)] if isinstance(value, list) else [value]
 
 
 def check_common(values, where):
-    """Raise ModelError for keys of every config that transformers takes without a look."""
+    """Raise ModelError for invalid common keys that transformers does not check."""
     known = {key: values[key] for key in _Common.model_fields if key in values}
     try:
         _Common.model_validate(known, strict=True)
@@ -250,9 +247,9 @@ _WORDS = {"greater than or equal to": "at least", "less than or equal to": "at m
 
 @functools.cache
 def fields_of(config_class: type) -> type[BaseModel]:
-    """A model whose fields are those of a config class that say what a model computes.
+    """pydantic model of the config fields that affect the computation.
 
-    The others, which transformers' every config has, are about outputs and files.
+    Fields common to all of transformers' configs, about outputs and files, are left out.
     """
     from ldt.attention import BACKENDS, POOLINGS  # here, or configs stand a floor higher
 
@@ -270,10 +267,11 @@ def fields_of(config_class: type) -> type[BaseModel]:
 
 
 def check_values(config_class: type, values: Mapping[str, Any]) -> None:
-    """Raise a ValueError for the first value that has no meaning, whatever the others are.
+    """Raise ValueError for the first invalid value.
 
     Args:
-        values: by name of a field; other names are passed over.
+        config_class: class of the config.
+        values: values by field; unknown names are ignored.
     """
     model = fields_of(config_class)
     known = {name: values[name] for name in model.model_fields if name in values}
@@ -284,8 +282,8 @@ def check_values(config_class: type, values: Mapping[str, Any]) -> None:
 
 
 def _fault(error):
-    """The first fault that pydantic finds in values, of a union in the branch that came furthest:
-    its key, what the value must be and what it is."""
+    """First error found by pydantic: key, expected and actual value; for a union that of the
+    closest branch."""
     worst = max(error.errors(include_url=False), key=lambda item: len(item["loc"]))
     what = worst["msg"].removeprefix("Value error, ").removeprefix("Input should ")
     if worst["type"] == "literal_error":

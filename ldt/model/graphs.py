@@ -1,8 +1,8 @@
-"""CUDA graphs of an encoder: all kernels of a batch launched as one, its embeddings included.
+"""CUDA graphs of an encoder: all kernels of a batch in one launch, including the embeddings.
 
-A graph repeats its kernels on the same memory with the same sizes. So a batch is padded to one of a
-few sizes and copied to where a graph reads; everything that depends on its documents, the tables of
-its layout included, is computed from there on the device, within the graph.
+A graph repeats its kernels on the same memory with the same sizes. So batches are padded to one of
+a few sizes and copied to the graph's input; everything that depends on the documents, such as the
+tables of their layout, is computed on the device within the graph.
 """
 
 import logging
@@ -37,12 +37,12 @@ _ADAPTERS = attrgetter("merged_adapters", "disable_adapters", "active_adapters")
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a padded batch, and which of its tensors there are.
+    """Sizes of a padded batch, and which tensors it has.
 
     Args:
-        tokens, documents, globals: how many, padding included.
-        holes: whether there is padding inside of documents.
-        first_only: whether the states of some tokens alone are wanted, one a document.
+        tokens, documents, globals: numbers including padding.
+        holes: True if there is padding inside documents.
+        first_only: True if only one state per document is needed.
     """
 
     tokens: int
@@ -53,11 +53,11 @@ class Shape:
 
     @classmethod
     def of(cls, layout, first_only):
-        """The smallest shape that holds a batch and one document more.
+        """Smallest shape for a batch plus one more document.
 
-        What is added is documents as all others: all but the last one have one token, the last one
-        has the rest, of which the last ones are global. So every number of the padded layout is
-        exact, and real documents see nothing of it.
+        Padding is added as ordinary documents: all but the last have one token, the last one has
+        the rest, of which the last tokens are global. So the padded layout is exact, and real
+        documents are unaffected.
         """
         real = len(layout.cu_seqlens) - 1
         documents = _power(real + 1)
@@ -74,22 +74,22 @@ class Shape:
 
 
 def _power(count):
-    """The smallest power of two that is at least ``count``, a positive number."""
+    """Smallest power of two that is at least ``count`` (positive)."""
     return 1 << (count - 1).bit_length()
 
 
 def _steps(count):
-    """The smallest number that is at least ``count`` and one of four between powers of two, above
+    """Smallest number that is at least ``count`` and one of four steps between powers of two, above
     `FINE` of sixteen."""
     step = 1 << max((count - 1).bit_length() - (3 if count <= FINE else 5), 0)
     return -(-count // step) * step
 
 
 class Batch:
-    """The memory that a graph reads: a batch of a `Shape`.
+    """Input memory of a graph, for a batch of a `Shape`.
 
     Args:
-        inputs: tensors [b, n, ...] of the shapes, dtypes and device of those that it is to hold.
+        inputs: tensors [b, n, ...] with the shapes, types and device of the inputs.
     """
 
     def __init__(self, shape, inputs):
@@ -105,7 +105,7 @@ class Batch:
         self.first = torch.zeros(documents, **borders) if shape.first_only else None
 
     def fill(self, inputs, packing, first=None):
-        """Copy a batch here, and pad it. The host waits for nothing."""
+        """Copy a batch here and pad it, without synchronising with the device."""
         layout, shape = packing.layout, self.shape
         total, real = layout.total_tokens, len(layout.cu_seqlens) - 1
         for room, x in zip(self.inputs, inputs, strict=True):
@@ -128,14 +128,14 @@ class Batch:
             self.first[real:].copy_(borders[real:-1])
 
     def layout(self):
-        """A new `Layout` of what lies here, without any table yet."""
+        """New `Layout` of the batch, with no cached tables."""
         shape = self.shape
         masks = self.keep, self.is_global
         return Layout(self.cu_seqlens, *masks, shape.tokens, shape.globals)
 
     @property
     def bytes(self):
-        """Memory of all tensors."""
+        """Bytes of all tensors."""
         masks = self.keep, self.is_global, self.first
         tensors = *self.inputs, self.place, self.cu_seqlens, *masks
         return sum(x.nbytes for x in tensors if x is not None)
@@ -143,12 +143,12 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Captured:
-    """A graph, and the memory that it reads and writes, which lives as long as it does.
+    """Graph with the memory it reads and writes, which lives as long as it.
 
     Args:
-        graph: an object with ``replay()``.
-        out: [tokens, width] or [documents, width], that it writes.
-        batch: that it reads.
+        graph: object with ``replay()``.
+        out: output, [tokens, width] or [documents, width].
+        batch: input.
     """
 
     graph: torch.cuda.CUDAGraph
@@ -157,19 +157,20 @@ class Captured:
 
     @property
     def bytes(self):
-        """Memory of the batch and of the output."""
+        """Bytes of input and output."""
         return self.batch.bytes + self.out.nbytes
 
 
 def capture(run, beside=None):
-    """(graph, output) of a function without arguments, on the current CUDA device.
+    """Capture a function without arguments on the current CUDA device; returns (graph, output).
 
     Args:
-        beside: another graph, whose memory between its kernels this one shares; the two must not
-            run at once, and what one gives is to be copied before the other runs.
+        run: the function.
+        beside: another graph to share temporary memory with; the two must not run at once, and the
+            output of one must be copied before the other runs.
 
     Raises:
-        RuntimeError: it does what no graph holds, such as waiting for the device.
+        RuntimeError: the function does something a graph cannot contain, such as synchronising.
     """
     stream = _stream(torch.cuda.current_device())
     stream.wait_stream(torch.cuda.current_stream())
@@ -188,15 +189,15 @@ def capture(run, beside=None):
 
 @cache
 def _stream(device):
-    """The stream of all captures on a device: libraries keep scratch memory for each stream."""
+    """Stream for all captures on a device, since libraries keep scratch memory per stream."""
     return torch.cuda.Stream(device)
 
 
 class WatchedWeights:
-    """Tables of the attributes of modules, kept so that a look at them takes little time.
+    """Tables of modules' attributes, for fast detection of changes.
 
     Args:
-        roots: modules in evaluation mode; with all that they hold.
+        roots: modules in evaluation mode, watched with all submodules.
     """
 
     def __init__(self, roots):
@@ -226,17 +227,16 @@ class WatchedWeights:
         self._adapters = [repr(_ADAPTERS(m)) for m in self._adapted]
 
     def _tensors(self):
-        """The tensors that the modules have now."""
+        """Current tensors of the modules."""
         tensors = chain.from_iterable(map(dict.values, self._tables))
         return [x for x in tensors if x is not None]
 
     def moved(self):
-        """True where a tensor is not where it was: what a graph reads may have been freed."""
+        """True if a tensor has another address, so that the graph's memory may have been freed."""
         return [*map(torch.Tensor.data_ptr, self._tensors())] != self._places
 
     def changed(self):
-        """True where the modules may compute something else, with tensors that are where they
-        were."""
+        """True if the modules may compute something else with tensors at the same addresses."""
         return (
             any(self._empty)
             or any(map(_TRAINING, self._own))
@@ -249,18 +249,15 @@ class WatchedWeights:
 
 
 class Graphs:
-    """The graphs of one encoder, one a `Shape`, captured where a shape comes a second time.
+    """CUDA graphs of an encoder, one per `Shape`, captured when a shape occurs a second time.
 
-    Batches of more than ``largest`` tokens run without, as does everything after a capture that
-    failed. Weights may change in place between calls; where they lie elsewhere, and where modules
-    were exchanged or adapters merged or switched off, all graphs are captured anew. A module that
-    changes what it does in another way needs `clear`. Calls may come from several threads, but from
-    one CUDA stream.
-
-    A copy of it is empty.
+    Batches above ``largest`` tokens run without graphs, as does everything after a failed capture.
+    Weights may change in place between calls; if they move, modules are exchanged, or adapters are
+    merged or disabled, all graphs are captured again. Other changes of a module's behaviour need
+    `clear`. Several threads may call it, on one CUDA stream. A copy is empty.
 
     Args:
-        largest: tokens.
+        largest: largest number of tokens.
     """
 
     device_type = "cuda"
@@ -278,17 +275,18 @@ class Graphs:
         return type(self), (self.largest,)
 
     def __call__(self, modules, run, inputs, packing, first=None):
-        """``run(packed inputs, layout, first)`` by a graph, None where there is none for this.
+        """``run(packed inputs, layout, first)`` by a graph; None if there is no graph for this
+        batch.
 
         Args:
-            modules: that ``run`` computes by, in evaluation mode.
-            run: a function that computes on the device alone.
+            modules: modules used by ``run``, in evaluation mode.
+            run: function that computes on the device only.
             inputs: tensors [b, n, ...] of a padded batch.
-            packing: of the batch, which knows the number of its global tokens.
-            first: [documents] int64, packed indices, one in each document; or None.
+            packing: packing of the batch, with a known number of global tokens.
+            first: [documents] int64, packed index of one token per document; or None.
 
         Returns:
-            [total, width], or [documents, width] where ``first`` is given.
+            [total, width], or [documents, width] if ``first`` is given.
         """
         device, layout = inputs[0].device, packing.layout
         if self._off or device.type != self.device_type or torch.is_grad_enabled():
@@ -314,11 +312,11 @@ class Graphs:
 
     @property
     def captured(self):
-        """The number of graphs that there are."""
+        """Number of captured graphs."""
         return len(self._graphs)
 
     def clear(self):
-        """Let go of all graphs and their memory."""
+        """Release all graphs and their memory."""
         with self._lock:
             self._let_go()
 
@@ -343,7 +341,7 @@ class Graphs:
         return self._graphs.get(key)
 
     def _watch(self, modules):
-        """Keep an eye on modules from now on; False where a graph would go wrong."""
+        """Watch the modules from now on; returns False if a graph would be wrong."""
         if self._weights is not None and self._weights.changed():
             self._let_go()
         if self._weights is None:
@@ -378,16 +376,15 @@ class Graphs:
 
 
 def _current(device):
-    """Context in which a device is the current one, at no cost where it is."""
+    """Context with a device as the current one, without cost if it already is."""
     current = device.index is None or device.index == torch.cuda.current_device()
     return nullcontext() if current else torch.cuda.device(device)
 
 
 def use_graphs(model):
-    """Have the encoder of ``model`` run its batches as CUDA graphs where no gradient is wanted.
+    """Run the encoder of a model by CUDA graphs when no gradient is needed.
 
-    On other devices, with hooks, and where attentions or hidden states are asked for, it runs as
-    before.
+    On other devices, with hooks, or if attentions or hidden states are requested, nothing changes.
     """
     for module in model.modules():
         if hasattr(type(module), "graphs"):

@@ -1,4 +1,4 @@
-"""LdtModel: Longformer's encoder, and Poolingformer's, on packed tokens, and its layers."""
+"""LdtModel, the encoder of Longformer and Poolingformer on packed tokens, and its layers."""
 
 from functools import cache
 
@@ -33,7 +33,8 @@ CHUNK = 1024  # tokens of a part of `in_chunks`; from 256 on each takes the same
 
 
 class _Attach(torch.autograd.Function):
-    """x, with the parameters in its graph; their gradients are zero, and they count the passes."""
+    """Identity on x that puts parameters into its graph with zero gradients, and counts
+    the passes."""
 
     @staticmethod
     def forward(ctx, x, *parameters):
@@ -54,17 +55,17 @@ class _Attach(torch.autograd.Function):
 
 
 def attach_unused_parameters(x, *parameters):
-    """``x`` unchanged; the parameters get a gradient of zero where they would get none."""
+    """``x`` unchanged; the parameters get zero gradients instead of none."""
     if not parameters or not torch.is_grad_enabled() or transformed():
         return x
     return _Attach.apply(x, *parameters)
 
 
 def unused_parameters(*modules):
-    """The parameters of modules that a batch does not use, for `attach_unused_parameters`.
+    """Parameters of modules that a batch does not use, for `attach_unused_parameters`.
 
-    Distributed training waits for the gradient of each. Elsewhere there are none to attach: without
-    a gradient, an optimizer leaves them alone, and does not decay them.
+    Distributed training waits for every gradient. Otherwise the list is empty: without a gradient
+    an optimizer skips parameters and does not decay them.
     """
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return []
@@ -94,7 +95,7 @@ class Embeddings(nn.Module):
 
 
 def attention_options(module, x, dropout, backend):
-    """The ``dropout``, ``seed`` and ``backend`` of attention in a module, drawn from torch's
+    """``dropout``, ``seed`` and ``backend`` of a module's attention; the seed comes from torch's
     generator, whose state gradient checkpointing restores."""
     dropout = dropout if module.training else 0.0
     seed = torch.randint(2**31, (), device=x.device) if dropout else 0
@@ -102,8 +103,8 @@ def attention_options(module, x, dropout, backend):
 
 
 class SelfAttention(nn.Module):
-    """Sliding window with global tokens, which have projections of their own; in pooling layers
-    a `SecondLevel` besides."""
+    """Sliding-window attention with global tokens, which have their own projections; in pooling
+    layers with a `SecondLevel`."""
 
     uncalled = True  # see `ldt.model.gates`
 
@@ -127,13 +128,13 @@ class SelfAttention(nn.Module):
         self.pooled = SecondLevel(config) if index in config.pooling_layers else None
 
     def forward(self, x, layout, output_attentions=False):
-        """[total, width] -> the same, and both kinds of probabilities (or None) when asked for,
-        those of the first level."""
+        """[total, width] -> the same, and both kinds of attention probabilities (or None) of the
+        first level."""
         out = self._levels(x, layout)
         return out, *(self._probabilities(x, layout) if output_attentions else (None, None))
 
     def attach_global(self, x, layout):
-        """x, with the global projections in its graph where no token is global."""
+        """x, with the global projections in its graph if no token is global."""
         if layout.is_global is not None:
             return x
         return attach_unused_parameters(x, *unused_parameters(*self._global()))
@@ -164,7 +165,7 @@ class SelfAttention(nn.Module):
         return local, global_probabilities(q, x, self.key_global, layout)
 
     def global_attention(self, x, layout):
-        """[globals, width], the rows of `forward` at the global tokens alone."""
+        """[globals, width], the rows of `forward` for global tokens only."""
         query, key, value = self._global()
         q = self._split(query(x.index_select(0, layout.global_index)))
         key, value = foldable(key), foldable(value)
@@ -186,13 +187,13 @@ class SelfAttention(nn.Module):
 
 
 def _left_out(key):
-    """Part of a key projection that folding leaves out: the bias, which adds the same to all scores
-    of a row."""
+    """Part of a key projection that folding leaves out: the bias, which adds a constant to all
+    scores of a row."""
     return [] if callable(key) else [key[1]]
 
 
 class Residual(nn.Module):
-    """Projection, dropout, sum with the residual, normalisation."""
+    """Projection, dropout, residual sum, normalisation."""
 
     uncalled = True
 
@@ -207,7 +208,7 @@ class Residual(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention and its residual."""
+    """Self-attention with its residual."""
 
     uncalled = True
 
@@ -225,7 +226,7 @@ class Attention(nn.Module):
 
 
 class Intermediate(nn.Module):
-    """The wide half of the feed-forward network."""
+    """First half of the feed-forward network."""
 
     uncalled = True
 
@@ -236,7 +237,8 @@ class Intermediate(nn.Module):
         self.known = type(self.activation)  # gives the same numbers each time; others may not
 
     def forward(self, x, in_place=False):
-        """[total, width] -> [total, wide width]; ``in_place`` where no graph needs its input."""
+        """[total, width] -> [total, intermediate width]; ``in_place`` if no graph needs
+        its input."""
         wide = self.dense(cast_once(x, self.dense)())
         if in_place and type(self.activation) is GELUActivation and self.activation.act is F.gelu:
             return torch.ops.aten.gelu_(wide)
@@ -244,10 +246,12 @@ class Intermediate(nn.Module):
 
 
 def activated(activation, wide, known):
-    """``activation(wide)``, in `recomputing` computed again for the backward pass.
+    """``activation(wide)``, recomputed in the backward pass within `recomputing`.
 
     Args:
-        known: class of activations that give the same numbers each time.
+        activation: the activation.
+        wide: its input.
+        known: class of activations that are deterministic.
     """
     out = activation(wide)
     if type(activation) is not known:
@@ -269,9 +273,9 @@ class LdtLayer(GradientCheckpointingLayer):
         self.is_last = index + 1 == config.num_hidden_layers
 
     def forward(self, x, layout, output_attentions=False, globals_only=False):
-        """[total, width] -> [total, width], and what `SelfAttention` gives besides.
+        """[total, width] -> [total, width], and the other outputs of `SelfAttention`.
 
-        ``globals_only`` gives [globals, width], the rows of the global tokens alone.
+        ``globals_only`` gives [globals, width], the rows of the global tokens.
         """
         products = None
         if x.is_cuda or self.backend == "triton":
@@ -287,7 +291,7 @@ class LdtLayer(GradientCheckpointingLayer):
         return in_chunks(self._feed_forward, x), *probs
 
     def products(self):
-        """The modules whose linear layers `ldt.model.precision` may lower."""
+        """Modules whose linear layers `ldt.model.precision` may lower."""
         return self.attention.self, self.attention.output, self.intermediate, self.output
 
     def _after_attention(self, out, x):
@@ -299,17 +303,17 @@ class LdtLayer(GradientCheckpointingLayer):
 
 @cache
 def _fused():
-    """The module for which triton must be there."""
+    """Module that needs triton."""
     from ldt.model import fused
 
     return fused
 
 
 def in_chunks(feed_forward, x):
-    """``feed_forward(x)`` of x [total, width], in parts where that saves memory.
+    """``feed_forward(x)`` of x [total, width], in parts if that saves memory.
 
-    On a CPU a part is as fast as the whole, and where nothing is kept for a backward pass its wide
-    activations are the largest thing in memory.
+    On a CPU without a backward pass, the intermediate activations dominate memory, and parts are as
+    fast as the whole.
     """
     free = x.device.type == "cpu" and not torch.is_grad_enabled()
     if not free or torch.compiler.is_compiling() or len(x) <= CHUNK:
@@ -318,7 +322,7 @@ def in_chunks(feed_forward, x):
 
 
 class Encoder(nn.Module):
-    """The layers."""
+    """Stack of layers."""
 
     compiled = False  # whether each layer is a graph by itself
 
@@ -329,15 +333,15 @@ class Encoder(nn.Module):
         )
 
     def compile_layers(self, **options):
-        """Have torch.compile make a graph of each layer, for any length, in place.
+        """Compile each layer by torch.compile for any length, in place.
 
-        Layers of one pattern share theirs. There is one for batches without global tokens, one with
-        them, and each of those for padding inside of documents, for training and for evaluation.
-        Names of parameters stay. The packing around the layers runs as it is, so that padding costs
-        nothing, as it does in a graph of the whole model.
+        Layers of one pattern share graphs: for batches with and without global tokens, with and
+        without padding inside documents, for training and evaluation. Parameter names are
+        unchanged. Packing runs outside the graphs, so padding costs nothing, unlike in a graph of
+        the whole model.
 
         Args:
-            options: of torch.compile.
+            options: options of torch.compile.
         """
         patterns = {repr(layer.attention.self.pattern) for layer in self.layer}
         limits = torch.compiler.config  # of the whole process, and of all layers together
@@ -348,7 +352,7 @@ class Encoder(nn.Module):
 
 
 class Pooler(nn.Module):
-    """Dense and tanh on the first real token of each row."""
+    """Dense layer and tanh on the first real token of each row."""
 
     def __init__(self, config):
         super().__init__()
@@ -400,7 +404,7 @@ class LdtModel(PackedEncoder):
 
     @property
     def position_table(self):
-        """The position embeddings, [rows, d]."""
+        """Position embeddings, [rows, d]."""
         return self.embeddings.position_embeddings.weight
 
     def global_projections(self):
@@ -427,7 +431,7 @@ class LdtModel(PackedEncoder):
         return attach_unused_parameters(x, *unused_parameters(self.pooler)), pooled
 
     def _inputs(self, words, input_ids, token_type_ids, position_ids):
-        """Words, positions and, where they are not all 0, types of a padded batch."""
+        """Words, positions and, unless all 0, token types of a padded batch."""
         shape = tuple(words.shape[:2])
         if position_ids is None:
             position_ids = self.position_ids_of(words)
@@ -436,12 +440,13 @@ class LdtModel(PackedEncoder):
         return words, *(ids.expand(shape) for ids in others if ids is not None)
 
     def _embed(self, words, positions, types=None):
-        """[total, d], the embeddings of packed tokens."""
+        """[total, d], embeddings of packed tokens."""
         types = torch.zeros_like(positions) if types is None else types
         return self.embeddings(words, positions, types)
 
     def _layers(self, inputs, packing, output_attentions, output_hidden_states, first_only):
-        """Packed states [total, d], or [b, d] with ``first_only``; and the dict of the rest."""
+        """Packed states [total, d], or [b, d] with ``first_only``; and a dict of the other
+        outputs."""
         # Only the first tokens, all of them global, are read of the last layer.
         plain = not (output_attentions or output_hidden_states)
         short = first_only and packing.first_is_global and plain
@@ -475,9 +480,10 @@ class LdtModel(PackedEncoder):
         """Packed states [total, d] after all layers.
 
         Args:
-            first: [documents] int64, packed indices of tokens; only their states are then given,
-                [documents, d], of the last layer as if no other token were global.
-            note: function of what each layer gives, called after it.
+            x, layout, output_attentions: as for `LdtLayer.forward`.
+            first: [documents] int64, packed indices of tokens; only their states are returned,
+                [documents, d], with the last layer computed as if no other token were global.
+            note: called with each layer's outputs.
         """
         layers = self.encoder.layer
         if torch.compiler.is_compiling() or self.encoder.compiled:
@@ -492,8 +498,7 @@ class LdtModel(PackedEncoder):
         return x
 
     def _by_graph(self, inputs, packing, first):
-        """Result of `_through` for the embeddings of ``inputs``, by a CUDA graph; None where there
-        is none for it."""
+        """Output of `_through` for embedded ``inputs`` by a CUDA graph; None if there is none."""
         if self.graphs is None or self.encoder.compiled or torch.compiler.is_compiling():
             return None
         backend, config = self.config.attention_backend, self.config
@@ -509,17 +514,18 @@ class LdtModel(PackedEncoder):
         return self._through(self._embed(*inputs), layout, first)
 
     def train(self, mode=True):
-        """Set training mode, which has the memory of all graphs."""
+        """Set training mode, which releases the graphs' memory."""
         if mode and self.graphs is not None:
             self.graphs.clear()
         return super().train(mode)
 
     def position_ids_of(self, words):
-        """[b, n] int64, pad_token_id + 1 at the first token that counts, + 2 at the second, …
+        """[b, n] int64, pad_token_id + 1 for the first counted token, + 2 for the second, and so
+        on.
 
-        Ids other than pad_token_id count, whatever the attention mask says, as in transformers;
-        likewise embeddings [b, n, d] other than that of pad_token_id, or of zeros, which pad too.
-        All others get pad_token_id.
+        Ids other than pad_token_id are counted, whatever the attention mask, as in transformers;
+        and embeddings [b, n, d] other than that of pad_token_id or zeros. The others get
+        pad_token_id.
         """
         pad = self.config.pad_token_id
         counted = words != pad
@@ -529,7 +535,7 @@ class LdtModel(PackedEncoder):
         return counted.cumsum(1) * counted + pad
 
     def _check_ids(self, input_ids, position_ids, token_type_ids, shape):
-        """Raise a ValueError where an embedding would raise an IndexError, or CUDA an assertion."""
+        """Raise ValueError instead of an embedding's IndexError or CUDA's assertion."""
         if torch.compiler.is_compiling():
             return
         pad = self.config.pad_token_id

@@ -1,4 +1,5 @@
-"""Models and tokenizers from folders and hub ids: strict, local before remote, tensors only."""
+"""Load models and tokenizers from folders and hub ids: strictly, local before remote,
+tensors only."""
 
 import dataclasses
 import logging
@@ -49,17 +50,17 @@ _names = partial(listed, most=4, show=str)
 
 
 def load(path, cls, *, mapped=False, **config_changes):
-    """A model of class ``cls`` in float32 and evaluation mode.
+    """Load a model in float32 and evaluation mode.
 
     Args:
-        path: folder, or hub id when there is no such folder.
+        path: folder, or hub id if there is no such folder.
         cls: one of ldt's model classes.
-        mapped: as in `ldt.model.weights.read_weights`.
-        config_changes: values that replace those of config.json. Other labels keep the rows of
-            the head that have their names. ``dtype`` is the type of the weights.
+        mapped: as for `ldt.model.weights.read_weights`.
+        config_changes: values that override config.json. With other labels, the head keeps the rows
+            of labels with equal names. ``dtype`` is the type of the weights.
 
     Raises:
-        ModelError: the folder, its weights or its config cannot be used, and why.
+        ModelError: the folder, its weights or its config cannot be used; the message says why.
     """
     dtype = config_changes.pop("dtype", torch.float32)
     folder = find_folder(path)
@@ -73,10 +74,10 @@ def load(path, cls, *, mapped=False, **config_changes):
 
 
 def from_pretrained(cls, path, *args, config=None, output_loading_info=False, **kwargs):
-    """`PreTrainedModel.from_pretrained` of ldt's classes; see `LdtPreTrainedModel`.
+    """`PreTrainedModel.from_pretrained` for ldt's classes; see `LdtPreTrainedModel`.
 
-    Only tensors are read, and no code: ``trust_remote_code`` and its like change nothing. The
-    weights are never mapped.
+    Only tensors are read, never code: ``trust_remote_code`` and the like have no effect. Weights
+    are never memory-mapped.
     """
     if path is None:  # a config and a state_dict of the caller
         kwargs |= {"config": config, "output_loading_info": output_loading_info}
@@ -99,20 +100,20 @@ def from_pretrained(cls, path, *args, config=None, output_loading_info=False, **
 
 
 def load_tokenizer(path, config, *, adopt_padding=False):
-    """The fast tokenizer of a model, its maximum set to the model's usable length.
+    """Fast tokenizer of a model, with its maximum length set to the model's.
 
-    Where it has no padding token or another one than the model, it gets the model's if that is
-    called so: by its id models with the positions of RoBERTa tell where a text begins.
+    If it has no padding token or another one than the model, it gets the model's when that token
+    exists: models with RoBERTa's positions find the beginning of a text by this id.
 
     Args:
         path: folder or hub id of the model.
-        config: the model's LdtConfig.
-        adopt_padding: take over the tokenizer's padding id in the config: of a model that computes
-            the same with any, as BERT does.
+        config: config of the model.
+        adopt_padding: True changes the config's padding id to the tokenizer's, for models such as
+            BERT where it does not matter.
 
     Raises:
-        ModelError: there is none, or it does not fit the model: more tokens than the embedding has
-            rows, no token for padding, start, end or mask, or another padding id.
+        ModelError: there is no tokenizer, or it does not fit the model: more tokens than
+            embeddings, a missing padding, start, end or mask token, or another padding id.
     """
     folder = _holds_tokenizer(find_folder(path))
     tokenizer = read_tokenizer(folder, config=config)
@@ -149,7 +150,7 @@ def load_tokenizer(path, config, *, adopt_padding=False):
 
 
 def _settle_padding(tokenizer, config, adopt):
-    """Make tokenizer and config agree on the token of padding, where it is plain which it is."""
+    """Make tokenizer and config agree on the padding token if it is unambiguous."""
     pad, roles = tokenizer.pad_token_id, ("bos", "eos", "sep", "cls", "mask")
     if pad == config.pad_token_id:
         return
@@ -166,10 +167,11 @@ def _settle_padding(tokenizer, config, adopt):
 
 
 def read_tokenizer(folder, **kwargs):
-    """The tokenizer of a folder, or a hub id, as it is; no code of it is run.
+    """Tokenizer of a folder or hub id, unchanged; its code is never run.
 
     Args:
-        kwargs: of `AutoTokenizer.from_pretrained`.
+        folder: folder or hub id.
+        kwargs: options of `AutoTokenizer.from_pretrained`.
 
     Raises:
         ModelError: it cannot be read.
@@ -190,10 +192,10 @@ def read_tokenizer(folder, **kwargs):
 
 
 def check_folder(path):
-    """The folder of a model that looks whole: config, weights, tokenizer. Nothing is loaded.
+    """Folder of a model that has config, weights and tokenizer; nothing is loaded.
 
     Raises:
-        ModelError: what is missing or wrong, and what would do.
+        ModelError: something is missing or wrong, with a remedy.
     """
     folder = find_folder(path)
     read_config(folder)
@@ -203,16 +205,17 @@ def check_folder(path):
 
 
 def find_folder(path, **options):
-    """The folder at ``path``, or the hub's copy of that name when there is no such folder.
+    """Folder at ``path``, or the hub's local copy if there is no such folder.
 
-    Only a name such as ``roberta-base`` or ``owner/name`` is looked up, and not when ``owner`` is
-    a folder here.
+    Only names such as ``roberta-base`` or ``owner/name`` are looked up, and not if ``owner`` is a
+    local folder.
 
     Args:
-        options: what `transformers.utils.cached_file` takes, for the hub.
+        path: folder or hub id.
+        options: options of `transformers.utils.cached_file`.
 
     Raises:
-        ModelError: there is no such folder, and no such model.
+        ModelError: there is neither folder nor model of this name.
     """
     folder = Path(path).expanduser()
     if folder.is_dir():
@@ -228,12 +231,12 @@ def find_folder(path, **options):
 
 
 def read_config(folder, **changes):
-    """The config of a folder's encoder, with ``changes``.
+    """Config of a folder's encoder, with changed values.
 
     Raises:
-        ModelError: config.json is missing, broken, of another kind of model, or its numbers do not
-            go together; a change that is of other kinds of models.
-        TypeError: a change that is no field of the config.
+        ModelError: config.json is missing, invalid, of another kind of model or contradictory, or a
+            change belongs to other kinds of models.
+        TypeError: a change is not a field of the config.
     """
     values = adapters.values(folder)
     config_class = _config_class(values)
@@ -252,13 +255,14 @@ def read_config(folder, **changes):
 
 
 def _load(cls, folder, config, args, kwargs, new, mapped, before=None):
-    """A model and transformers' loading info, after the check that nothing of it is amiss.
+    """Load a model; returns it with transformers' loading info, after checking that it is complete.
 
     Args:
-        new: what may have other shapes than in the file, and is made anew then: ``nothing``, the
-            ``head``, ``anything``.
-        mapped: as in `ldt.model.weights.read_weights`.
-        before: labels in the order of the head's rows in the file; None where they stay.
+        cls, folder, config, args, kwargs: as for `from_pretrained`.
+        new: part that may differ in shape and is then initialised: ``nothing``, the ``head``, or
+            ``anything``.
+        mapped: as for `ldt.model.weights.read_weights`.
+        before: labels of the head's rows in the file; None if unchanged.
     """
     model, info = _build(cls, folder, config, args, kwargs, mapped, new, before)
     model._weight_conversions = None  # save under today's names, whatever the file's were
@@ -283,7 +287,7 @@ def _load(cls, folder, config, args, kwargs, new, mapped, before=None):
 
 
 def _build(cls, folder, config, args, kwargs, mapped, new="head", before=None):
-    """`_load` without a word about what is new or not used."""
+    """`_load` without logging initialised or unused weights."""
     _check(config, folder, cls)
     if adapters.is_adapter(folder):
         build = partial(_build, cls, args=args, kwargs=kwargs, mapped=mapped)
@@ -330,7 +334,7 @@ def _check(config, folder, cls=None):
 
 
 def _check_keys(folder, model, state_dict, info):
-    """Raise a ModelError if weights of the encoder are missing, or have no place in it."""
+    """Raise ModelError if encoder weights are missing or have no place in the model."""
     missing = sorted(key for key in info["missing_keys"] if in_encoder(model, key))
     if missing and all("_global." in key for key in missing):
         raise ModelError(
@@ -351,18 +355,18 @@ def _check_keys(folder, model, state_dict, info):
 
 
 def _kind(name):
-    """LdtForMaskedLM and LongformerForMaskedLM -> ForMaskedLM."""
+    """Class name without prefix: LdtForMaskedLM and LongformerForMaskedLM -> ForMaskedLM."""
     return name.removeprefix("Ldt").removeprefix("Longformer").removeprefix("Roberta")
 
 
 def _from_dict(values, folder, **kwargs):
-    """The encoder's config and the kwargs that are not its; errors name the folder."""
+    """Encoder config, and keyword arguments that do not belong to it; errors name the folder."""
     config_class = _config_class(values)
     return make_config(config_class, config_class.in_own_terms(values, folder), folder, **kwargs)
 
 
 def _config_class(values):
-    """The config class of the row of a table that a config.json names, else LdtConfig."""
+    """Config class named by a config.json; LdtConfig by default."""
     if LdtSeq2SeqConfig.takes(values):
         return LdtSeq2SeqConfig
     kind = str(values.get("model_type"))
@@ -370,7 +374,7 @@ def _config_class(values):
 
 
 def _holds_tokenizer(folder):
-    """The folder with the tokenizer of a model: its own, or that of an adapter's base."""
+    """Folder with the tokenizer of a model: its own, or that of an adapter's base."""
     folder = adapters.holder(folder, TOKENIZERS)
     if not any((folder / name).is_file() for name in TOKENIZERS):
         raise ModelError(
@@ -382,7 +386,7 @@ def _holds_tokenizer(folder):
 
 @contextmanager
 def quiet():
-    """transformers without its report and progress bar; ldt says itself what is new."""
+    """Silence transformers' loading report and progress bar; ldt logs new weights itself."""
     verbosity = transformers_logging.get_verbosity()
     bar = transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
@@ -396,16 +400,16 @@ def quiet():
 
 
 def download(name, options):
-    """The folder in the cache with the hub's files of a model.
+    """Folder in the local cache with a hub model's files, downloaded if necessary.
 
-    Where the hub does not answer, those that the cache has are taken.
+    If the hub does not answer, cached files are used.
 
     Args:
-        name: of the model.
+        name: name of the model.
         options: some of `HUB_OPTIONS`.
 
     Raises:
-        ModelError: there is no such model, or no way to it.
+        ModelError: there is no such model, or the hub cannot be reached.
     """
     fault = None if options.get("local_files_only") else hub_fault()
     if fault:
@@ -438,14 +442,14 @@ def download(name, options):
 
 
 def read_generation_config(folder, config):
-    """The GenerationConfig of a folder: of generation_config.json, in old folders of config.json.
+    """GenerationConfig of a folder, from generation_config.json or in old folders config.json.
 
     Args:
-        folder: of the model, or of an adapter, which may leave it to its base.
-        config: of the model, for the ids of tokens.
+        folder: folder of the model, or of an adapter, which may rely on its base.
+        config: config of the model, for token ids.
 
     Raises:
-        ModelError: the file is damaged or has a value without a meaning.
+        ModelError: the file is damaged or has an invalid value.
     """
     file = adapters.holder(folder, (GENERATION,)) / GENERATION
     try:
@@ -461,14 +465,14 @@ def read_generation_config(folder, config):
 
 @torch.no_grad()
 def draw_embeddings(model, ids: Sequence[int]) -> None:
-    """Give new tokens rows of the word embeddings, drawn from a normal distribution with mean and
-    standard deviation of all numbers that were there.
+    """Initialise the embeddings of new tokens, from a normal distribution with the mean and
+    standard deviation of the existing ones.
 
-    So did the authors for WikiHop (allenai/longformer, scripts/wikihop.py).
+    This follows the authors' code for WikiHop (allenai/longformer, scripts/wikihop.py).
 
     Args:
-        model: gets a larger vocabulary where the ids ask for it.
-        ids: of the tokens.
+        model: model, whose vocabulary is enlarged if needed.
+        ids: ids of the new tokens.
     """
     if not ids:
         return

@@ -1,4 +1,4 @@
-"""A model of ldt on padded batches in plain operators, for export; see `ldt.attention.padded`."""
+"""ldt models on padded batches in plain operators, for export; see `ldt.attention.padded`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -34,10 +34,10 @@ OUTPUTS = ("logits", "vectors")  # ends of names
 
 @dataclass(frozen=True, eq=False)
 class PaddedPacking(Packing):
-    """The `Packing` of a batch from which no padding is cut off."""
+    """`Packing` of a batch that keeps all padding."""
 
     def reduce(self, x, reduction):
-        """`Packing.reduce` without operators of segments."""
+        """`Packing.reduce` without segment operators."""
         x, real = x.unflatten(0, self.shape), self.layout.keep[:, :, None]
         if reduction == "mean":
             return torch.where(real, x, 0.0).sum(1) / real.sum(1).clamp(min=1)
@@ -45,15 +45,15 @@ class PaddedPacking(Packing):
 
 
 class PaddedModel(nn.Module):
-    """A head that runs in operators which ONNX and OpenVINO have; for inference.
+    """Head in operators that ONNX and OpenVINO have, for inference.
 
-    Gives what the head does, with padding anywhere in a row; rows without a real token are of no
-    meaning. Memory grows linearly with the length, but in full layers of a ModernBERT.
+    Equals the head for any padding; rows without a real token are undefined. Memory is linear in
+    length, except in full layers of a ModernBERT.
 
     Args:
-        model: an ldt head, in float32, which `refused` does not refuse.
-        globals_: the tokens with global attention: ``none``; ``first``, the first real token of
-            each row; ``question``, all before the first separator; ``given``, by a mask.
+        model: ldt head in float32 that `refused` accepts.
+        globals_: global tokens: ``none``; ``first``, the first real token of each row;
+            ``question``, all before the first separator; ``given``, by a mask.
     """
 
     def __init__(self, model: Any, globals_: str):
@@ -68,12 +68,12 @@ class PaddedModel(nn.Module):
         token_type_ids=None,
         positions=None,
     ):
-        """A dict of the logits or vectors, by the names that the head's output has for them.
+        """Dict of logits or vectors, by the names of the head's output.
 
         Args:
-            input_ids, attention_mask, global_attention_mask, token_type_ids: [b, n] int64;
-                the third only where the global tokens are ``given``.
-            positions: [b, candidates] int64, of a candidate ranking.
+            input_ids, attention_mask, global_attention_mask, token_type_ids: [b, n] int64; the
+                third one only if global tokens are ``given``.
+            positions: [b, candidates] int64, for candidate ranking.
         """
         keep = attention_mask != 0
         place = torch.arange(keep.shape[1], device=keep.device)
@@ -102,7 +102,8 @@ class PaddedModel(nn.Module):
 
 
 def refused(model: Any) -> str | None:
-    """Part of a model that `PaddedModel` lacks, in words; None where it has all of it."""
+    """Description of a part of the model that `PaddedModel` lacks; None if it supports
+    everything."""
     config = model.config
     if type(model.base_model) not in ENCODERS:
         return f"the encoder {type(model.base_model).__name__}"

@@ -67,17 +67,14 @@ class SecondLevel(nn.Module):
         self.gate = nn.Parameter(torch.zeros(heads)) if config.pooling_gate else None
 
     def forward(self, first, x, layout, shared, **options):
-        """The sum of both levels.
+        """Sum of both levels, [total, heads, dim].
 
         Args:
-            first: [total, heads, dim], the first level's output.
-            x: [total, width], the layer's input.
-            layout: of the packed tokens.
+            first: [total, heads, dim], output of the first level.
+            x: [total, width], input of the layer.
+            layout: layout of the packed tokens.
             shared: query, key and value of the first level, for `pooling_share_weights`.
             options: dropout, seed and backend of `pooled_attention`.
-
-        Returns:
-            [total, heads, dim]
         """
         read = first.flatten(1) if self.reads_first_level else x
         projections = (self.query, self.key, self.value) if hasattr(self, "query") else shared
@@ -93,10 +90,8 @@ class SecondLevel(nn.Module):
 
 
 def gates(model):
-    """{number of a layer: [heads], what its second level is multiplied by}, of layers with a gate.
-
-    Parts that sharded training has elsewhere are left out.
-    """
+    """{number of a layer: gate [heads] of its second level}; gates on other processes of a sharded
+    training are left out."""
     levels = {
         int(name.split(".")[-4]): module  # encoder.layer.N.attention.self.pooled
         for name, module in model.named_modules()

@@ -1,4 +1,4 @@
-"""A model's layers in less precise arithmetic: half the memory or a quarter, and faster."""
+"""Lower-precision inference: bf16 and int8."""
 
 from copy import deepcopy
 from functools import cache, partial
@@ -14,18 +14,19 @@ SPEEDUP = 3.0  # by which packed weights must be faster: more than noise makes o
 
 
 def packed(weight):
-    """A weight [in, out] int8 for `product`; None where it is fast as it is.
+    """Weight [in, out] int8 in oneDNN's layout for `product`; None if it is fast as it is.
 
-    Without VNNI instructions `torch._int_mm` takes 60 times as long as a product in float32, while
-    oneDNN's product with a weight that it has laid out itself is faster than that.
+    Without VNNI instructions `torch._int_mm` is 60 times slower than float32, while oneDNN with a
+    packed weight is faster.
     """
     return _pack(weight) if _packing_pays() else None
 
 
 def product(rows, weight, layout=None):
-    """rows [n, in] int8 by a weight [in, out] int8: [n, out] float32, rounded from exact sums.
+    """Exact product of rows [n, in] int8 and a weight [in, out] int8, as [n, out] float32.
 
     Args:
+        rows, weight: the factors.
         layout: the weight `packed`.
     """
     if layout is None:
@@ -36,10 +37,10 @@ def product(rows, weight, layout=None):
 
 @cache
 def largest():
-    """The largest weight whose products with int8 rows are added up exactly.
+    """Largest weight for which int8 products are summed exactly.
 
-    127, but 64 on a CPU without VNNI instructions, where the library moves the rows to 0 to 255
-    and adds two products at a time in 16 bits: those hold 2 * 255 * 64, and are cut off above.
+    127, or 64 on a CPU without VNNI, where the library shifts rows to 0..255 and adds two products
+    in 16 bits, which saturate above 2 * 255 * 64.
     """
     rows, weight = (torch.full(shape, 127, dtype=torch.int8) for shape in ((32, 64), (64, 32)))
     return 127 if (product(rows, weight, packed(weight)) == 64 * 127**2).all() else 64
@@ -61,18 +62,18 @@ def _packing_pays():
 
 
 def _pack(weight):
-    """A weight in the layout of oneDNN's products, and the scales and zeros that these want."""
+    """Weight in oneDNN's layout, with its scales and zero points."""
     outputs = weight.shape[1]
     layout = torch.ops.onednn.qlinear_prepack(weight.T.contiguous(), None)
     return layout, torch.ones(outputs), torch.zeros(outputs, dtype=torch.int64)
 
 
 class Int8Linear(nn.Module):
-    """A linear layer with weights of 8 bits, one scale an output; inputs get one scale a row.
+    """Linear layer with int8 weights, one scale per output, and inputs quantised with one scale per
+    row.
 
-    The products are exact sums of integers; only the rounding of both factors differs from the
-    float layer. Where the CPU would cut such sums off (`largest`), weights have 7 bits. No
-    gradients.
+    Products are exact integer sums; only the rounding of both factors differs from the float layer.
+    Weights have 7 bits where the CPU would saturate (`largest`). No gradients.
 
     Args:
         linear: the float layer.
@@ -108,15 +109,15 @@ class Int8Linear(nn.Module):
 
 
 def _scale(rows, largest):
-    """[n, 1], what the largest entry of each row is divided by to become ``largest``."""
+    """[n, 1] divisors that map the largest entry of each row to ``largest``."""
     high = torch.maximum(rows.amax(1, keepdim=True), -rows.amin(1, keepdim=True))
     return high.clamp(min=1e-30) / largest
 
 
 def automatic(device):
-    """The precision of "auto" on a torch device: bf16 on a GPU that multiplies it, else fp32.
+    """Precision of "auto" on a device: bf16 on a GPU that supports it, else fp32.
 
-    Not on a CPU, whose answers stay what they are, byte for byte.
+    CPU answers always stay in fp32, so that they do not depend on the machine.
     """
     if device.type != "cuda":
         return "fp32"
@@ -125,15 +126,16 @@ def automatic(device):
 
 
 def lower(model, precision):
-    """Change ``model`` for answering in another precision, in place.
+    """Lower a model's precision for inference, in place.
 
     Args:
-        precision: a name in `PRECISIONS`. ``bf16`` turns all weights and activations; ``int8`` the
-            products of the layers, on the CPU, but not those of the global projections. The rest
-            is then in bf16 where the CPU has instructions for it, else in fp32.
+        model: the model.
+        precision: a name in `PRECISIONS`. ``bf16`` converts all weights and activations; ``int8``
+            quantises the layers' linear products on the CPU except the global projections, and
+            computes the rest in bf16 if the CPU supports it, else in fp32.
 
     Raises:
-        ValueError: int8 on another device, or of a model that is no encoder with a head.
+        ValueError: int8 on another device, or for a model without encoder and head.
     """
     if precision == "bf16":
         model.to(torch.bfloat16)
@@ -159,11 +161,7 @@ def lower(model, precision):
 
 
 def lowered(model, precision):
-    """A copy of ``model`` for answering in another precision; tensors that both have are shared.
-
-    Args:
-        precision: as for `lower`, which raises the same.
-    """
+    """Copy of a model in another precision, sharing unchanged tensors; raises as `lower`."""
     memo = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in model.parameters()}
     memo |= {id(buffer): buffer for buffer in model.buffers()}
     copy = deepcopy(model, memo)
@@ -172,15 +170,15 @@ def lowered(model, precision):
 
 
 def lowered_in(model, precision, memory):
-    """`lowered`, with the weights that it makes in memory that several processes map. Linux.
+    """`lowered`, with the new weights in memory shared by several processes (Linux).
 
-    The memory is a file without a name, which is gone with its last process. The first that comes
-    writes them and seals the memory; others wait for that. Where it dies in the middle, the memory
-    has no seal, and the next one writes anew.
+    The memory is an anonymous file that disappears with its last process. The first process writes
+    the weights and seals the file; the others wait. If it dies before, the next one writes them.
 
     Args:
-        memory: descriptor of a file of `os.memfd_create` that can be sealed, one a model and
-            precision, empty at first.
+        model, precision: as for `lowered`.
+        memory: descriptor of a sealable, initially empty file from `os.memfd_create`, one per model
+            and precision.
     """
     import fcntl  # which Windows lacks
 
@@ -215,7 +213,7 @@ def lowered_in(model, precision, memory):
 
 
 def _named(model):
-    """Names and tensors of a module, a tensor of several names under each of them."""
+    """Names and tensors of a module; shared tensors appear under each name."""
     every = {"remove_duplicate": False}
     return chain(model.named_parameters(**every), model.named_buffers(**every))
 
@@ -228,7 +226,7 @@ def _without_memory(tensor):
 
 
 def _int8_linears(layer):
-    """(module, name, `Int8Linear` that is to stand there) of a layer's projections."""
+    """(module, name, `Int8Linear` to put there) of a layer's projections."""
     for module in layer.products():
         for name, child in module.named_children():
             if is_plain(child) and not name.endswith("_global"):

@@ -1,6 +1,6 @@
-"""Activations that the backward pass recomputes from tensors that are saved anyway.
+"""Activations recomputed in the backward pass from tensors that are saved anyway.
 
-With the environment variable LDT_CHECK_RECOMPUTE=1 they are kept too, and compared.
+With the environment variable LDT_CHECK_RECOMPUTE=1 they are saved too and compared.
 """
 
 import os
@@ -22,7 +22,8 @@ comparisons = 0  # that LDT_CHECK_RECOMPUTE has made in this process, none of wh
 
 
 class _Saved:
-    """A tensor that is kept. Autograd does not look for changes in place where there are hooks."""
+    """Saved tensor with its version. Autograd does not detect in-place changes when hooks
+    are used."""
 
     __slots__ = "_version", "_x"
 
@@ -36,7 +37,7 @@ class _Saved:
 
 
 def _modified(x, version):
-    """The RuntimeError of a tensor that was kept at a version."""
+    """RuntimeError for a saved tensor that was changed in place."""
     return RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace "
         f"operation: {x.dtype} {list(x.shape)} is at version {x._version}; expected version "
@@ -45,14 +46,14 @@ def _modified(x, version):
 
 
 def save(ctx, tensors, own=()):
-    """``ctx.save_for_backward(*tensors, *own)`` of a function that recomputes by itself.
+    """``ctx.save_for_backward(*tensors, *own)`` for a function that recomputes on its own.
 
-    Without a call of the hooks of `recomputing` for each tensor, unless the hooks are others'.
+    Avoids calling the hooks of `recomputing` for each tensor, unless other hooks are active.
 
     Args:
-        ctx: of the function.
-        tensors: or None. An output must be detached, or it would hold on to itself.
-        own: more of them, which nobody else has, so that nobody can change them in place.
+        ctx: context of the function.
+        tensors: tensors or None. Outputs must be detached, or they would keep themselves alive.
+        own: further tensors with no other reference, which nothing else can change in place.
     """
     ctx.saved, ctx.count = None, len(tensors)
     if kept_by_others():
@@ -62,7 +63,7 @@ def save(ctx, tensors, own=()):
 
 
 def saved(ctx):
-    """Both kinds of tensors of `save`. The last backward pass of a graph frees them, as autograd
+    """Both kinds of tensors from `save`. The last backward pass of a graph frees them, as autograd
     does."""
     packed = ctx.saved
     if packed is None:
@@ -84,7 +85,7 @@ def _versions(tensors):
 
 
 class _Again:
-    """A recomputation, run once for all operations that saved its result."""
+    """Recomputation, run once for all operations that need its result."""
 
     def __init__(self, make, sources, device, name):
         self.make, self.sources, self.name = make, sources, name
@@ -111,7 +112,7 @@ class _Again:
 
 
 class _View:
-    """A saved view of what is computed again."""
+    """Saved view of a recomputed tensor."""
 
     def __init__(self, again, x):
         again.keepers += 1
@@ -123,8 +124,8 @@ class _View:
 
 
 class _Checked:
-    """A `_View` and, in a copy, what it must give. Without a tolerance: the same kernel runs on
-    numbers that are the same, laid out in the same way."""
+    """`_View` with a copy of its expected value, compared exactly: the same kernel runs on equal
+    inputs of equal layout."""
 
     def __init__(self, view, x):
         self._view, self._copy = view, x.clone()
@@ -150,7 +151,7 @@ class _Entry(NamedTuple):
 
 
 class _Known:
-    """The tensors that can be computed again, by storage."""
+    """Tensors that can be recomputed, by storage."""
 
     def __init__(self, model):
         self.checks = os.environ.get("LDT_CHECK_RECOMPUTE") == "1"
@@ -167,8 +168,8 @@ class _Known:
         entries[place] = _Entry(whole, x._version, again)
 
     def view(self, x):
-        """A `_View` that gives x, None where it must be kept: it is not known, or its storage has
-        another type, or has been changed since."""
+        """`_View` of x; None if x must be saved: it is unknown, or its storage has another type or
+        was changed."""
         entry = None
         if x.layout == torch.strided:
             entry = self._entries.get(x.untyped_storage()._cdata)
@@ -181,7 +182,7 @@ class _Known:
         return _View(entry.again, x)
 
     def pack(self, x):
-        """A packed saved tensor; called, it gives the tensor."""
+        """Packed saved tensor; calling it returns the tensor."""
         view = self.view(x)
         if view is None:
             return _Saved(x)
@@ -192,14 +193,14 @@ class _Known:
 
 
 def recomputing(model):
-    """Context in which operations do not keep what `recomputed` marks for their backward pass.
+    """Context in which tensors marked by `recomputed` are not saved for the backward pass.
 
-    It does nothing within other hooks for saved tensors, such as those of gradient checkpointing or
-    `torch.autograd.graph.save_on_cpu`: only the innermost act, and these would keep what the others
-    mean to drop or move. Nor where there can be none, as within `torch.func`.
+    It has no effect within other saved-tensor hooks, such as those of gradient checkpointing or
+    `torch.autograd.graph.save_on_cpu`, since only the innermost hooks act and would defeat the
+    others; nor where hooks are impossible, as in `torch.func`.
 
     Args:
-        model: whose modules have the names that messages of LDT_CHECK_RECOMPUTE give.
+        model: model whose module names appear in messages of LDT_CHECK_RECOMPUTE.
     """
     if torch.compiler.is_compiling() or not torch.is_grad_enabled() or transformed():
         return nullcontext()
@@ -220,19 +221,18 @@ def _recomputing(model):
 
 
 def recomputed(x, make, *sources, of):
-    """Return x, and in `recomputing` have the backward pass compute it by ``make(*sources)``.
+    """Return x; within `recomputing` the backward pass recomputes it by ``make(*sources)``.
 
-    Operations that would save x or a view of it then save nothing of it, unless x was changed in
-    place before: then they keep it, as they keep an x that is not alone in its storage. A change
-    through ``.data``, which autograd itself does not see, goes unseen here too, except with
-    LDT_CHECK_RECOMPUTE.
+    Operations that would save x or a view of it then save nothing, unless x was changed in place
+    before or shares its storage. A change through ``.data``, which autograd does not see either, is
+    detected only with LDT_CHECK_RECOMPUTE.
 
     Args:
-        x: the result of ``make``.
-        make: gives the same numbers again, whatever the state of torch's generator.
-        sources: tensors that are kept anyway. The backward pass raises RuntimeError where they were
-            changed in place since, as autograd does.
-        of: the module that made x. With a hook it may have made more of it, and x is kept.
+        x: result of ``make``.
+        make: deterministic function, independent of torch's generator.
+        sources: tensors that are saved anyway. The backward pass raises RuntimeError if they were
+            changed in place, as autograd does.
+        of: module that made x. If it has hooks, which may have changed x, x is saved.
     """
     known = _now()
     if known is None or hooked(of) or not _alone(x, sources):
@@ -242,7 +242,7 @@ def recomputed(x, make, *sources, of):
 
 
 class _As(torch.autograd.Function):
-    """The identity on ``low``, x in another dtype; sends the gradient to x in x's own."""
+    """Identity on ``low``, a cast of x; sends the gradient to x in x's type."""
 
     @staticmethod
     def forward(ctx, x, low):
@@ -255,15 +255,14 @@ class _As(torch.autograd.Function):
 
 
 def cast_once(x, *modules):
-    """Function that returns x for a product, under autocast in autocast's dtype.
+    """Function that returns x for a product, under autocast in autocast's type.
 
-    Autocast itself casts x for each product anew, and each keeps its copy for the backward pass.
-    Here they share one, which is computed again where x is. The gradients of what is called for
-    each product are added in x's dtype, as there.
+    Autocast would cast x for each product and save every copy. Here they share one, which is
+    recomputed if x is. Gradients of the products are added in x's type, as in autocast.
 
     Args:
         x: [total, width].
-        modules: that make the products. They get x itself where a hook may change it.
+        modules: modules of the products. They get x itself if a hook may change it.
     """
     device = x.device.type
     casts = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
@@ -281,7 +280,7 @@ def cast_once(x, *modules):
 
 
 def layer_norm(norm, x):
-    """``norm(x)`` of a torch.nn.LayerNorm; only x, the sum it normalises, is kept of the two."""
+    """``norm(x)`` of a torch.nn.LayerNorm, saving only x of the two."""
     out = norm(x)
     if _now() is None or type(norm) is not nn.LayerNorm:
         return out
@@ -295,18 +294,18 @@ def layer_norm(norm, x):
 
 
 def recomputes():
-    """True in `recomputing`, where that is not within other hooks for saved tensors."""
+    """True within `recomputing` without other saved-tensor hooks."""
     return _now() is not None
 
 
 def kept_by_others():
-    """True where hooks for saved tensors act that are not those of `recomputing`."""
+    """True if saved-tensor hooks other than those of `recomputing` are active."""
     hooks, known = torch._C._autograd._top_saved_tensors_default_hooks(True), _now()
     return hooks is not None and (known is None or hooks[0] != known.pack)
 
 
 def _alone(x, sources):
-    """True where x is all of its storage, which no source has."""
+    """True if x occupies its whole storage and no source shares it."""
     storage = x.untyped_storage()
     others = (source.untyped_storage()._cdata for source in sources)
     whole = type(x) is torch.Tensor and x.is_contiguous() and storage.nbytes() == x.nbytes
@@ -314,5 +313,5 @@ def _alone(x, sources):
 
 
 def _now():
-    """The `_Known` of the pass that runs, None outside of `recomputing`."""
+    """`_Known` of the current pass; None outside `recomputing`."""
     return None if torch.compiler.is_compiling() else _known.get()

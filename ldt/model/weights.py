@@ -1,4 +1,4 @@
-"""Tensors of a model's folder: read into memory or mapped, and held against the model's shapes."""
+"""Read the tensors of a model folder, in memory or memory-mapped, and check their shapes."""
 
 import logging
 import os
@@ -35,10 +35,10 @@ TRAINED = 4  # times its weights: they, their gradients and the two moments of A
 
 
 def weight_files(folder):
-    """The weight files of a folder: one, or the shards that its index names.
+    """Weight files of a folder: one file, or the shards named in its index.
 
     Raises:
-        ModelError: there is none, or the index names a file that is missing or outside the folder.
+        ModelError: there are none, or the index names a file that is missing or outside the folder.
     """
     for name in WEIGHTS:
         file = folder / name
@@ -64,17 +64,17 @@ def weight_files(folder):
 
 
 def read_weights(folder, *, mapped=False):
-    """{name: tensor} of a folder, the names without the encoder's prefix.
+    """{name: tensor} of a folder, without the encoder's prefix.
 
     Args:
-        mapped: leave the tensors in the file, whose pages are read when they are needed, shared
-            between processes, and copied where something writes to them. For models that answer,
-            and files that are replaced by rename, as ldt does: where a file is written in place,
-            its weights change under the model, which a predictor notices; where it is cut off, the
-            process is killed. False reads every tensor into memory of its own.
+        folder: folder of the model.
+        mapped: True memory-maps the tensors, shared between processes and copied on write. This is
+            for inference, and for files that are replaced by renaming, as ldt does: if a file is
+            overwritten in place the weights change (a predictor notices), if it is truncated the
+            process is killed. False reads every tensor into memory.
 
     Raises:
-        ModelError: the weights are missing, damaged, or hold anything but tensors.
+        ModelError: the weights are missing, damaged, or not tensors.
     """
     prefixes = [f"{encoder_class(name).base_model_prefix}." for name in ENCODERS | SEQ2SEQ]
     weights = {}
@@ -90,17 +90,17 @@ def read_weights(folder, *, mapped=False):
 
 
 def rows_by_name(weights, before, config, where):
-    """Put the rows of a head in the order of its labels' names, in which they stand in a model that
-    is trained on; rows of new names are drawn at random.
+    """Reorder the rows of a head to match the labels of a new model; rows of new labels are drawn
+    at random.
 
-    Labels of a model that names none, ``LABEL_0`` and so on, are taken to be the numbers that the
-    names are, else the names in their order.
+    If the old model has no label names (``LABEL_0`` and so on), they are matched by number if the
+    new names are numbers, else by order.
 
     Args:
-        weights: {name: tensor} of a model; the rows are put into new tensors there.
-        before: labels of the model, in order; None where they stay as they are.
-        config: of the model that is to be.
-        where: the beginning of what is logged.
+        weights: {name: tensor} of a model, changed in place.
+        before: old labels in order; None leaves the rows unchanged.
+        config: config of the new model.
+        where: prefix of log lines.
     """
     if before is None:
         return
@@ -130,10 +130,10 @@ def rows_by_name(weights, before, config, where):
 
 
 def _copies(file):
-    """Tensors of a safetensors file, which begin where torch lets its own tensors begin.
+    """Tensors of a safetensors file, copied to memory that torch has allocated.
 
-    Of others, as safetensors reads them, the last bits of a product depend on the place in memory,
-    which is another in each process.
+    With safetensors' own alignment the last bits of a product would depend on the address, which
+    differs between processes.
     """
     with safe_open(file, framework="pt", backend="pread") as opened:
 
@@ -169,16 +169,17 @@ def _read(file, mapped):
 
 
 def skeleton(cls, config, *args, **kwargs):
-    """The model of a class on torch's meta device; draws no random number."""
+    """Model of a class on torch's meta device; draws no random numbers."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"), no_init_weights():
         return cls(config, *args, **kwargs)
 
 
 def require_memory(cls, config, where):
-    """Raise ResourceError if this machine cannot hold a new model with what trains it.
+    """Raise ResourceError if a new model and its optimizer state exceed this machine's memory.
 
     Args:
-        where: the beginning of the message.
+        cls, config: class and config of the model.
+        where: prefix of the message.
     """
     size = 4 * sum(weight.numel() for weight in skeleton(cls, config).parameters())
     size *= 1 if torch.cuda.is_available() else TRAINED
@@ -191,23 +192,23 @@ def require_memory(cls, config, where):
 
 
 def in_encoder(model, name):
-    """True for a weight of the encoder that its head cannot do without: any but its pooler's, since
-    short encoders come without one, and other heads need none."""
+    """True for an encoder weight that a head cannot do without: all but the pooler's, which short
+    encoders lack and most heads do not use."""
     children = (child for child, _ in model.base_model.named_children())
     parts = tuple(f"{child}." for child in children if child != "pooler")
     return name.removeprefix(f"{model.base_model_prefix}.").startswith(parts)
 
 
 def check_shapes(folder, cls, config, args, state_dict, new_head):
-    """Raise ShapeError for weights of another shape than those that a config describes.
+    """Raise ShapeError for weights whose shape differs from the config's.
 
-    What does not fit would be made anew, as large as the config says.
+    transformers would initialise them instead.
 
     Args:
-        folder: for the message.
-        args: further ones of the class.
+        folder: folder, for the message.
+        cls, config, args: class, config and further arguments of the model.
         state_dict: tensors by name, without the encoder's prefix.
-        new_head: whether other shapes outside of the encoder are a head to be trained.
+        new_head: True permits other shapes outside the encoder, as a head to be trained.
     """
     model, other = skeleton(cls, config, *args), []
     for name, expected in model.state_dict().items():
@@ -223,7 +224,7 @@ def check_shapes(folder, cls, config, args, state_dict, new_head):
 
 
 def check_finite(folder, model):
-    """Raise ModelError for weights that are not finite: the answers would not be either."""
+    """Raise ModelError for weights that are not finite."""
     for name, weight in model.named_parameters():
         # The ends and not the sum, which would be taken of a copy in float64.
         if weight.numel() and not all(map(torch.isfinite, weight.detach().aminmax())):
