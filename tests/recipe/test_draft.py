@@ -39,7 +39,7 @@ def test_the_recipe_of_each_task_loads(task, drafted):
     assert (recipe.data.train, recipe.data.max_length) == ("my data.jsonl", 64)
     assert text.startswith("# A first recipe for my data.jsonl")
     assert f"# ldt {COMMANDS[TASKS[task].reads.kind]} recipe.yaml\n" in text
-    assert "  # Longest input, in tokens with the special ones" in text
+    assert "  # Longest input in tokens, with special tokens" in text
     assert max(map(len, text.splitlines())) <= 100
 
 
