@@ -296,14 +296,11 @@ def _layout(source: str, file: streams.Opened) -> tuple[str | None, JsonFile | N
         return next((name for name in _PAGED if recognised(source, name)), None), None
     if BEGIN.match(first.decode(errors="replace")):
         return "coreference", None
-    return _conll([first, second, *itertools.islice(lines, 200)]), None
-
-
-def _conll(lines: list[bytes]) -> str | None:
-    """The layout of lines that end in tags of entities."""
-    rows = [line.split() for line in lines if not line.startswith((b"#", b"-DOCSTART-"))]
+    begun = (line for line in (first, second, *itertools.islice(lines, 200)))
+    rows = [line.split() for line in begun if not line.startswith((b"#", b"-DOCSTART-"))]
     tags = [cells[-1].decode(errors="replace") for cells in rows if len(cells) > 1]
-    return "conll" if len(tags) == len(rows) > 0 and all(map(_TAG.fullmatch, tags)) else None
+    tagged = len(tags) == len(rows) > 0 and all(map(_TAG.fullmatch, tags))
+    return "conll" if tagged else None, None
 
 
 def _layout_of_lines(columns: Columns) -> str | None:
@@ -345,19 +342,10 @@ def _beside(source: str) -> str | None:
 # -- fields
 
 
-def _letters(value: Any) -> int:
-    """Characters of all texts in a value, blanks left out."""
-    if isinstance(value, str):
-        return sum(map(len, value.split()))
-    if isinstance(value, dict):
-        value = list(value.values())
-    return sum(map(_letters, value)) if isinstance(value, list) else 0
-
-
 def _longest(columns: Columns) -> str | None:
-    """The field of the longest texts."""
+    """The field of the longest texts, blanks left out."""
     sizes = {
-        name: _letters(values) / len(values)
+        name: sum(len("".join(value.split())) for value in values) / len(values)
         for name, values in columns.items()
         if all(isinstance(value, str) for value in values)
     }
