@@ -14,7 +14,6 @@ from ldt.cli.options import (
     Shard,
     Workers,
     keyed,
-    number,
     takes,
 )
 from ldt.cli.predict import merge_parts
@@ -55,17 +54,13 @@ def embed(
             on standard output.
         dtype: Type of the numbers; in int8 a vector has a scale beside it.
     """
+    values = locals()
     with options.flags(FLAGS):
         files, keys = keyed(file or (), KEYS)
         if merge is not None:
             return merge_parts(merge, files, overwrite)
         if not files:
             raise UserError("missing argument 'FILE'; see 'ldt embed --help'")
-        flags = {
-            **{"unit": unit, "unit_tokens": unit_tokens, "dimensions": dimensions},
-            **{"on_error": on_error, "batch_tokens": batch_tokens, "device": device},
-            **{"precision": precision, "runtime": runtime, "workers": number(workers)},
-        }
         gc.set_threshold(50_000)  # what is made until the first answer are modules, which stay
         from ldt.inference.predict import predict
 
@@ -77,7 +72,7 @@ def embed(
             overwrite=overwrite,
             shard=shard,
             dtype=dtype,
-            options=options.PredictOptions.of(flags | keys),
+            options=options.PredictOptions.of({name: values[name] for name in FLAGS} | keys),
         )
 
 

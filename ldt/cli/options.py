@@ -15,6 +15,12 @@ from ldt.errors import UserError, documented
 from ldt.inference import runtimes
 from ldt.inference.options import PredictOptions, bounds, parsed
 
+
+def _number(workers: str) -> int | str:
+    """The number of ``--workers``, or the word in its place."""
+    return int(workers) if re.fullmatch("[0-9]{1,9}", workers) else workers
+
+
 # Kinds of options, each with its metavar; see `explained`.
 File = Annotated[str | None, "FILE"]
 Files = Annotated[list[str] | None, "FILE"]
@@ -27,7 +33,7 @@ Merge = Annotated[str | None, "OUTPUT"]
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "bf16", "int8"]
 Runtime = runtimes.Runtime
-Workers = Annotated[str, "NUMBER"]
+Workers = Annotated[Any, typer.Option(metavar="NUMBER", parser=_number)]
 
 # Help of options of several commands.
 _SHARED = documented(
@@ -131,11 +137,6 @@ def keyed(words: Iterable[str], keys: Iterable[str]) -> tuple[list[str], dict[st
     """
     files, pairs = files_and_keys(words, plain=True)
     return files, parsed(pairs, keys)
-
-
-def number(workers: str) -> int | str:
-    """The number of ``--workers``, or the word in its place."""
-    return int(workers) if re.fullmatch("[0-9]{1,9}", workers) else workers
 
 
 def takes(command: Callable[..., Any], keys: Mapping[str, str]) -> frozenset[str]:

@@ -19,7 +19,6 @@ from ldt.cli.options import (
     Shard,
     Workers,
     keyed,
-    number,
     takes,
 )
 from ldt.inference import options
@@ -71,6 +70,7 @@ def predict(
             with Ray Data, which reads Parquet, JSON lines and CSV and writes a folder of Parquet
             files.
     """
+    values = locals()
     with options.flags(FLAGS):
         files, keys = keyed(file or (), KEYS)
         if merge is not None:
@@ -85,12 +85,7 @@ def predict(
                 f"FILE {files[0]!r} and --input {source[0]!r} both name the documents; give one"
             )
         address = keys.pop("address", None)
-        flags = {
-            **{"on_error": on_error, "batch_tokens": batch_tokens, "n_best": n_best},
-            **{"device": device, "precision": precision, "passages": passages, "chunks": chunks},
-            **{"runtime": runtime, "workers": number(workers)},
-        }
-        asked = options.PredictOptions.of(flags | keys)
+        asked = options.PredictOptions.of({name: values[name] for name in FLAGS} | keys)
         if engine == "ray":
             from ldt.inference import ray
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ldt import errors
-from ldt.cli.options import Device, Precision, Runtime, Workers, keyed, number, takes
+from ldt.cli.options import Device, Precision, Runtime, Workers, keyed, takes
 from ldt.inference.options import flags, meanings
 
 KEY = "LDT_API_KEY"
@@ -81,7 +81,7 @@ def serve(
         server.check_key(host, key)
         place = server.bound(host, port)
         options: dict[str, Any] = {"device": device, "precision": precision, "runtime": runtime}
-        options |= {"workers": number(workers)} | keys
+        options |= {"workers": workers} | keys
         if batch_tokens is not None:
             options["batch_tokens"] = batch_tokens
         served = Served(folders[0] if folders else None, **options)

@@ -25,16 +25,9 @@ from ldt.model.loading import TOKENIZERS, find_folder, quiet
 from ldt.model.weights import WEIGHTS
 
 _NOT_TOKENIZER = (  # of tokenizer_config.json: where it came from, and how somebody once called it
-    "is_local",
-    "local_files_only",
-    "max_length",
-    "name_or_path",
-    "pad_to_multiple_of",
-    "special_tokens_map_file",
-    "stride",
-    "tokenizer_file",
-    "truncation_strategy",
-)
+    "is_local local_files_only max_length name_or_path pad_to_multiple_of special_tokens_map_file "
+    "stride tokenizer_file truncation_strategy"
+).split()
 _SAMPLE = "Nothing in this agreement (see § 4.2) limits liability for caffè or naïve résumés.\n"
 
 

@@ -33,53 +33,24 @@ KINDS = {  # model_type -> how transformers' classes of it begin
 }
 SEQ2SEQ = ("bart", "led")  # those with a decoder besides
 FIELDS = (  # of the config, the same in all encoders
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "hidden_act",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "type_vocab_size",
-    "initializer_range",
-    "layer_norm_eps",
-    "pad_token_id",
-)
+    "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act "
+    "hidden_dropout_prob attention_probs_dropout_prob type_vocab_size initializer_range "
+    "layer_norm_eps pad_token_id"
+).split()
 SEQ2SEQ_FIELDS = (  # the same in BART and LED
-    "vocab_size",
-    "d_model",
-    "encoder_layers",
-    "encoder_ffn_dim",
-    "encoder_attention_heads",
-    "decoder_layers",
-    "decoder_ffn_dim",
-    "decoder_attention_heads",
-    "activation_function",
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "init_std",
-    "pad_token_id",
-    "decoder_start_token_id",
-)
+    "vocab_size d_model encoder_layers encoder_ffn_dim encoder_attention_heads decoder_layers "
+    "decoder_ffn_dim decoder_attention_heads activation_function dropout attention_dropout "
+    "activation_dropout init_std pad_token_id decoder_start_token_id"
+).split()
+_ENDS = ["bos_token_id", "eos_token_id"]
 _LONG = {  # class of a config -> fields of those that are long already
-    LongformerConfig: (
-        *FIELDS,
-        "attention_window",
-        "max_position_embeddings",
-        "bos_token_id",
-        "eos_token_id",
-        "sep_token_id",
-    ),
-    LEDConfig: (
-        *SEQ2SEQ_FIELDS,
-        "attention_window",
-        "max_encoder_position_embeddings",
-        "max_decoder_position_embeddings",
-        "bos_token_id",
-        "eos_token_id",
-    ),
+    LongformerConfig: [
+        *(*FIELDS, "attention_window", "max_position_embeddings", *_ENDS, "sep_token_id")
+    ],
+    LEDConfig: [
+        *(*SEQ2SEQ_FIELDS, "attention_window", *_ENDS),
+        *("max_encoder_position_embeddings", "max_decoder_position_embeddings"),
+    ],
 }
 _PLAIN = {  # key of a config -> the value that a long model has a place for
     "position_embedding_type": "absolute",

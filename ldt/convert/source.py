@@ -13,6 +13,7 @@ decides how much of the second level is used.
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,7 +95,7 @@ class Source(ABC):
     classifier: dict[str, torch.Tensor] = field(default_factory=dict)
 
     target_config: ClassVar[Any]  # class of the converted model's config
-    fields: ClassVar[tuple[str, ...]]  # of the config, those that stay as they are
+    fields: ClassVar[Sequence[str]]  # of the config, those that stay as they are
     prefix: ClassVar[str]  # of the base model's names in the converted file
     positions: ClassVar[str]  # name of the encoder's position table in both models
     attention: ClassVar[str]  # begins the names of a layer's self-attention, by its number

@@ -36,15 +36,8 @@ log = logging.getLogger("ldt")
 TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "sentencepiece.bpe.model")
 TOKENIZER_TABLES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 GENERATION = "generation_config.json"  # of a model that writes
-HUB_OPTIONS = (  # of transformers' `cached_file`
-    "cache_dir",
-    "force_download",
-    "local_files_only",
-    "proxies",
-    "revision",
-    "subfolder",
-    "token",
-)
+# Of transformers' `cached_file`.
+HUB_OPTIONS = "cache_dir force_download local_files_only proxies revision subfolder token".split()
 _ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # ``roberta-base`` or ``owner/name``
 _names = partial(listed, most=4, show=str)
 

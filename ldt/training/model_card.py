@@ -22,19 +22,10 @@ from ldt.training.evaluation import no_better_than
 
 TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
 SHOWN = (  # of the training section, in this order, where set
-    "learning_rate",
-    "num_train_epochs",
-    "max_steps",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "warmup_steps",
-    "lr_scheduler_type",
-    "weight_decay",
-    "bf16",
-    "fp16",
-    "early_stopping_patience",
-    "seed",
-)
+    "learning_rate num_train_epochs max_steps per_device_train_batch_size "
+    "gradient_accumulation_steps warmup_steps lr_scheduler_type weight_decay bf16 fp16 "
+    "early_stopping_patience seed"
+).split()
 # What Markdown reads as more than a character; of underscores those beside a space.
 _MARKDOWN = re.compile(r"[\\`*\[\]|]|(?<![^\W_])_|_(?![^\W_])")
 _ENTITIES = re.compile(r":(?=//)|(?<=www)\.|[~$]", re.IGNORECASE)  # addresses and the like
