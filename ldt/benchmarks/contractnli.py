@@ -8,10 +8,10 @@ pairs that count so often each: weights are [resamples, pairs]; every figure is 
 to 100, NaN where it is not defined.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -120,12 +120,11 @@ class SpanTable:
     figure needs it.
 
     Args:
-        right, scores: [spans] of each pair, bool and probabilities.
+        pairs: of each pair which spans are right [spans], bool, and their probabilities.
     """
 
-    def __init__(self, right: Sequence[np.ndarray], scores: Sequence[np.ndarray]):
-        pairs = [*zip(right, scores, strict=True)]
-        owner = np.repeat(np.arange(len(pairs)), [side.sum() for side in right])
+    def __init__(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]):
+        owner = np.repeat(np.arange(len(pairs)), [int(side.sum()) for side, _ in pairs])
         of_right = np.concatenate([np.zeros(0), *(each[side] for side, each in pairs)])
         order = np.argsort(-of_right, kind="stable")
         self.owner, thresholds = owner[order], of_right[order]  # [thresholds]
@@ -198,96 +197,87 @@ def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
         return np.where(whole > 0, 100 * part / whole, np.nan)
 
 
-class HypothesisPair(NamedTuple):
-    """A document and a hypothesis: numbers of classes in `LABELS`, and its spans [spans].
+class Pairs:
+    """Documents and hypotheses beside what is predicted of them, in groups.
 
-    ``binary`` is what is predicted of entailment and contradiction only, entailment at a tie;
-    ``right`` is None where gold does not mention it, where evidence is not scored.
+    Args:
+        golds: document, key, label and evidence of each pair.
+        answers: probabilities of its classes, and of its spans.
     """
 
-    document: str
-    key: str
-    gold: int
-    predicted: int
-    binary: int
-    right: np.ndarray | None
-    scores: np.ndarray
-
-
-def _pair(gold: Mapping[str, Any], classes: Mapping[str, float], spans: Any) -> HypothesisPair:
-    """A pair with the probabilities of its classes and of its spans."""
-    shares, scores = [classes[label] for label in LABELS], np.array(spans, np.float64)
-    label = LABELS.index(gold["label"])
-    right = None if label == NOT_MENTIONED else _evidence(gold, scores)
-    both = CONTRADICTION if shares[CONTRADICTION] > shares[ENTAILMENT] else ENTAILMENT
-    document, predicted = str(gold["document"]), int(np.argmax(shares))
-    return HypothesisPair(document, gold["key"], label, predicted, both, right, scores)
-
-
-def _evidence(gold: Mapping[str, Any], scores: np.ndarray) -> np.ndarray:
-    return np.isin(np.arange(len(scores)), gold["evidence"])
-
-
-class Groups:
-    """Figures of groups of pairs."""
-
-    def __init__(self, pairs: Sequence[HypothesisPair]):
-        self.pairs = pairs
-        labels: dict[str, set[int]] = {}
-        for pair in pairs:
-            labels.setdefault(pair.key, set()).add(pair.gold)
+    def __init__(
+        self, golds: Sequence[Mapping[str, Any]], answers: Sequence[tuple[Mapping[str, float], Any]]
+    ):
+        self.keys = [gold["key"] for gold in golds]
+        self.documents = [str(gold["document"]) for gold in golds]
+        self.gold = np.array([LABELS.index(gold["label"]) for gold in golds])
+        shares = np.array([[classes[label] for label in LABELS] for classes, _ in answers])
+        self.predicted = shares.argmax(1)
+        # What is predicted of entailment and contradiction only, entailment at a tie.
+        self.binary = ENTAILMENT + (shares[:, CONTRADICTION] > shares[:, ENTAILMENT])
+        # Evidence is not scored where gold does not mention it.
+        self.spans = {
+            number: _spans(gold, answer[1])
+            for number, (gold, answer) in enumerate(zip(golds, answers, strict=True))
+            if self.gold[number] != NOT_MENTIONED
+        }
         # Pairs that count in class_binary: gold has both classes of the hypothesis somewhere.
-        both = {key for key, names in labels.items() if len(names - {NOT_MENTIONED}) == 2}
-        self.two = np.array([pair.gold != NOT_MENTIONED and pair.key in both for pair in pairs])
+        pairs = [*zip(self.keys, self.gold.tolist(), strict=True)]
+        classes = [{key for key, each in pairs if each == c} for c in (ENTAILMENT, CONTRADICTION)]
+        both = set.intersection(*classes)
+        self.two = np.array([label != NOT_MENTIONED and key in both for key, label in pairs])
 
     def of(self, numbers: Sequence[int]) -> Callable[[np.ndarray], Figures]:
         """Figures of the pairs of these numbers, given weights of all pairs."""
-        chosen = [self.pairs[number] for number in numbers]
-        gold, predicted, binary = np.array([pair[2:5] for pair in chosen]).T
-        spans = [number for number in numbers if self.pairs[number].right is not None]
-        sides = [(pair.right, pair.scores) for pair in chosen if pair.right is not None]
-        table = SpanTable(*zip(*sides, strict=True)) if sides else SpanTable([], [])
+        spans = [number for number in numbers if number in self.spans]
+        table = SpanTable([self.spans[number] for number in spans])
+        gold, two = self.gold[numbers], self.two[numbers]
+        predicted, binary = self.predicted[numbers], self.binary[numbers]
 
         def figures(weights: np.ndarray) -> Figures:
-            two = class_figures(weights[:, numbers] * self.two[numbers], gold, binary)
-            both = ~np.isnan(two["f1_mean"])  # undefined where gold does not have both classes
+            chosen = weights[:, numbers]
+            of_two = class_figures(chosen * two, gold, binary)
+            both = ~np.isnan(of_two["f1_mean"])  # undefined where gold does not have both classes
+            of_two = {name: np.where(both, value, np.nan) for name, value in of_two.items()}
             return {
                 **_prefixed("span", table.figures(weights[:, spans])),
-                **_prefixed("class", class_figures(weights[:, numbers], gold, predicted)),
-                **_prefixed("class_binary", {n: np.where(both, v, np.nan) for n, v in two.items()}),
+                **_prefixed("class", class_figures(chosen, gold, predicted)),
+                **_prefixed("class_binary", of_two),
             }
 
         return figures
 
-    def by(self, key: Callable[[HypothesisPair], Hashable]) -> dict[Hashable, Callable]:
-        """The figures (`of`) of each group, which ``key`` tells of a pair."""
-        members: dict[Hashable, list[int]] = {}
-        for number, pair in enumerate(self.pairs):
-            members.setdefault(key(pair), []).append(number)
-        return {group: self.of(numbers) for group, numbers in members.items()}
+    def by(self, names: Sequence[str]) -> dict[str, Callable[[np.ndarray], Figures]]:
+        """The figures (`of`) of each group, of which ``names`` has the name for each pair."""
+        members: dict[str, list[int]] = {}
+        for number, name in enumerate(names):
+            members.setdefault(name, []).append(number)
+        return {name: self.of(numbers) for name, numbers in members.items()}
 
-    def subsets(self, by_key: Mapping[Hashable, Callable]) -> dict[str, dict[str, float | int]]:
+    def subsets(self) -> dict[str, dict[str, float | int]]:
         """The figures of `SHOWN` in the other published groups, then of each hypothesis."""
-        once = np.ones((1, len(self.pairs)))
+        once, by_key = np.ones((1, len(self.keys))), self.by(self.keys)
         # Of the spans of each pair, in the order of the figures of hypotheses, as means are too.
-        alone: dict[Hashable, list[Figures]] = {key: [] for key in by_key}
-        for number, pair in enumerate(self.pairs):
-            if pair.right is not None:
-                figures = self.of([number])(once)
-                spans = {name: each for name, each in figures.items() if name.startswith("span.")}
-                alone[pair.key].append(spans)
-        documents = self.by(lambda pair: pair.document).values()
-        by_document = mean_defined([figures(once) for figures in documents])
+        alone: dict[str, list[Figures]] = {key: [] for key in by_key}
+        for number, sides in self.spans.items():
+            figures = SpanTable([sides]).figures(np.ones((1, 1)))
+            alone[self.keys[number]].append(_prefixed("span", figures))
+        by_document = mean_defined([each(once) for each in self.by(self.documents).values()])
         by_pair = mean_defined([one for each in alone.values() for one in each])
+        by_hypothesis = mean_defined([*map(mean_defined, filter(None, alone.values()))])
         groups = {
-            "micro_label_micro_doc": self.of(range(len(self.pairs)))(once),
-            "macro_label_macro_doc": mean_defined(
-                [*map(mean_defined, filter(None, alone.values()))]
-            ),
+            "micro_label_micro_doc": self.of(range(len(self.keys)))(once),
+            "macro_label_macro_doc": by_hypothesis,
             "micro_label_macro_doc": by_document | by_pair,
             **{str(key): figures(once) for key, figures in by_key.items()},
         }
         return {name: _shown(figures) for name, figures in groups.items()}
+
+
+def _spans(gold: Mapping[str, Any], shares: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The spans that are evidence [spans], bool, and the probabilities of all."""
+    scores = np.array(shares, np.float64)
+    return np.isin(np.arange(len(scores)), gold["evidence"]), scores
 
 
 def _prefixed(prefix: str, figures: Figures) -> Figures:
@@ -300,7 +290,7 @@ def _shown(figures: Figures) -> dict[str, float | int]:
     return {name: value for name, value in values.items() if not np.isnan(value)}
 
 
-def _means(by_key: Mapping[Hashable, Callable], weights: np.ndarray) -> Figures:
+def _means(by_key: Mapping[str, Callable], weights: np.ndarray) -> Figures:
     """The means over the hypotheses."""
     return mean_defined([figures(weights) for figures in by_key.values()])
 
@@ -382,19 +372,18 @@ class ContractNLIScorer(Benchmark):
                 f"{name}: no prediction of {plural(len(missing), 'pair')} of document and "
                 f"hypothesis, such as {missing[0]!r}; each needs one"
             )
-        pairs = []
         for item in items:
-            entry, spans = answers[item.id], item.right["spans"]
-            if (count := len(entry["span_probs"])) != spans:
+            count, spans = len(answers[item.id]["span_probs"]), item.right["spans"]
+            if count != spans:
                 what = f"{count:,} span_probs; the document has {spans:,} spans"
                 raise DataError(f"{name}: {item.id}: {what}")
-            pairs.append(_pair(item.right, entry["class_probs"], entry["span_probs"]))
-        groups = Groups(pairs)
-        by_key = groups.by(lambda pair: pair.key)
-        figures = partial(_means, by_key)
-        metrics = defined(figures, np.ones((1, len(pairs))))
+        entries = [answers[item.id] for item in items]
+        shares = [(entry["class_probs"], entry["span_probs"]) for entry in entries]
+        pairs = Pairs([item.right for item in items], shares)
+        figures = partial(_means, pairs.by(pairs.keys))
+        metrics = defined(figures, np.ones((1, len(items))))
         result = self.result(items, metrics, [], extra, figures=figures)
-        result.subsets = groups.subsets(by_key)
+        result.subsets = pairs.subsets()
         result.shown = tuple(key for key in SHOWN if key in metrics)
         return result
 
@@ -429,10 +418,8 @@ def score_all(
         golds: document, key, label and evidence of each pair.
         answers: scores and span_probs, as `published` takes them.
     """
-    both = zip(golds, answers, strict=True)
-    pairs = [_pair(gold, answer["scores"], answer["span_probs"]) for gold, answer in both]
-    by_key = Groups(pairs).by(lambda pair: pair.key)
-    return _shown(_means(by_key, np.ones((1, len(pairs)))))
+    pairs = Pairs(golds, [(answer["scores"], answer["span_probs"]) for answer in answers])
+    return _shown(_means(pairs.by(pairs.keys), np.ones((1, len(golds)))))
 
 
 def evidence_map(
@@ -443,9 +430,8 @@ def evidence_map(
     Args:
         golds, answers: evidence, and span_probs, of each.
     """
-    scores = [np.array(each["span_probs"], np.float64) for each in answers]
-    pairs = [(_evidence(g, s), s) for g, s in zip(golds, scores, strict=True) if g["evidence"]]
+    both = zip(golds, answers, strict=True)
+    pairs = [_spans(gold, each["span_probs"]) for gold, each in both if gold["evidence"]]
     if not pairs:
         return {}
-    table = SpanTable(*zip(*pairs, strict=True))
-    return {"span.map": float(table.figures(np.ones((1, len(pairs))))["map"][0])}
+    return {"span.map": float(SpanTable(pairs).figures(np.ones((1, len(pairs))))["map"][0])}
