@@ -13,7 +13,14 @@ from transformers.utils import cached_file
 
 from ldt.errors import ModelError
 from ldt.model.config import LdtSeq2SeqConfig, usable_length
-from ldt.model.config_file import make_config, read_values, refuse_others
+from ldt.model.config_file import (
+    FIELDS,
+    FULL_ATTENTION,
+    check_full_attention,
+    make_config,
+    read_values,
+    refuse_others,
+)
 from ldt.model.encoders import ENCODERS
 from ldt.model.encoders import SEQ2SEQ as WRITERS
 from ldt.model.loading import find_folder, read_config
@@ -32,11 +39,6 @@ KINDS = {  # model_type -> how transformers' classes of it begin
     "led": "LED",
 }
 SEQ2SEQ = ("bart", "led")  # those with a decoder besides
-FIELDS = (  # of the config, the same in all encoders
-    "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act "
-    "hidden_dropout_prob attention_probs_dropout_prob type_vocab_size initializer_range "
-    "layer_norm_eps pad_token_id"
-).split()
 SEQ2SEQ_FIELDS = (  # the same in BART and LED
     "vocab_size d_model encoder_layers encoder_ffn_dim encoder_attention_heads decoder_layers "
     "decoder_ffn_dim decoder_attention_heads activation_function dropout attention_dropout "
@@ -52,12 +54,6 @@ _LONG = {  # class of a config -> fields of those that are long already
         *("max_encoder_position_embeddings", "max_decoder_position_embeddings"),
     ],
 }
-_PLAIN = {  # key of a config -> the value that a long model has a place for
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-}
-_BY_NAMES = ("bert", "roberta", "xlm-roberta", "camembert")  # told without a model_type
 
 
 def _kind_by_names(keys, folder):
@@ -67,7 +63,7 @@ def _kind_by_names(keys, folder):
     kinds = {
         kind: name
         for name in keys.get("architectures") or ()
-        for kind in _BY_NAMES
+        for kind in FULL_ATTENTION
         if re.match(rf"{KINDS[kind]}(For|Model|PreTrained)", name)
     }
     if not kinds:
@@ -106,10 +102,7 @@ def source_config(folder):
             f"{folder}: a {kind} model cannot be converted, only "
             f"{', '.join(KINDS)} and modernbert can"
         )
-    for key, plain in _PLAIN.items():
-        value = keys.get(key)
-        if value not in (None, plain):
-            raise ModelError(f"{folder}: {key} must be {plain} for a conversion, got {value}")
+    check_full_attention(keys, folder)
     config_class = getattr(transformers, f"{KINDS[kind]}Config")
     if config_class in _LONG:
         ours = read_config(folder)

@@ -24,7 +24,7 @@ import transformers
 from torch.nn import functional as F
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
-from ldt.convert.kinds import FIELDS, KINDS
+from ldt.convert.kinds import KINDS
 from ldt.errors import ModelError, first_line, listed
 from ldt.inference.agreement import OutputCheck, largest_gap
 from ldt.model import (
@@ -37,6 +37,7 @@ from ldt.model import (
     usable_length,
 )
 from ldt.model.config import layer_windows
+from ldt.model.config_file import FIELDS
 from ldt.model.loading import quiet
 from ldt.model.pooling import SecondLevel
 from ldt.model.weights import check_finite, read_weights, skeleton

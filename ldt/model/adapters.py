@@ -72,7 +72,7 @@ def values(folder):
     folder = holder(folder, ("config.json",))
     values = read_values(folder)
     if not values.get("embedding") and (embedding := sentence_transformers.read_settings(folder)):
-        values["embedding"] = embedding
+        values = sentence_transformers.as_longformer(values, folder) | {"embedding": embedding}
     return values
 
 

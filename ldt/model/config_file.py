@@ -25,12 +25,23 @@ MAX_BYTES = 64 << 20  # of a JSON file
 _ELSEWHERE = {"auto_map", "attn_implementation", "experts_implementation", "quantization_config"}
 _BESIDES = ("model_type", "num_labels", "output_attentions")  # known, and no fields
 _AUTHORS_MODES = ("sliding_chunks", "tvm")  # the same attention in two implementations
+FULL_ATTENTION = ("bert", "camembert", "roberta", "xlm-roberta")  # kinds of short encoders
+FIELDS = (  # of the config, the same in all encoders
+    "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act "
+    "hidden_dropout_prob attention_probs_dropout_prob type_vocab_size initializer_range "
+    "layer_norm_eps pad_token_id"
+).split()
+_PLAIN = {  # key of a config -> the value that a long model has a place for
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
 _DTYPES = ("auto", "float16", "bfloat16", "float32", "float64")
 _LAST = "rotation in layers that normalize last, with projections apart"
 _REFUSED = {  # model_type -> what it has that nothing here computes
     **dict.fromkeys(("mbart", "blenderbot"), "layers that normalize first and last"),
     **dict.fromkeys(("m2m_100", "pegasus", "marian"), "positions that are sinusoids"),
-    **dict.fromkeys(("t5", "mt5", "umt5", "longt5"), "relative positions"),
+    **dict.fromkeys(("t5", "mt5", "umt5", "longt5", "mpnet"), "relative positions"),
     "ultrabert": "RMSNorm with projections apart and a gate of three maps",
     "eurobert": "RMSNorm with grouped heads of keys and values",
     "neobert": "RMSNorm with SwiGLU",
@@ -105,6 +116,14 @@ def make_config(config_class, values, folder, **kwargs):
         raise ModelError(f"{where}: {reason}") from error
 
 
+def check_full_attention(values, folder):
+    """Raise a ModelError for a config.json of a BERT, RoBERTa or BART that is not plain."""
+    for key, plain in _PLAIN.items():
+        value = values.get(key)
+        if value not in (None, plain):
+            raise ModelError(f"{folder}: {key} must be {plain} for a conversion, got {value}")
+
+
 def settable(config_class, values):
     """Values of config.json without those that would change how transformers works."""
     names = {*_BESIDES, *(field.name for field in dataclasses.fields(config_class))}
@@ -115,6 +134,8 @@ def settable(config_class, values):
 def refuse(kind, source):
     """Raise ModelError for an unsupported model_type of the folder ``source``."""
     refuse_others(kind, source)
+    if kind and kind not in (*FULL_ATTENTION, "bart"):
+        raise ModelError(f"{source}: is a {kind} model, which nothing here computes or converts")
     it, what = ("it", f"is a {kind} model") if kind else ("a BERT or RoBERTa", "has no model_type")
     raise ModelError(f"{source}: {what}; ldt convert {source} makes {it} long")
 

@@ -17,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from ldt.errors import ModelError, first_line, listed
 from ldt.io.sources import hub_fault
-from ldt.model import adapters
+from ldt.model import adapters, sentence_transformers
 from ldt.model.config import LdtConfig, LdtSeq2SeqConfig, usable_length
 from ldt.model.config_file import make_config, read_json, read_table, read_values
 from ldt.model.encoders import CAUSAL, ENCODERS, encoder_class
@@ -293,7 +293,10 @@ def _build(cls, folder, config, args, kwargs, mapped, new="head", before=None):
         return model, info
     if new == "nothing" and _kind(cls.__name__) not in map(_kind, config.architectures or ()):
         new = "head"  # for another task than the file's
-    state_dict = cls.fit_weights(read_weights(folder, mapped=mapped), config)
+    weights = read_weights(folder, mapped=mapped)
+    if config.model_type == LdtConfig.model_type and config.embedding:
+        weights = sentence_transformers.as_longformers(weights, config, folder)
+    state_dict = cls.fit_weights(weights, config)
     rows_by_name(state_dict, before, config, folder)
     if new != "anything":
         check_shapes(folder, cls, config, args, state_dict, new == "head")

@@ -7,15 +7,26 @@ a config. Files are written in the old form, which all versions and other server
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from transformers import CONFIG_MAPPING
 
 from ldt.errors import ModelError
-from ldt.model.config_file import read_json, read_table
+from ldt.model.config_file import (
+    FIELDS,
+    FULL_ATTENTION,
+    check_full_attention,
+    make_config,
+    read_json,
+    read_table,
+    read_values,
+)
 
 log = logging.getLogger("ldt")
 
@@ -38,6 +49,8 @@ _MULTI = {  # modules that only their versions with several vectors a text have
     "MultiVectorMask": "sentence_transformers.multi_vector_encoder.modules.MultiVectorMask",
     "Normalize": "sentence_transformers.base.modules.normalize.Normalize",
 }
+_POSITIONS = "embeddings.position_embeddings.weight"
+_LOCAL = re.compile(r"(attention\.self\.(query|key|value))\.")
 _STATES = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
 
 
@@ -73,6 +86,31 @@ def read_settings(folder: Path) -> dict[str, Any] | None:
         "prompts": prompts,
         "skip": _ids(folder, words) if words else [],
     }
+
+
+def as_longformer(values: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The keys of config.json, those of a BERT or RoBERTa as of a Longformer that computes the
+    same: every token is in the window of every other."""
+    kind = values.get("model_type")
+    if kind not in FULL_ATTENTION:
+        return values
+    check_full_attention(values, folder)
+    config, _ = make_config(CONFIG_MAPPING[kind], values, folder)
+    rows = config.max_position_embeddings + (kind == "bert") * ((config.pad_token_id or 0) + 1)
+    size = {"max_position_embeddings": rows, "attention_window": 2 * rows}
+    return {"model_type": "longformer"} | size | {name: getattr(config, name) for name in FIELDS}
+
+
+def as_longformers(weights: dict[str, Any], config: Any, folder: Path) -> dict[str, Any]:
+    """Weights of a BERT or RoBERTa as those of `as_longformer`, of other models as they are."""
+    if read_values(folder).get("model_type") not in FULL_ATTENTION:
+        return weights
+    weights = {name.removeprefix("bert."): tensor for name, tensor in weights.items()}
+    table = weights[_POSITIONS]
+    padding = table.new_zeros(config.max_position_embeddings - len(table), table.shape[1])
+    weights[_POSITIONS] = torch.cat([padding, table])
+    names = {_LOCAL.sub(r"\1_global.", name): name for name in weights if _LOCAL.search(name)}
+    return weights | {twin: weights[name].clone() for twin, name in names.items()}
 
 
 def projection(folder: Path) -> dict[str, Any]:

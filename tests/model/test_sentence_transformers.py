@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from convertible import random_encoder
 from safetensors.torch import save_file
 from served import make_run
 from transformers import AutoTokenizer, ModernBertModel
@@ -14,6 +15,7 @@ from transformers import AutoTokenizer, ModernBertModel
 import ldt
 from ldt.cli import app
 from ldt.errors import ModelError
+from ldt.model import LdtForEmbedding
 from ldt.model import sentence_transformers as module
 from ldt.model.loading import load_tokenizer, read_config
 
@@ -108,10 +110,39 @@ def test_what_is_not_computed_is_refused(encoder, change, message):
         ldt.load(str(encoder))
 
 
+@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta", "camembert"])
+def test_their_short_encoders_are_used_as_they_are(theirs, kind, tmp_path, tokenizer_folder):
+    size = {"max_position_embeddings": 128}
+    folder = random_encoder(tmp_path, kind, "Model", tokenizer_folder, **size)
+    modules(folder, "mean", "Normalize", new=True)
+    model = theirs.SentenceTransformer(str(folder), device="cpu")
+    found = [each["vectors"][0] for each in ldt.load(str(folder))(TEXTS)]
+    np.testing.assert_allclose(found, model.encode(TEXTS), atol=1e-5)
+    again = LdtForEmbedding.from_pretrained(folder)
+    assert again.longformer.encoder.layer[0].attention.self.query_global.weight.any()
+    again.save_pretrained(tmp_path / "saved")
+    load_tokenizer(folder, again.config).save_pretrained(tmp_path / "saved")
+    saved = [each["vectors"][0] for each in ldt.load(str(tmp_path / "saved"))(TEXTS)]
+    np.testing.assert_array_equal(saved, found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("mpnet", "a mpnet model cannot be used or converted: no model here has relative"),
+        ("distilbert", "is a distilbert model, which nothing here computes or converts"),
+    ],
+)
+def test_their_other_encoders_are_refused(encoder, kind, message):
+    modules(encoder, "mean", new=True)
+    values = json.loads((encoder / "config.json").read_text())
+    (encoder / "config.json").write_text(json.dumps(values | {"model_type": kind}))
+    with pytest.raises(ModelError, match=message):
+        ldt.load(str(encoder))
+
+
 @pytest.mark.slow
-def test_minilm_converted_has_the_vectors_of_sentence_transformers(theirs, minilm, tmp_path):
-    with pytest.raises(ModelError, match="is a bert model; ldt convert .* makes it long"):
-        ldt.load(str(minilm))
+def test_minilm_has_the_vectors_of_sentence_transformers(theirs, minilm, tmp_path):
     target = tmp_path / "long"
     convert = ["convert", minilm, target, "--max-length", "512", "--window", "1024"]
     app([*map(str, convert)], standalone_mode=False)
@@ -119,9 +150,10 @@ def test_minilm_converted_has_the_vectors_of_sentence_transformers(theirs, minil
     model = theirs.SentenceTransformer(str(minilm), device="cpu")
     model.max_seq_length = 512
     expected = model.encode(texts)
-    found = np.concatenate([each["vectors"] for each in ldt.load(str(target))(texts)])
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert found[0] @ found[1] == pytest.approx(0.7553, abs=1e-4)
+    for folder in (minilm, target):
+        found = np.concatenate([each["vectors"] for each in ldt.load(str(folder))(texts)])
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        assert found[0] @ found[1] == pytest.approx(0.7553, abs=1e-4)
 
 
 @pytest.mark.parametrize("source", ["tiny_longformer", "tiny_modernbert"])
