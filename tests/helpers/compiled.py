@@ -15,33 +15,31 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
-from descriptors import LINE, check
 
-UNSHOWN = "precision", "wgmma", "fused", "descriptors"
+UNSHOWN = "precision", "wgmma", "fused"
 OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "maxnreg")
+INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@\S+\s+)?([A-Z]\w*)", re.M)
 
 
-def compile_launches(wanted, tiles=(), read=False):
+def compile_launches(wanted, tiles=()):
     """One dictionary per kernel that differs of the calls of `launches.calls`.
 
     Args:
         wanted: {name of a device of `devices.KNOWN`: labels}; None for all labels.
         tiles: (key of `devices.TILES`, bytes of a number, dims of a head, fields of a `Tile`) that
             stand for those of the table, on every device.
-        read: True to read the descriptors of Hopper's matrix units in the machine code.
 
     Each has: device, call (the first one with that kernel), kernel, tile (rows x columns, None
     where it has none), warps, stages, registers (of a thread), spilled (bytes of a thread), shared
     (bytes of a program), instructions (of its code, without those that only fill it up), precision
     (of products of float32, None where it is not asked for), wgmma (whether Hopper's matrix units
-    are used), fused (whether the launch itself asks for products and sums in one instruction),
-    descriptors (of `descriptors.check`; None where none are read).
+    are used), fused (whether the launch itself asks for products and sums in one instruction).
     """
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     helpers = Path(__file__).parent
     paths = os.environ.get("PYTHONPATH"), str(helpers), str(helpers.parents[1])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # first another triton, if any
-    command = [sys.executable, __file__, *map(json.dumps, (wanted, tiles, read))]
+    command = [sys.executable, __file__, *map(json.dumps, (wanted, tiles))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -96,7 +94,7 @@ def signed(kernel, args, kwargs):
     return signature, constants, attributes, options
 
 
-def compiled(kernel, signature, constants, attributes, options, capability, read):
+def compiled(kernel, signature, constants, attributes, options, capability):
     """Figures of the compiler on one launch of `signed`."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -108,22 +106,20 @@ def compiled(kernel, signature, constants, attributes, options, capability, read
         options=options,
     )
     cubin, by_warpgroups = result.asm["cubin"], "wgmma" in result.asm["ptx"]
-    shared, warps = result.metadata.shared, result.metadata.num_warps
-    usage, read, sass = _usage(cubin), read and by_warpgroups, _dumped(cubin, "-sass")
+    usage, sass = _usage(cubin), _dumped(cubin, "-sass")
     sizes = {kernel.arg_names[place]: value for (place,), value in constants.items()}
     return {
         "kernel": f"{kernel.__module__.rsplit('.', 1)[-1]}.{kernel.__name__}",
         "tile": [sizes.get("BLOCK_M"), sizes.get("BLOCK_N")],
-        "warps": warps,
+        "warps": result.metadata.num_warps,
         "stages": result.metadata.num_stages,
         "registers": usage["REG"],
         "spilled": usage["STACK"] + usage["LOCAL"],
-        "shared": shared,
-        "instructions": sum(name != "NOP" for _, _, name, _ in LINE.findall(sass)),
+        "shared": result.metadata.shared,
+        "instructions": sum(name != "NOP" for name in INSTRUCTION.findall(sass)),
         "precision": sizes.get("PRECISION"),
         "wgmma": by_warpgroups,
         "fused": options.get("enable_fp_fusion", False),
-        "descriptors": check(sass, shared, warps) if read else None,
     }
 
 
@@ -155,7 +151,7 @@ def _dumped(cubin, option):
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def _main(wanted, tiles, read):
+def _main(wanted, tiles):
     import launches
 
     from ldt.attention.triton import devices
@@ -176,7 +172,7 @@ def _main(wanted, tiles, read):
                 key = str((kernel.__module__, kernel.__name__, *launch, major, minor))
                 if key not in done:
                     done.add(key)
-                    figures = compiled(kernel, *launch, 10 * major + minor, read)
+                    figures = compiled(kernel, *launch, 10 * major + minor)
                     print(json.dumps({"device": name, "call": label, **figures}), flush=True)
 
 

@@ -4,7 +4,6 @@ import re
 
 import pytest
 from compiled import as_table, compile_launches
-from descriptors import check
 
 pytest.importorskip("triton")
 
@@ -146,60 +145,7 @@ def test_a_thread_has_no_more_registers_than_its_tile_says():
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_kernel_keeps_to_the_limits_of_every_gpu(name):
-    found = compile_launches({name: None}, read=name == "H100, H200")
+    found = compile_launches({name: None})
     print("\n" + as_table(found), assembler())
     assert over(found, SPILLED.get(name, ())) == []
     assert by_warpgroups(found) == []
-    read = [row for row in found if row["descriptors"]]
-    proved = sum(row["descriptors"]["proved"] for row in read)
-    print(f"{proved} descriptors of {len(read)} kernels proved, faults: {faulty(read)}")
-    assert (faulty(read), proved > 0) == ([], name == "H100, H200")
-
-
-CODE = """
-UMOV UR5, 0x400
-S2UR UR4, SR_CgaCtaId
-ULEA UR4, UR4, UR5, 0x18
-UMOV UR8, URZ
-UIADD3 UR8, UR8, 0x1, URZ
-UISETP.GE.AND UP0, UPT, UR8, 0x2, UPT
-USEL UR8, UR8, URZ, !UP0
-ULEA UR14, UR8, UR4, 0xc
-USHF.R.U32.HI UR14, URZ, 0x4, UR14
-USGXT.U32 UR14, UR14, 0xe
-UMOV UR15, 0x80000020
-HGMMA.64x32x8.F32.TF32 R24, R4, gdesc[UR12], R24
-@P0 BRA 0x40
-EXIT
-"""  # two stages of 4 KiB, in turn
-
-
-@pytest.mark.parametrize(
-    ("line", "instead", "shared", "fault"),
-    [
-        ("", "", 8192, {}),
-        ("", "", 4096, {"outside": ["0xb0 B: 0x1400"]}),
-        ("UR5, 0x400", "UR5, 0x200", 8192, {"outside": ["0xb0 B: 0x200"]}),
-        ("UMOV UR15, 0x80000020", "ULDC UR15, c[0x0][0x210]", 8192, {"unknown": ["0xb0 B"]}),
-        ("UMOV UR15,", "@UP1 UMOV UR15,", 8192, {"unknown": ["0xb0 B"]}),
-        ("USEL UR8, UR8, URZ, !UP0", "USEL UR8, UR8, URZ, UP1", 8192, {"unknown": ["0xb0 B"]}),
-        ("R24, R4, gdesc[UR12]", "R24, gdesc[UR14]", 8192, {"unknown": ["0xb0 B"]}),
-        ("ULEA UR14, UR8", "R2UR UR14, R13", 8192, {"unknown": ["0xb0 B"]}),
-    ],
-)
-def test_a_descriptor_is_proved_where_it_is_known_and_inside(line, instead, shared, fault):
-    lines = CODE.strip().replace(line, instead, 1).splitlines()
-    sass = "".join(f"  /*{16 * i:04x}*/  {text} ;\n" for i, text in enumerate(lines))
-    factors = 2 if "gdesc[UR14]" in sass else 1
-    expected = {"proved": factors - len(fault), "unknown": [], "outside": []} | fault
-    assert check(sass, shared, warps=8) == expected
-
-
-def test_code_that_cannot_be_followed_is_no_proof():
-    with pytest.raises(ValueError, match="CALL at 0x10 cannot be followed"):
-        check("  /*0000*/  NOP ;\n  /*0010*/  CALL.REL.NOINC 0x50 ;\n  /*0020*/  EXIT ;\n", 1, 4)
-
-
-def faulty(rows):
-    """Of the rows of `compile_launches`, those with a descriptor that is not proved."""
-    return [row for row in rows if row["descriptors"]["unknown"] or row["descriptors"]["outside"]]
