@@ -6,13 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
 pytest.importorskip("triton")
 
@@ -47,22 +45,6 @@ class Off:
         return out + (self.times * error + 64 * (self.times > 1) * 2**-23).to(out).detach()
 
 
-class Turns:
-    """A backend that gives other bits at every second call."""
-
-    calls = 0
-
-    def sliding_window_attention(self, q, *args, **arguments):
-        self.calls += 1
-        out = reference.sliding_window_attention(q, *args, **arguments)
-        return out * (1 + self.calls % 2 * 2**-23)
-
-
-class Raises:
-    def sliding_window_attention(self, *args, **arguments):
-        raise RuntimeError("illegal memory access")
-
-
 def rows_of(checks, backends, dtype=torch.float32):
     layout = checks.layout((40, 9), "cpu")
     run = {"band": partial(checks.band, layout=layout, dim=16, pattern=BAND)}
@@ -75,31 +57,6 @@ def test_a_backend_that_is_off_is_called_wrong(suite, checks, times, right, dtyp
     rows = rows_of(checks, {"blocked": Off(times)}, dtype)
     assert [row["ok"] for row in rows] == [right]
     assert suite.bad(rows) == ([] if right else rows)
-
-
-@pytest.mark.parametrize(("name", "right"), [("triton", False), ("blocked", True)])
-def test_only_kernels_must_give_the_same_bits_twice(checks, name, right):
-    (row,) = rows_of(checks, {name: Turns()})
-    assert (row["ok"], row["same_bits_twice"]) == (right, False)
-
-
-def test_a_backend_that_raises_has_a_row_of_its_own(checks):
-    rows = rows_of(checks, {"blocked": Raises(), "loop": reference})
-    assert [row["ok"] for row in rows] == [False, True]
-    assert rows[0]["failed"] == "RuntimeError: illegal memory access"
-
-
-def test_flop_of_a_band_are_those_of_the_pairs_in_reach(suite):
-    full = (1, 2, 40, 64), (1, 2, 40, 64), (1, 2, 40, 64)
-    forward, backward = sdpa_flop_count(*full), sdpa_backward_flop_count(full[0], *full)
-    place = torch.arange(40)
-    count = suite.gpu_jobs.band_flops
-    for window in (80, 8, 2):
-        near = (place[:, None] - place).abs() <= window // 2
-        share = near.double().mean().item()
-        assert count([40], window, 128, "forward") == pytest.approx(share * forward)
-        both = share * (forward + backward)
-        assert count([40, 40], window, 128, "training") == pytest.approx(2 * both)
 
 
 def jobs(suite, **runs):
@@ -171,42 +128,6 @@ def test_what_would_begin_too_late_is_left_out_and_done_by_the_next_run(suite, t
     rest = run(suite, tmp_path, known=done)
     rest.stage((jobs(suite, well=well, raises=raises),), ["trial"])
     assert {row["job"] for row in rest.rows()} == {"raises"}
-
-
-def test_rows_of_a_run_take_the_place_of_earlier_ones_of_their_job(suite, tmp_path):
-    about = {"gpu": "NVIDIA H200", "step": "kernels"}
-    old = [
-        {**about, "job": "a", "ms": 1.0},
-        {**about, "job": "a"},
-        {**about, "job": "b", "ms": 2.0},
-    ]
-    suite.merge(old, tmp_path)
-    suite.merge(
-        [{**about, "job": "a", "ms": 9.0}, {**about, "job": "b", "left_out": "x"}], tmp_path
-    )
-    found = json.loads((tmp_path / "gpu-h200.json").read_text())
-    assert sorted(row["ms"] for row in found["rows"]) == [2.0, 9.0]
-
-
-def test_the_parent_asks_no_gpu_that_its_children_need(suite, monkeypatch):
-    def refuse(*_):
-        raise AssertionError("CUDA in the parent")
-
-    for name in ("_lazy_init", "is_available", "device_count", "get_device_capability"):
-        monkeypatch.setattr(torch.cuda, name, refuse)
-    sizes = replace(suite.gpu_jobs.FULL)
-    steps = [step for stage in suite.STAGES for step in stage]
-    assert {step.name: bool(step.jobs(sizes, [])) for step in steps} == {
-        **dict.fromkeys(suite.NAMES, True),
-        "chosen": False,  # of tiles that nothing has timed yet
-    }
-
-
-def test_the_results_that_are_kept_are_those_of_their_gpu(suite):
-    for file in Path(suite.RESULTS).glob("gpu-*.json"):
-        found = json.loads(file.read_text())
-        assert suite.results_of(found["gpu"], suite.RESULTS) == file
-        assert all(row["gpu"] == found["gpu"] and row["date"] for row in found["rows"])
 
 
 @pytest.mark.slow

@@ -182,25 +182,6 @@ def test_two_levels_are_trained_and_their_cost_measured(script, run, tmp_path, m
 
 
 @pytest.mark.slow
-def test_ways_to_decide_are_measured_on_contracts_of_no_other_use(run, tmp_path, minilm):
-    for part, count in (("train", 30), ("dev", 10)):
-        clauses = [{"cap": n % 2 == 0, "audit": n % 3 == 0} for n in range(count)]
-        texts = [" ".join(["agree", *(name for name in x if x[name])]) for x in clauses]
-        rows = [
-            {"id": f"{part}-{n}", "text": text, "clauses": clauses[n]}
-            for n, text in enumerate(texts)
-        ]
-        packed(tmp_path / "data" / "cuad" / f"cuad.{part}.jsonl.gz", rows)
-    run("decisions", tmp_path, "--seeds", 1, "--length", 512, "--epochs", 1)
-    parts = [
-        {json.loads(line)["id"] for line in (tmp_path / "seed-0" / f"{name}.jsonl").open()}
-        for name in ("train", "decide", "test")
-    ]
-    assert [len(part) for part in parts] == [24, 8, 8]
-    assert len(set.union(*parts)) == 40
-
-
-@pytest.mark.slow
 def test_the_table_of_pretraining_has_its_five_rows_and_is_not_made_twice(script, run, text_place):
     for part in ("train", "dev"):
         lines = (text_place / "train.txt").read_text().splitlines()
@@ -211,61 +192,6 @@ def test_the_table_of_pretraining_has_its_five_rows_and_is_not_made_twice(script
     before = {file: file.stat().st_mtime_ns for file in text_place.rglob("metrics.json")}
     assert run("mlm", text_place, "--steps", 1)["rows"] == result["rows"]
     assert before == {file: file.stat().st_mtime_ns for file in text_place.rglob("metrics.json")}
-
-
-@pytest.mark.nightly  # nine commands
-def test_the_tables_of_modernbert_have_all_their_rows(script, run, tmp_path, monkeypatch):
-    module = script("modernbert_demo")
-    lengths = {"a part": 64, "the whole": 128}
-    contracts = {"train": range(12), "test": range(20, 24)}
-    small = {"SCORED": (64, 128), "GLOBALS": (0, 2), "LENGTHS": lengths, "CONTRACTS": contracts}
-    for name, value in small.items():
-        monkeypatch.setattr(module, name, value)
-    for key in ("data.max_length", "data.tokens_per_step"):
-        monkeypatch.setitem(module.TRAINED_ON, key, 256)
-    line = {"text": "This agreement ends when either party says so, and not before that. " * 60}
-    for part in module.PARTS:
-        for number, name in enumerate(("train", "dev")):
-            packed(tmp_path / f"{part}.{name}.jsonl", [line | {"id": f"{part} {number}"}])
-    result = run("modernbert_demo", tmp_path, "--steps", 1)
-    assert list(result["contracts"]) == ["a part", "the whole"]
-    bits = {
-        (row["model"], row["globals"]): row["bits_per_token"]
-        for row in result["masked"]["rows"]
-        if row["length"] == 128 and not row["trained on"]
-    }
-    # Without a global token it is the same model, and where they are makes a difference.
-    assert len({round(bits[name, 0], 6) for name in ("none", "full", "all", "all, clipped")}) == 1
-    assert len({bits[name, 2] for name in ("full", "all", "all, clipped")}) == 3
-
-
-@pytest.mark.slow
-def test_words_alone_find_the_evidence_of_published_sets(script, tmp_path, monkeypatch):
-    clauses = ["Alpha keeps all secrets.", "Beta may copy drafts.", "Copies of drafts are burnt."]
-    starts = [sum(len(x) + 1 for x in clauses[:n]) for n in range(3)]
-    spans = [[start, start + len(x)] for start, x in zip(starts, clauses, strict=True)]
-    notes = {"nda-1": {"choice": "Entailment", "spans": [1]}}
-    labels = {"nda-1": {"hypothesis": "Drafts may be copied: copy drafts."}}
-    document = {"text": " ".join(clauses), "spans": spans}
-    document |= {"annotation_sets": [{"annotations": notes}]}
-    blank = {"unanswerable": False, "yes_no": None, "free_form_answer": ""}
-    answer = {"answer": blank | {"extractive_spans": ["drafts"], "evidence": [clauses[1]]}}
-    asked = {"question": "What may Beta copy?", "question_id": "q", "answers": [answer]}
-    paper = {"title": "", "abstract": "", "qas": [asked]}
-    paper |= {"full_text": [{"section_name": None, "paragraphs": clauses}]}
-    for name, count in (("train_truncated", 3), ("dev", 2)):
-        documents = [document | {"id": n} for n in range(count)]
-        rows = [{"documents": documents, "labels": labels}]
-        packed(tmp_path / "contractnli" / f"{name}.json.gz", rows)
-    for name in ("train", "dev"):
-        packed(tmp_path / "qasper" / f"evidence_only.{name}.json.gz", [{"3": paper}])
-    monkeypatch.setenv("LDT_TEST_DATA", str(tmp_path))
-    file = tmp_path / "official.json"
-    options = [tmp_path / "made", "words", "--documents", 1, "--json", file]
-    script("official").main([*map(str, options)])
-    (row,) = json.loads(file.read_text())["words"]["seeds"]
-    assert row["ContractNLI, TF-IDF"]["hit@1"] == row["QASPER, TF-IDF"]["hit@1"] == 100
-    assert row["ContractNLI, by chance"]["hit@1"] == pytest.approx(100 / 3)
 
 
 @pytest.mark.slow
