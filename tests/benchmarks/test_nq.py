@@ -4,11 +4,11 @@ import gzip
 import json
 
 import pytest
-from passages_made import NULL, nq, right_answers, simplified, write
+from passages_made import NULL, nq, write
 
 from ldt.benchmarks import evaluate
 from ldt.benchmarks import nq as layout
-from ldt.benchmarks.nq import published, same
+from ldt.benchmarks.nq import same
 from ldt.benchmarks.passage_qa import NOTE, same_set, score_parts
 from ldt.benchmarks.passage_qa import PassageAnswer as Prediction
 from ldt.errors import DataError
@@ -223,37 +223,6 @@ def test_intervals_choose_the_threshold_anew_and_pages_stay_whole(score):
     assert "long-best-threshold" not in found.intervals
     assert found.units == "pages"
     assert {item.unit for item in found.items} == {f"page of {n}" for n in range(12)}
-
-
-def strict(predictions, gold):
-    """Read predictions as the rules have them, and nothing else."""
-    assert set(predictions) == {"predictions"}
-    keys = {"example_id", "long_answer", "long_answer_score", "short_answers"}
-    keys |= {"short_answers_score", "yes_no_answer"}
-    for item in predictions["predictions"]:
-        assert set(item) == keys
-        assert type(item["example_id"]) is int
-        assert isinstance(item["long_answer_score"], float)
-        assert isinstance(item["short_answers_score"], float)
-        assert item["yes_no_answer"] in ("YES", "NO", "NONE")
-        for span in (item["long_answer"], *item["short_answers"]):
-            assert set(span) == set(NULL)
-            pairs = [(span[f"start_{unit}"], span[f"end_{unit}"]) for unit in ("byte", "token")]
-            assert all(pair == (-1, -1) or 0 <= pair[0] < pair[1] for pair in pairs)
-        assert item["yes_no_answer"] == "NONE" or not item["short_answers"]
-    assert {item["example_id"] for item in predictions["predictions"]} == gold
-
-
-@pytest.mark.parametrize("shape", [dict, simplified])
-def test_answers_in_characters_are_written_as_the_published_layout_and_are_right(shape, tmp_path):
-    answers = [[(0, (1, 2))] * 5, [(1, (5, 7))] * 5, ["NO"] * 5, [(None,)] * 5]
-    lines = [shape(nq(-n, TOKENS, CANDIDATES, each)) for n, each in enumerate(answers)]
-    gold = write(tmp_path / "gold.jsonl", *lines)
-    value = json.loads(json.dumps(published(right_answers(gold, "nq", layout))))
-    strict(value, {0, -1, -2, -3})
-    pred = write(tmp_path / "pred.json", value)
-    metrics = evaluate(gold, pred, format="nq").metrics
-    assert metrics["long-answer-f1"] == metrics["short-answer-f1"] == 100
 
 
 def test_the_sample_has_the_counts_of_a_plain_loop_over_its_questions(shared_data):

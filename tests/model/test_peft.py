@@ -77,16 +77,20 @@ def test_figures_and_gradients_are_those_of_the_dense_model_with_adapted_weights
     dense = ldt_model("ForSequenceClassification", attention_backend="reference", **changes)
     dense = dense.double()
     leaves = [x for name, x in made.named_parameters() if "lora_" in name]
-    for globals_ in ("default", "some"):
+    for globals_ in ("default", "some", "all"):
         inputs, weights = batch(37, "mixed", globals_), weights_with_adapters(made)
+        inputs["output_attentions"] = True
         assert weights.keys() == dict(dense.named_parameters()).keys()
-        found = made(**inputs).logits
+        out = made(**inputs)
+        found = out.logits
         grads = torch.autograd.grad(found.pow(2).sum(), leaves, materialize_grads=True)
         # Until the backward pass is over: a second level is computed again in it.
         with _reparametrize_module(dense, weights):
-            expected = dense(**inputs).logits
+            dense_out = dense(**inputs)
+            expected = dense_out.logits
             others = torch.autograd.grad(expected.pow(2).sum(), leaves, materialize_grads=True)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(out.global_attentions, dense_out.global_attentions)
         for ours, theirs in zip(grads, others, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-9)
 

@@ -257,21 +257,6 @@ def test_the_bound_is_where_so_few_are_as_unlikely_as_asked(wrong, count, delta)
     assert upper_bound(3, 20_000, 0.05) == approx(7.7537 / 20_000, rel=1e-3)  # Poisson's
 
 
-@pytest.mark.parametrize("coverage", [0.5, 0.8, 0.95])
-def test_new_documents_are_answered_and_held_by_sets_as_often_as_asked(coverage):
-    rng = np.random.default_rng(0)
-    fresh = drawn(rng, 20_000)[0]
-    answered, held = [], []
-    for _ in range(1000):
-        confidence, right = drawn(rng, 50)
-        answered.append(
-            (fresh >= abstain_for_coverage(confidence, right, coverage).threshold).mean()
-        )
-        held.append((1 - fresh <= conformal_quantile(1 - confidence, coverage)).mean())
-    for shares in (answered, held):
-        assert coverage - 0.01 < np.mean(shares) < coverage + 1 / 50 + 0.01
-
-
 def test_coverages_and_quantiles_are_order_statistics():
     confidence = np.array([0.9, 0.2, 0.6, 0.4, 0.8])
     right = np.array([1, 0, 1, 0, 0], bool)

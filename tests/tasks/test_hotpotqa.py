@@ -184,7 +184,6 @@ def test_facts_and_answers_that_are_not_there_are_counted(tiny):
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
-        ({"question": " "}, "the question is empty"),
         ({"question": None}, "field 'question' is null, expected text"),
         ({"question": "the party " * 99}, "the question leaves 0 of 64 tokens for the"),
         ({"context": []}, "field 'context': there is not a word in its sentences"),
@@ -230,17 +229,6 @@ def test_titles_and_sentences_are_tokenized_with_a_space_in_front(tiny):
     inside = tiny("x the", add_special_tokens=False)["input_ids"]
     assert found.sentences[0][1][: len(inside) - 1] == inside[1:]
     assert found.size == 3 + len(found.title) + sum(len(ids) + 1 for _, ids, _ in found.sentences)
-
-
-def test_all_that_fits_is_one_part(tiny):
-    read = sized(tiny, [2, 3], [4])
-    total = sum(paragraph.size for paragraph in read)
-    assert (total, [p.size for p in read]) == (20, [11, 9])
-    assert in_inputs(read, 20, question(), DataSection()) == ([read], {})
-    assert shape(in_inputs(read, 19, question(), DataSection())[0]) == [
-        [(0, [2, 3])],
-        [(1, [4])],
-    ]
 
 
 def test_parts_hold_whole_paragraphs_in_order(tiny):

@@ -195,7 +195,6 @@ def test_the_first_paragraph_is_the_answer_without_reading():
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
-        ({"question": " "}, "the question is empty"),
         ({"candidates": None}, "field 'candidates' is null, expected a list"),
         ({"candidates": [[0, 3]]}, "candidates: a list of 2, expected objects with start and end"),
         ({"candidates": [{"start": 0, "end": 44}]}, r"candidates: \[0, 44\], expected .* the 43"),

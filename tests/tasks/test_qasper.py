@@ -151,7 +151,6 @@ def test_papers_without_paragraphs_are_not_learnt_and_unanswerable(tiny):
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
-        ({"question": " "}, "the question is empty"),
         ({"paragraphs": "a"}, "field 'paragraphs' is"),
         ({"sections": ["One"]}, "field 'sections' is .* of each of 4 paragraphs"),
         ({"answers": []}, "field 'answers' is a list, empty, expected a list of one at least"),

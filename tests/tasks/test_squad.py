@@ -76,56 +76,6 @@ def test_the_encoding_of_a_contract_is_pinned(shared_data, name, start, pins, gl
             assert said(feature) == [item.fields["answers"][0]["text"]]
 
 
-@pytest.mark.parametrize(
-    ("language", "answer", "roberta", "bert"),
-    [
-        (
-            "en",
-            "Computational complexity theory",
-            (105, 2139962904, 1628968756, 21, 22, 25),
-            (105, 1283444005, 2955005812, 21, 22, 24),
-        ),
-        (
-            "de",
-            "Komplexitätstheorie",
-            (243, 3075399152, 1158836998, 53, 55, 62),
-            (235, 1750503641, 3478747592, 52, 54, 61),
-        ),
-        (
-            "zh",
-            "计算复杂性理论",
-            (340, 988438677, 1849210725, 81, 82, 98),
-            (150, 3236718955, 1622252964, 34, 35, 41),
-        ),
-        (
-            "ar",
-            "نظرية التعقيد الحاسوبي",
-            (454, 2249920237, 3929176492, 104, 105, 126),
-            (372, 1312295852, 70194061, 88, 89, 108),
-        ),
-        (
-            "hi",
-            "कम्प्यूटेशनल जटिलता सिद्धांत",
-            (962, 2486965452, 4172452108, 207, 208, 257),
-            (358, 2124263879, 3951348253, 65, 66, 85),
-        ),
-    ],
-)
-def test_the_encoding_of_five_languages_is_pinned(shared_data, language, answer, roberta, bert):
-    """Length, checksums of ids and offsets, global tokens, first and last token of the answer."""
-    file = str(shared_data / f"xquad/xquad.{language}.json.gz")
-    item = next(layout.read(file, DataSection()))
-    for name, pin in (("roberta-base", roberta), ("bert-base-uncased", bert)):
-        tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / name)
-        how = {"data": DataSection(), "max_length": 1024, "config": ALWAYS}
-        (feature,) = Squad().encode(item, tokenizer, **how)
-        ids, (start,), (end,) = (feature[k] for k in ("input_ids", *Squad.inputs.label_names))
-        marked = feature["global_attention_mask"]
-        assert (len(ids), crc(ids), crc(feature["offsets"]), sum(marked), start, end) == pin
-        assert marked == sorted(marked, reverse=True)
-        assert said(feature) == [answer]
-
-
 def test_all_answers_that_a_window_has_are_right_and_else_its_first_token(tiny):
     text = "York " + "the party of the first part and " * 12 + "York."
     answers = [
@@ -253,15 +203,12 @@ def test_whether_there_may_be_no_answer_is_told_by_the_training_set():
     assert task.learn([example(["York"])], data) == {"no_answer_threshold": None} | nothing
     both = [example(["York"]), example([])]
     assert task.learn(both, data) == {"no_answer_threshold": 0.5} | nothing
-    for examples, message in (([], "no questions"), ([example([])], "nothing to learn, none of 1")):
-        with pytest.raises(DataError, match=f"^t.json: {message}"):
-            task.learn(examples, data)
+    with pytest.raises(DataError, match="^t.json: nothing to learn, none of 1"):
+        task.learn([example([])], data)
     task.check([example([])], data, MAYBE)
     task.check([example(["York"])], data, ALWAYS)
     with pytest.raises(DataError, match=r"^e.json: questions without an answer \(1\), the train"):
         task.check([example([])], data, ALWAYS)
-    with pytest.raises(DataError, match="^e.json: no questions"):
-        task.check([], data, ALWAYS)
 
 
 # answers

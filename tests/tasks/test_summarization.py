@@ -136,7 +136,6 @@ def test_a_question_is_cut_on_request(encode, tiny):
         ({"text": 3}, {}, "field 'text' is 3, expected text or a list of documents"),
         ({"text": []}, {}, "field 'text' is a list, empty, expected text"),
         ({"text": ["a", 1]}, {}, "field 'text': a number in place 2, expected text"),
-        ({"question": " "}, {}, "train.jsonl:17: the question is empty"),
         ({}, {"fields": {"question": "query"}}, "no field 'query'; it has 'text', 'summary'"),
         ({}, {"fields": {"summary": "sumary"}}, "no field 'sumary'; did you mean 'summary'"),
         (

@@ -92,8 +92,6 @@ def test_types_unseen_in_training_are_found_before_it(config):
         "dev.jsonl:3: types that the training set does not have, with their number: "
         "'X' (2); it has 'MISC', 'ORG', 'PER'"
     )
-    with pytest.raises(DataError, match="^dev.jsonl: no documents$"):
-        task.check([], data, config)
 
 
 @pytest.mark.parametrize(

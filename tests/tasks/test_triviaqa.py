@@ -139,7 +139,6 @@ def test_a_context_file_is_read_raw_when_it_is_needed(tiny, tmp_path):
         ({"context": "York", "answers": []}, "f:d: 'answers' is [], expected a list of the answer"),
         ({"context": "York", "answers": None}, "f:d: 'answers' is None, expected a list of the an"),
         ({"context": "York", "answers": [3]}, "f:d: 'answers' is [3], expected a list of the answ"),
-        ({"context": "York", "question": " "}, "f:d: the question is empty"),
     ],
 )
 def test_what_an_example_lacks_is_told(tiny, fields, message):

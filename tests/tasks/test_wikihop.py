@@ -142,7 +142,6 @@ def test_a_candidate_that_stands_twice_is_scored_once(encode):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"query": "  "}, "train.jsonl:17: the question is empty"),
         ({"query": 3}, "train.jsonl:17: field 'query' is a number, expected text"),
         ({"candidates": []}, "train.jsonl:17: field 'candidates': a list, empty, expect"),
         ({"candidates": ["a", " "]}, "train.jsonl:17: field 'candidates': a list of 2, expect"),
@@ -210,8 +209,6 @@ def test_an_answer_outside_of_the_candidates_ends_a_training_before_it_begins():
         "train.jsonl:17: the answer 'Agree' is none of 'party', 'agree', 'first'; training needs "
         "it among them"
     )
-    with pytest.raises(DataError, match="train.json: no questions"):
-        task.learn([], data)
 
 
 def test_an_answer_outside_of_the_candidates_counts_as_wrong_in_evaluation(encode, caplog):
@@ -225,8 +222,6 @@ def test_an_answer_outside_of_the_candidates_counts_as_wrong_in_evaluation(encod
     answer = task.decode([{"logits": np.array([0.0, 9.0, 0.0])}], CONFIG, strange, [feature])
     metrics, _ = score_all(task, [answer], [task.gold(strange, data, CONFIG)], CONFIG)
     assert metrics == {"accuracy": 0}
-    with pytest.raises(DataError, match="dev.json: no questions"):
-        task.check([], data, CONFIG)
 
 
 # answers
