@@ -59,6 +59,14 @@ def offsets(arguments):
     return sides * (arguments["window"] // 2) + 1
 
 
+def pack(lengths, globals=(), holes=()):
+    """Documents of these lengths, with global tokens and holes at these packed places."""
+    keep, is_global = torch.ones(sum(lengths)).bool(), torch.zeros(sum(lengths)).bool()
+    keep[list(holes)], is_global[list(globals)] = False, True
+    masks = (keep if holes else None), (is_global if globals else None)
+    return Layout(torch.tensor([0, *lengths]).cumsum(0), *masks)
+
+
 def rand(*shape, generator, dtype=torch.float64, scale=1.0, rounded=torch.float64):
     """Normals that ask for a gradient, the same numbers in every dtype that holds ``rounded``."""
     x = torch.randn(*shape, dtype=torch.float64, generator=generator) * scale

@@ -79,18 +79,17 @@ def test_figures_and_gradients_are_those_of_the_dense_model_with_adapted_weights
     leaves = [x for name, x in made.named_parameters() if "lora_" in name]
     for globals_ in ("default", "some", "all"):
         inputs, weights = batch(37, "mixed", globals_), weights_with_adapters(made)
-        inputs["output_attentions"] = True
         assert weights.keys() == dict(dense.named_parameters()).keys()
-        out = made(**inputs)
-        found = out.logits
+        found = made(**inputs).logits
         grads = torch.autograd.grad(found.pow(2).sum(), leaves, materialize_grads=True)
         # Until the backward pass is over: a second level is computed again in it.
         with _reparametrize_module(dense, weights):
-            dense_out = dense(**inputs)
-            expected = dense_out.logits
+            expected = dense(**inputs).logits
+            states = dense(**inputs, output_attentions=True)
             others = torch.autograd.grad(expected.pow(2).sum(), leaves, materialize_grads=True)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
-        torch.testing.assert_close(out.global_attentions, dense_out.global_attentions)
+        same = made(**inputs, output_attentions=True).global_attentions
+        torch.testing.assert_close(same, states.global_attentions)
         for ours, theirs in zip(grads, others, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-9)
 

@@ -18,16 +18,6 @@ from ldt.tasks.base import Task, TaskInputs
 EXAMPLE = Example({}, "d", "train.jsonl:17")
 
 
-@pytest.fixture(scope="module")
-def tiny(tokenizer_folder):
-    return AutoTokenizer.from_pretrained(tokenizer_folder)
-
-
-@pytest.fixture(scope="module", params=["roberta-base", "bert-base-uncased"])
-def real(request, shared_data):
-    return AutoTokenizer.from_pretrained(shared_data / "tokenizers" / request.param)
-
-
 def whole(tokenizer, text):
     """The ids that the tokenizer gives for the whole text at once."""
     options = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}

@@ -26,11 +26,6 @@ def learnt(*labels, task=None, data=None):
     return PretrainedConfig(**task.learn(examples(*labels), data or DataSection()))
 
 
-@pytest.fixture(scope="module")
-def tiny(tokenizer_folder):
-    return AutoTokenizer.from_pretrained(tokenizer_folder)
-
-
 @pytest.fixture
 def encode(tiny):
     def encode(text, max_length=16, task=None, config=None, label=None, **data):

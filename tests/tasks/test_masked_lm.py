@@ -7,16 +7,11 @@ import pytest
 from pydantic import ValidationError
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.decoders import Metaspace, WordPiece
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from ldt.data.masking import Masker, word_joins
 from ldt.errors import RecipeError
 from ldt.tasks.language_models import MaskedLM, masked_lm_metrics
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tokenizer_folder):
-    return AutoTokenizer.from_pretrained(tokenizer_folder)
 
 
 def made(vocabulary, decoder):

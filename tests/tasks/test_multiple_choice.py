@@ -30,11 +30,6 @@ def question(**fields):
     return Example(known | fields, "q", "train.jsonl:17")
 
 
-@pytest.fixture(scope="module")
-def tiny(tokenizer_folder):
-    return AutoTokenizer.from_pretrained(tokenizer_folder)
-
-
 @pytest.fixture
 def encode(tiny):
     def encode(example, max_length=128, config=CONFIG, task=None, **data):

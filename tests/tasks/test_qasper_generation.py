@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from papers import NOTHING, papers, question, said
 from training_runs import assert_same_run, train
-from transformers import AutoTokenizer
 
 from ldt.benchmarks import evaluate
 from ldt.data.tokenization import tokenize
@@ -25,11 +24,6 @@ CONFIG = LdtSeq2SeqConfig(max_decoder_position_embeddings=24)
 SEP = 2
 PARAGRAPHS = ["It is red.\nIt is", " \n", "It ends in May. ", "It is red.\nIt is"]
 SECTIONS = ["One", "One", "Two", None]
-
-
-@pytest.fixture(scope="module")
-def tiny(tokenizer_folder):
-    return AutoTokenizer.from_pretrained(tokenizer_folder)
 
 
 def names(answer, type="extractive", paragraphs=(2,), **more):

@@ -191,11 +191,6 @@ def test_a_document_without_a_word_has_no_span():
 # input
 
 
-@pytest.fixture(scope="module")
-def tiny(tokenizer_folder):
-    return AutoTokenizer.from_pretrained(tokenizer_folder)
-
-
 def encode(tiny, context, question="what", max_length=32, **fields):
     example = Example({"context": context, "question": question}, "d", "dev.jsonl:3")
     task = Squad(**fields)

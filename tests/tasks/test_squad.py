@@ -19,11 +19,6 @@ ALWAYS = SimpleNamespace(no_answer_threshold=None, decisions={})
 MAYBE = SimpleNamespace(no_answer_threshold=0.5, decisions={})
 
 
-@pytest.fixture(scope="module")
-def tiny(tokenizer_folder):
-    return AutoTokenizer.from_pretrained(tokenizer_folder)
-
-
 def example(answers, context="In York, not in York.", **fields):
     fields = {"question": "where?", "context": context, "answers": answers} | fields
     return Example(fields, "d", "dev.json: d")

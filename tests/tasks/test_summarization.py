@@ -22,11 +22,6 @@ def example(**fields):
     return Example({"text": TEXT, "summary": "the party agree"} | fields, "d", "train.jsonl:17")
 
 
-@pytest.fixture(scope="module")
-def tiny(tokenizer_folder):
-    return AutoTokenizer.from_pretrained(tokenizer_folder)
-
-
 @pytest.fixture
 def encode(tiny):
     def encode(example, max_length=128, config=CONFIG, task=None, **data):

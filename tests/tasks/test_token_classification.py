@@ -30,16 +30,6 @@ def config():
     return learnt(example(tokens=SENTENCES, tags=TAGS))
 
 
-@pytest.fixture(scope="module")
-def tiny(tokenizer_folder):
-    return AutoTokenizer.from_pretrained(tokenizer_folder)
-
-
-@pytest.fixture(scope="module", params=["roberta-base", "bert-base-uncased"])
-def real(request, shared_data):
-    return AutoTokenizer.from_pretrained(shared_data / "tokenizers" / request.param)
-
-
 def encode(item, tokenizer, max_length=64, config=None, task=None, **data):
     task = task or TokenClassification()
     section = DataSection(**data)

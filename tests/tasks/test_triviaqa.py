@@ -22,11 +22,6 @@ from ldt.training.labelled import DocumentEncoder, encode_all
 ANY = SimpleNamespace()  # a config, which the task does not look at
 
 
-@pytest.fixture(scope="module")
-def tiny(tokenizer_folder):
-    return AutoTokenizer.from_pretrained(tokenizer_folder)
-
-
 def example(context="The party of York.", answers=("york",), id="d", **fields):
     fields = {"question": "who?", "context": context, "answers": list(answers)} | fields
     return Example(fields, id, f"f:{id}")

@@ -6,13 +6,13 @@ import torch
 from device import DEVICE, on_device, there
 from hypothesis import given
 from hypothesis import strategies as st
-from patterns import band, same
+from patterns import band, pack, same
 from properties import cases
 from tiled import tiled
 
 pytest.importorskip("triton")
 
-from ldt.attention import Layout, reference
+from ldt.attention import reference
 from ldt.attention.triton import attention as kernels
 from ldt.attention.triton import backward, dropout, splits, tiles
 from ldt.attention.triton.launch import Launch
@@ -32,14 +32,6 @@ def as_close(layout, dtype, seed=0, **arguments):
     """`patterns.as_close` of the kernels, but for what summing in another order makes of a zero."""
     found = patterns.as_close(OnDevice(), layout, dtype, seed, factor=3, **arguments)
     return not [name for name, error, allowed in found if not error <= allowed + patterns.SUMS]
-
-
-def pack(lengths, globals=(), holes=()):
-    """Documents of these lengths, with global tokens and holes at these packed places."""
-    keep, is_global = torch.ones(sum(lengths)).bool(), torch.zeros(sum(lengths)).bool()
-    keep[list(holes)], is_global[list(globals)] = False, True
-    masks = (keep if holes else None), (is_global if globals else None)
-    return Layout(torch.tensor([0, *lengths]).cumsum(0), *masks)
 
 
 @cases(6, shrink=False)

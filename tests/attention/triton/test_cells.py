@@ -7,7 +7,7 @@ import torch
 from device import PLAIN, on_device, there
 from hypothesis import example, given
 from hypothesis import strategies as st
-from patterns import SUMS, batches, dropouts, further, rand, same
+from patterns import SUMS, batches, dropouts, further, pack, rand, same
 from properties import cases
 from tiled import tiled
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -36,14 +36,6 @@ def tiles_of():
     """A function that has every kernel take tiles of these sizes."""
     with ExitStack() as stack:
         yield lambda rows, columns: stack.enter_context(tiled(rows, columns))
-
-
-def pack(lengths, globals=(), holes=()):
-    """Documents of these lengths, with global tokens and holes at these packed places."""
-    keep, is_global = torch.ones(sum(lengths)).bool(), torch.zeros(sum(lengths)).bool()
-    keep[list(holes)], is_global[list(globals)] = False, True
-    masks = (keep if holes else None), (is_global if globals else None)
-    return Layout(torch.tensor([0, *lengths]).cumsum(0), *masks)
 
 
 def attend(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from device import on_device
-from patterns import band, rand, rows, same
+from patterns import band, pack, rand, rows, same
 from tiled import tiled
 from torch.nn import functional as F
 
@@ -11,18 +11,10 @@ pytest.importorskip("triton")
 
 from family import mutant
 
-from ldt.attention import Layout, reference
+from ldt.attention import reference
 from ldt.attention.cells import Cells
 
 pytestmark = pytest.mark.slow
-
-
-def pack(lengths, globals=(), holes=()):
-    """Documents of these lengths, with global tokens and holes at these packed places."""
-    keep, is_global = torch.ones(sum(lengths)).bool(), torch.zeros(sum(lengths)).bool()
-    keep[list(holes)], is_global[list(globals)] = False, True
-    masks = (keep if holes else None), (is_global if globals else None)
-    return Layout(torch.tensor([0, *lengths]).cumsum(0), *masks)
 
 
 def windows(attend, definition=reference.sliding_window_attention):
