@@ -112,31 +112,6 @@ def test_an_endless_input_takes_constant_memory():
         tracemalloc.stop()
 
 
-def test_a_record_that_cannot_be_used_ends_the_run_after_the_answers_before_it():
-    sink = Sink()
-    with pytest.raises(DataError, match="docs.jsonl:3: no windows"):
-        answer_all(documents([1], [2], [], [3]), Lengths(), sink, batch_tokens=100)
-    assert sink.ids() == [1, 2]
-
-
-def test_records_that_cannot_be_used_are_left_out_where_that_is_asked():
-    refused = []
-    again = Example({"chunks": [1]}, "2", "docs.jsonl:5")
-    sink = Sink()
-    answer_all(
-        [*documents([1], [2], [], [3]), again],
-        Lengths(),
-        sink,
-        batch_tokens=100,
-        refuse=lambda error, example: refused.append((str(error), example.where)),
-    )
-    assert sink.ids() == [1, 2, 4]
-    assert refused == [
-        ("docs.jsonl:3: no windows", "docs.jsonl:3"),
-        ("docs.jsonl:5: id '2' came before", "docs.jsonl:5"),
-    ]
-
-
 def test_a_resumed_run_forms_the_groups_and_batches_of_the_whole_one():
     windows = [[n % 37 + 1, n % 11 + 1] if n % 5 else [] for n in range(400)]
     whole, model = Sink(), Lengths()

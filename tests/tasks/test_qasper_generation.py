@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from papers import NOTHING, papers, question, said
-from training_runs import assert_same_run, train
+from training_runs import train
 
 from ldt.benchmarks import evaluate
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, RecipeError
 from ldt.inference.predict import predict
-from ldt.model import LdtConfig, LdtForConditionalGeneration, LdtSeq2SeqConfig
+from ldt.model import LdtConfig, LdtSeq2SeqConfig
 from ldt.model.seq2seq.layers import LedEncoder
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
@@ -237,40 +237,6 @@ def test_predictions_are_published_lines_and_ldt_evaluate_says_what_training_did
     assert trained["Answer F1"] > 60
     assert trained["Evidence F1"] > 60
     assert "max_length" in json.loads(Path("run/generation_config.json").read_text())
-
-
-class Stop(Exception):
-    """What a test interrupts a run with."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("call", [2, 5])
-def test_a_run_that_ends_while_it_writes_resumes_bit_by_bit(run, monkeypatch, tmp_path, call):
-    """In the first evaluation, and in the last one, of all documents."""
-    monkeypatch.chdir(tmp_path)
-    Path("all.json").write_text((run[0] / "all.json").read_text())
-    Path("r.yaml").write_text((run[0] / "r.yaml").read_text())
-    short = ("training.num_train_epochs=2", "task.generation.max_length=6")
-
-    def recipe(folder):
-        options = (*short, f"training.output_dir={folder}", "training.per_device_eval_batch_size=8")
-        return recipes.load("r.yaml", options, command="finetune")
-
-    calls, generate = [], LdtForConditionalGeneration.generate
-
-    def counted(self, **kwargs):
-        calls.append(1)
-        if len(calls) == call:
-            raise Stop
-        return generate(self, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LdtForConditionalGeneration, "generate", counted)
-        with pytest.raises(Stop):
-            train(recipe("stopped"))
-    train(recipe("stopped"), resume=True)
-    train(recipe("whole"))
-    assert_same_run("whole", "stopped")
 
 
 def test_lines_of_ones_own_are_answered_and_read_once(run, monkeypatch):

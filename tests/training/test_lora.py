@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import peft
 import pytest
 import recipe_data
 import torch
@@ -107,28 +106,6 @@ def test_the_run_the_adapter_and_a_checkpoint_answer_alike(recipe, place):
     assert (best / "adapter_model.safetensors").is_file()
     assert not (best / "model.safetensors").exists()
     assert len(answers(str(best), "checkpoint.jsonl")) == len(expected)
-
-
-def test_peft_reads_the_adapter_and_merges_to_the_run(recipe, tiny_longformer):
-    train(recipe(*LORA))
-    merged = load("runs/r", LdtForSequenceClassification)
-    config = merged.config
-    base = load(
-        tiny_longformer,
-        LdtForSequenceClassification,
-        id2label=config.id2label,
-        label2id=config.label2id,
-    )
-    adapted = peft.PeftModel.from_pretrained(base, "runs/r/adapter").eval()
-    ids = torch.randint(5, 200, (3, 40))
-    inputs = {
-        "input_ids": ids,
-        "global_attention_mask": (torch.arange(40) < 2).long().expand(3, 40),
-    }
-    expected = merged(**inputs).logits
-    torch.testing.assert_close(adapted(**inputs).logits, expected, rtol=0, atol=1e-6)
-    again = adapted.merge_and_unload()
-    torch.testing.assert_close(again(**inputs).logits, expected, rtol=0, atol=1e-6)
 
 
 def test_the_head_of_an_adapter_goes_on_by_the_names_of_its_labels(recipe):

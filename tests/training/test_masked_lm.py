@@ -18,7 +18,6 @@ from ldt.model import LdtForMaskedLM, load
 from ldt.tasks.language_models import masked_lm_metrics
 from ldt.training.arguments import settings
 from ldt.training.masked_lm import Pretraining
-from ldt.training.progress import ProgressReport
 
 GLOBAL = "longformer.encoder.layer.1.attention.self.query_global.weight"
 LOCAL = GLOBAL.replace("_global", "")
@@ -29,18 +28,6 @@ SHORT = ("training.max_steps=2", "training.eval_strategy=no", "training.save_str
 @pytest.fixture
 def recipe(pretraining_recipe):
     return pretraining_recipe
-
-
-def in_step(monkeypatch, step, action):
-    """Have something done in the middle of a step."""
-
-    def on_pre_optimizer_step(self, args, state, control, model, **kwargs):
-        if state.global_step == step - 1:
-            action(model)
-
-    monkeypatch.setattr(
-        ProgressReport, "on_pre_optimizer_step", on_pre_optimizer_step, raising=False
-    )
 
 
 def test_a_run_folder_has_a_masked_lm_and_tells_its_figures(recipe, capsys):
@@ -79,26 +66,26 @@ SCRATCH = (
 )
 
 
-def test_a_stopped_run_resumes_bit_by_bit_over_epochs(recipe, monkeypatch):
+def test_a_stopped_run_resumes_bit_by_bit_over_epochs(recipe, at_step):
     options = ("training.max_steps=12",)
     train(recipe(*options, "training.output_dir=runs/whole"))
-    in_step(monkeypatch, 9, lambda model: os.kill(os.getpid(), signal.SIGTERM))
+    at_step(9, lambda model: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted):
         train(recipe(*options))
-    in_step(monkeypatch, 0, None)
+    at_step(0, None)
     train(recipe(*options), resume=True)
     assert_same_run("runs/whole", "runs/r")
     assert json.loads(Path("runs/r/metrics.json").read_text())["epochs"] > 1
 
 
-def test_a_stream_trains_and_resumes_bit_by_bit(recipe, monkeypatch):
+def test_a_stream_trains_and_resumes_bit_by_bit(recipe, monkeypatch, at_step):
     monkeypatch.setattr("ldt.data.lm_inputs.SHUFFLED", 4)
     options = ("data.streaming=true", "training.max_steps=5", "data.packing=document")
     train(recipe(*options, "training.output_dir=runs/whole"))
-    in_step(monkeypatch, 4, lambda model: os.kill(os.getpid(), signal.SIGTERM))
+    at_step(4, lambda model: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted):
         train(recipe(*options))
-    in_step(monkeypatch, 0, None)
+    at_step(0, None)
     train(recipe(*options), resume=True)
     assert_same_run("runs/whole", "runs/r")
     assert not list(Path(".ldt").glob("*/*/train.txt-*"))

@@ -2,19 +2,16 @@
 the recipe's model predicts with its second level."""
 
 import json
-import os
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
 from safetensors.torch import save_file
-from training_runs import assert_same_run, train, weights
+from training_runs import train, weights
 from typer.testing import CliRunner
 
 from ldt.cli import app
 from ldt.convert import convert
-from ldt.errors import Interrupted
 from ldt.model import LdtConfig
 from ldt.recipe import recipe as recipes
 
@@ -28,22 +25,6 @@ def pooled(place, tiny_longformer):
     """Folder of a converted Poolingformer with a second level in layer 0."""
     convert(tiny_longformer, "pooled", architecture="poolingformer", max_length=128, window=8)
     return "pooled"
-
-
-def test_a_poolingformer_trains_and_resumes_bit_by_bit(recipe, at_step, pooled):
-    options = ("model.path=pooled", "task.pooling=mean", "training.load_best_model_at_end=false")
-    train(recipe(*options, "training.output_dir=runs/whole"))
-    found = weights("runs/whole")
-    assert found[POOLED + "gate"].all()
-    assert found[POOLED + "weight"].any()
-    first = found[POOLED.removesuffix("pooled.") + "query.weight"]
-    assert not first.equal(found[POOLED + "query.weight"])
-    at_step(5, lambda model: os.kill(os.getpid(), signal.SIGTERM))
-    with pytest.raises(Interrupted):
-        train(recipe(*options))
-    at_step(0, None)
-    train(recipe(*options), resume=True)
-    assert_same_run("runs/whole", "runs/r")
 
 
 def test_the_recipes_model_says_what_it_is_and_predicts_with_its_second_level(pooled):

@@ -7,7 +7,7 @@ from features_of import feature
 from transformers import AutoTokenizer, PretrainedConfig
 
 from ldt.errors import DataError
-from ldt.io.records import Example, read
+from ldt.io.records import Example
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Classification, EvidenceClassification, Squad, TokenClassification
 from ldt.training.dataset_cache import Examples
@@ -242,20 +242,3 @@ def test_a_long_example_is_shown_by_its_ends_with_the_middle_counted(tiny):
 
 
 # real documents
-
-
-def test_contracts_are_split_encoded_and_reported(shared_data):
-    tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / "bert-base-uncased")
-    whole = list(read(shared_data / "cuad" / "cuad.dev.jsonl.gz"))
-    task, data = Classification(), DataSection(label="group", eval_fraction=0.2, stride=128)
-    train, dev = split(Examples(whole), task, data, seed=0)
-    assert (len(train), len(dev)) == (66, 17)
-    config = PretrainedConfig(**task.learn(train, data))
-    features = encode_all(dev, DocumentEncoder(task, tokenizer, data, 4096, config))
-    report = length_report(features, max_length=4096)
-    assert report.documents == 17
-    assert report.truncated == 0
-    assert report.longest == max(item["tokens"] for item in features) > 4096
-    assert report.windowed == sum(count > 1 for count in Counter(features.documents).values()) > 0
-    assert features.lengths.max() == 4096
-    assert report.warnings == []
