@@ -116,19 +116,6 @@ def test_positions_of_bert_start_behind_a_zero_row(make, tmp_path):
     assert torch.equal(new, torch.cat([torch.zeros(1, 16), old, old, old[:4]]))
 
 
-def test_global_projections_are_copies_that_train_on_their_own(make, tmp_path):
-    convert(make("roberta"), tmp_path / "long", **SMALL)
-    attention = load(tmp_path / "long", LdtModel).encoder.layer[1].attention.self
-    for name in ("query", "key", "value"):
-        local, everywhere = getattr(attention, name), getattr(attention, f"{name}_global")
-        for part in ("weight", "bias"):
-            a, b = getattr(local, part), getattr(everywhere, part)
-            assert torch.equal(a, b)
-            with torch.no_grad():
-                a += 1
-            assert not torch.equal(a, b)
-
-
 def test_a_longformer_keeps_its_global_projections(tiny_longformer, tmp_path, capfd, caplog):
     report = convert(tiny_longformer, tmp_path / "long", max_length=300, window=16)
     assert capfd.readouterr() == ("", "")  # the report says it all

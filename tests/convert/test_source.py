@@ -1,7 +1,6 @@
 """Sources in all their file formats, with and without a head, whole and damaged."""
 
 import json
-import os
 import shutil
 
 import pytest
@@ -128,22 +127,8 @@ def test_half_precision_is_saved_and_proved_in_float32(make, tmp_path):
     assert {tensor.dtype for tensor in new.values()} == {torch.float32}
 
 
-def _truncate(folder):
-    os.truncate(folder / "model.safetensors", 5000)
-
-
 def _remove(name):
     return lambda folder: (folder / name).unlink()
-
-
-def _bomb(folder):
-    (folder / "model.safetensors").unlink()
-
-    class Bomb:
-        def __reduce__(self):
-            return (os.mkdir, (str(folder / "exploded"),))
-
-    torch.save({"bert": Bomb()}, folder / "pytorch_model.bin")
 
 
 def _drop(part):
@@ -174,8 +159,6 @@ def _no_tokenizer(folder):
         (_remove("config.json"), r"roberta: no config \(config.json\)"),
         (_remove("model.safetensors"), "roberta: no weights .*model.safetensors"),
         (_no_tokenizer, "roberta: no tokenizer .*tokenizer.json"),
-        (_truncate, "model.safetensors: damaged or cut off"),
-        (_bomb, "pytorch_model.bin: holds more than tensors"),
         (_drop("layer.1.output.dense.bias"), "missing: encoder.layer.1.output.dense.bias"),
         (_drop("layer.1."), "missing: encoder.layer.1.attention.* and 12 more"),
         (
@@ -211,7 +194,6 @@ def test_a_source_that_cannot_be_used_is_one_line_and_no_target(damage, message,
     assert caught.value.exit_code == 5
     assert "\n" not in str(caught.value)
     assert [p.name for p in tmp_path.iterdir()] == ["roberta"]
-    assert not (folder / "exploded").exists()
 
 
 @pytest.mark.parametrize(
