@@ -63,25 +63,6 @@ def test_the_server_has_the_names_that_the_board_is_held_against():
     assert kinds["te_queue_size"] == "gauge"
 
 
-def test_panels_have_places_of_their_own_and_the_source_that_is_set_up():
-    panels = board()["panels"]
-    (source,) = parsed("grafana/datasources.yaml")["datasources"]
-    taken = set()
-    for panel in panels:
-        place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert not taken & cells
-        taken |= cells
-        assert panel["datasource"]["uid"] == source["uid"]
-        assert {target["datasource"]["uid"] for target in panel["targets"]} == {source["uid"]}
-    assert max(x for x, _ in taken) == 23
-    assert len({panel["id"] for panel in panels}) == len(panels)
-
-
 def test_services_are_read_only_without_rights_and_on_this_machine_alone():
     compose = parsed("compose.yaml")
     for name, service in compose["services"].items():
