@@ -1,8 +1,5 @@
 """The Triton pooling against the definition: cells and all gradients, on a GPU or interpreted."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
 from cells import pool_weight
@@ -17,7 +14,6 @@ pytest.importorskip("triton")
 from ldt.attention import POOLINGS, Layout, blocked, reference
 from ldt.attention.cells import Cells
 from ldt.attention.triton import pooling as kernels
-from ldt.attention.triton import pooling_kernels
 
 NAMES = "keys", "values", "dk", "dv", "dw"
 HEADS = 2
@@ -217,62 +213,3 @@ def test_what_kernels_cannot_do_is_refused_with_what_can():
     ):
         with pytest.raises(ValueError, match=message):
             on_device(kernels.pool)("mean", k, v, None, cells)
-
-
-CELLS = {"ldconv": (6, 4), "max": (5, 4), "conv": (3, 2), "mean": (3, 4)}
-FAULTS = {
-    # what goes wrong: where it shows, and how the source is changed
-    "places without a token are loaded": (
-        "conv",
-        "here = share > 0\n        k = load_rows(k_ptr, start + offset",
-        "here = share >= 0\n        k = load_rows(k_ptr, start + offset",
-    ),
-    "the centre is another token": ("ldconv", "start + CENTRE, v_token", "start, v_token"),
-    "the centre of a cell that has none is read": ("ldconv", "has_centre > 0", "has_centre >= 0"),
-    "a row without a cell is minus infinity": (
-        "max",
-        "values = tl.where(any_token, values, 0.0)",
-        "pass",
-    ),
-    "keys and values share a filter": ("conv", "at += heads * SIZE\n            values", "values"),
-    "the slope of the softmax is missing": (
-        "ldconv",
-        "up - tl.sum(shares * up, 1)[:, None]",
-        "up",
-    ),
-    "only the last cell of a token sends its gradient": ("max", "tl.range(CELLS)", "tl.range(1)"),
-    "all places share the gradient of a maximum": (
-        "max",
-        "tl.where(winner == offset[:, None], up_v, 0.0)",
-        "up_v",
-    ),
-    "holes are taken for first tokens": (
-        "mean",
-        "tl.load(place_ptr + token, mask=there, other=-1)",
-        "tl.maximum(tl.load(place_ptr + token, mask=there, other=-1), 0)",
-    ),
-    "tokens between cells get a gradient": ("mean", "& (offset < SIZE)", ""),
-    "a document's first tokens hear of the one before": ("conv", "& (cell >= 0)", ""),
-    "the centre misses what the scores send": ("ldconv", "% STRIDE == 0)", "% STRIDE == 1)"),
-    "parts overlap": ("conv", "end = tl.minimum(begin + part, count)", "end = count"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["none", *FAULTS])
-def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch):
-    where, old, new = FAULTS.get(fault, (None, "", ""))
-    source = Path(pooling_kernels.__file__).read_text("utf-8")
-    assert old in source
-    (tmp_path / "mutant.py").write_text(source.replace(old, new) if old else source, "utf-8")
-    spec = importlib.util.spec_from_file_location("mutant", tmp_path / "mutant.py")
-    mutant = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(mutant)
-    for name in ("collect", "scores", "filters", "spread"):
-        monkeypatch.setattr(kernels, name, getattr(mutant, name))
-    monkeypatch.setattr(kernels, "PARTS", 2)
-    docs = layout([52, 9, 13], [0, 20, *range(30, 45), 70])
-    for pooling in [where] if where else CELLS:
-        given = pooling, docs, *CELLS[pooling]
-        ours, dense = (run(pool, *given) for pool in (pool_there, reference.pool))
-        assert same(ours, dense, 1e-4) == (fault == "none")

@@ -1,8 +1,6 @@
 """The Triton kernels of the global rows against the dense definition, on a GPU or interpreted."""
 
-import importlib.util
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +16,7 @@ pytest.importorskip("triton")
 from ldt.attention import Layout, reference
 from ldt.attention.dropout import dropout_mask
 from ldt.attention.triton import rows as kernels
-from ldt.attention.triton import rows_kernels, rows_plan, rows_products, splits
+from ldt.attention.triton import rows_plan, splits
 
 FORMS = [on_device(kernels.folded_rows), on_device(kernels.plain_rows)]
 FOLDED = FORMS[0]
@@ -258,75 +256,3 @@ def test_autocast_computes_in_the_lower_precision(run):
 def test_float64_is_refused(run):
     with pytest.raises(ValueError, match="backend 'blocked' takes float64"):
         rows(run, pack([4], [0]), torch.Generator().manual_seed(0))
-
-
-FAULTS = {
-    "holes are seen": (rows_kernels, "seen & (tl.load", "seen | (tl.load"),
-    "pieces of a document are added without their weights": (
-        rows_kernels,
-        "part = part * grown[:, None]",
-        "pass",
-    ),
-    "the tail of a document's last piece is seen": (
-        rows_kernels,
-        "seen = key < end",
-        "seen = key >= 0",
-    ),
-    "sums are not shrunk when a larger score comes": (
-        rows_kernels,
-        "acc[c] * alpha[:, None]",
-        "acc[c]",
-    ),
-    "dropout does not reach the gradient of scores": (
-        rows_kernels,
-        "dp = tl.where(keep, (dp + of_weight[:, None]) * gain, 0.0)",
-        "pass",
-    ),
-    "the weight of a row has no gradient": (rows_kernels, "dp + of_weight[:, None]", "dp"),
-    "the gradient through the softmax' sum is lost": (
-        rows_kernels,
-        "dp - delta[:, None]",
-        "dp",
-    ),
-    "the share of the bias is missing": (
-        rows_products,
-        "bias *= tl.load(share_ptr + at, mask=inside, other=0.0)[:, None]",
-        "pass",
-    ),
-    "what the share sends is not summed": (
-        rows_products,
-        "delta += tl.where(first, dshare * share, 0.0)",
-        "pass",
-    ),
-    "gradients of the keys' weight are not scaled": (rows_products, "product * factor", "product"),
-    "the bias gets the gradients of a whole share": (
-        rows_products,
-        "dout *= tl.load(share_ptr + at, mask=inside, other=0.0)[:, None]",
-        "pass",
-    ),
-    "tokens miss what the scores send": (
-        rows_kernels,
-        "dot(p, douts[c], dot(ds, queries[c], dx[c]))",
-        "dot(p, douts[c], dx[c])",
-    ),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch):
-    module, old, new = FAULTS[fault]
-    source = Path(module.__file__).read_text("utf-8")
-    assert source.count(old) == 1
-    (tmp_path / "mutant.py").write_text(source.replace(old, new), "utf-8")
-    spec = importlib.util.spec_from_file_location("mutant", tmp_path / "mutant.py")
-    mutant = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(mutant)
-    if module is rows_kernels:
-        for name in ("attend", "merge", "bwd_dq", "bwd_dx"):
-            monkeypatch.setattr(kernels, name, getattr(mutant, name))
-    else:
-        monkeypatch.setattr(kernels, "products", mutant)
-    monkeypatch.setattr(rows_plan, "PROGRAMS", 2)
-    layout = pack([170, 20], [3, 175], holes=[5, 100, 189])
-    assert rows_as_close(FOLDED, layout, torch.float32, dropout=0.3)
