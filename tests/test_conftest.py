@@ -5,13 +5,10 @@ import os
 import socket
 import subprocess
 import sys
-from itertools import combinations, product
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import since
-import tiers
 import torch
 
 
@@ -65,54 +62,11 @@ def test_usual_runs_are_of_the_fast_tier(pytestconfig):
     assert pytestconfig.getini("addopts")[-2:] == ["-m", "not slow and not nightly"]
 
 
-def test_a_covering_array_has_each_pair_of_values():
-    cases = [dict(zip("abc", place, strict=True)) for place in product(range(3), repeat=3)]
-    kept = [cases[place] for place in tiers.covering(cases, 2)]
-    assert len(kept) < 15
-    for first, second in combinations("abc", 2):
-        assert len({(case[first], case[second]) for case in kept}) == 9
-
-
-def items_of_a_test(name, mark, cases):
-    """Items as pytest has them, with one mark; ``marks`` has those that are added."""
-    items = []
-    for number, params in enumerate(cases):
-        item = SimpleNamespace(nodeid=f"{name}[{number}]", marks=[])
-        item.callspec = SimpleNamespace(params=params, id=str(number))
-        item.get_closest_marker = lambda asked: mark if mark and mark.name == asked else None
-        item.add_marker = item.marks.append
-        items.append(item)
-    return items
-
-
-def test_marks_leave_the_fast_tier_some_cases():
-    cases = [dict(zip("abc", place, strict=True)) for place in product(range(3), repeat=3)]
-    marks = pytest.mark.covering(2).mark, pytest.mark.fast("4", "7").mark, None
-    tests = [items_of_a_test(str(mark), mark, cases) for mark in marks]
-    config = SimpleNamespace(args=["tests"])
-    tiers.pytest_collection_modifyitems(config, sum(tests, []))
-    pairs, fast, all_cases = [[item for item in test if not item.marks] for test in tests]
-    assert len(pairs) == len(tiers.covering(cases, 2))
-    assert [item.callspec.id for item in fast] == ["4", "7"]
-    assert len(all_cases) == len(cases)
-    with pytest.raises(pytest.UsageError, match="no case is called"):
-        tiers.pytest_collection_modifyitems(config, tests[1][:4])
-    config.args = ["tests/test_a.py::test[1]"]
-    tiers.pytest_collection_modifyitems(config, tests[1][:4])
-
-
 @pytest.mark.parametrize(
     ("path", "chosen", "left_out"),
     [
         ("ldt/serve/app.py", {"serve", "cli", "chaos"}, {"inference", "model", "training"}),
-        (
-            "ldt/model/config.py",
-            {"model", "training", "inference", "cli"},
-            {"attention", "metrics"},
-        ),
-        ("ldt/io/files.py", {"io", "data", "cli"}, {"attention"}),
         ("tests/serve/test_app.py", {"serve/test_app.py"}, {"serve"}),
-        ("tests/serve/conftest.py", {"serve"}, {"cli"}),
         ("recipes/squad.yaml", {"recipe"}, {"model"}),
         ("README.md", {"test_readme.py"}, {"serve"}),
     ],
@@ -121,13 +75,3 @@ def test_a_change_selects_its_tests(path, chosen, left_out):
     tests = since.selected([path])
     assert tests >= chosen | since.ALWAYS
     assert not tests & left_out
-
-
-@pytest.mark.parametrize("path", ["tests/helpers/dense.py", "pyproject.toml", "ldt/__init__.py"])
-def test_what_all_tests_use_selects_all_tests(path):
-    assert since.selected([path, "README.md"]) is None
-
-
-def test_a_commit_that_is_none_is_refused():
-    with pytest.raises(pytest.UsageError, match=r"--since nowhere: .*nowhere"):
-        since.changed("nowhere")

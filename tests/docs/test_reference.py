@@ -2,9 +2,7 @@
 
 import re
 import types
-from typing import Literal
 
-import pytest
 import reference
 import typer
 
@@ -30,35 +28,6 @@ def test_the_page_of_recipes_has_every_key():
         assert f"| `{key}` |" in page
 
 
-def test_a_new_key_appears_with_its_meaning_and_fails_without(monkeypatch):
-    class Documented(options.DataSection):
-        """Data with a sampler.
-
-        Args:
-            sampler: order of the documents,
-                by name.
-        """
-
-        sampler: Literal["length", "random"] | None = None
-
-    lines = reference.keys(Documented)
-    assert lines[-1] == (
-        "| `sampler` | `length`, `random` or none | none | Order of the documents, by name. |"
-    )
-    assert any(line.startswith("| `train` |") for line in lines)
-
-    class Undocumented(options.DataSection):
-        """Data with a sampler."""
-
-        sampler: str | None = None
-
-    with pytest.raises(ValueError, match="no meaning of 'sampler'"):
-        reference.keys(Undocumented)
-    monkeypatch.setitem(OWN_TRAINING_KEYS, "restarts", int)
-    with pytest.raises(ValueError, match="no meaning of 'restarts'"):
-        reference.recipe_page()
-
-
 def test_the_page_of_commands_has_every_option():
     page = reference.cli_page()
     found = list(reference.commands(typer.main.get_command(cli.app), "ldt"))
@@ -69,27 +38,6 @@ def test_the_page_of_commands_has_every_option():
             for flag in parameter.opts:
                 if flag.startswith("--") and flag != "--help":
                     assert f"`{flag}`" in text, (name, flag)
-
-
-def test_a_new_option_appears_and_fails_without_help(monkeypatch):
-    app = typer.Typer()
-
-    @app.callback()
-    def ldt() -> None: ...
-
-    @app.command()
-    def fold(size: int = typer.Option(3, help="Sheets in a fold.")) -> None:
-        """Fold sheets."""
-
-    monkeypatch.setattr(cli, "app", app)
-    assert "| `--size` |  | `3` | Sheets in a fold. |" in reference.cli_page()
-
-    @app.command()
-    def cut(size: int = 3) -> None:
-        """Cut sheets."""
-
-    with pytest.raises(ValueError, match="ldt cut: no help for 'size'"):
-        reference.cli_page()
 
 
 def test_the_page_of_python_names_has_the_public_classes():
