@@ -35,10 +35,6 @@ def labelled(*rows):
     return [{"text": "a b", "labels": list(row)} for row in rows]
 
 
-def indicators(rows, columns):
-    return np.array([[number in row for number in range(columns)] for row in rows])
-
-
 def test_eurlex_has_none(score):
     gold, pred = [[0], [], [99]], [[0], [], []]
     result = score(labelled(*gold), [logits(100, *row) for row in pred])

@@ -1,6 +1,5 @@
 """Documents of many callers, their answers and their order."""
 
-import random
 import threading
 import time
 from concurrent.futures import wait
@@ -66,11 +65,6 @@ def make(counting):
 
 def document(name, *sizes, **fields):
     return Example({"sizes": sizes, **fields}, name, "input 1")
-
-
-def texts(count):
-    rng = random.Random(0)
-    return [" ".join(rng.choices(WORDS, k=rng.randint(1, 150))) for _ in range(count)]
 
 
 def test_short_documents_overtake_a_long_one_that_is_not_starved(counting, make):
