@@ -12,8 +12,6 @@ from ldt.io.records import Example
 from ldt.serve.model import RequestOptions, Served
 from ldt.serve.scheduler import ClosedError, FullError, LocalReplica, Scheduler
 
-WORDS = "the party of this agreement ends and other first part".split()
-
 
 class Counting:
     """A model whose chunks are numbers: it notes its batches, and waits where it is told to."""
