@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ldt.data.labels import MULTI, SINGLE
 from ldt.errors import DataError, RecipeError, UserError
 from ldt.inference.evaluate import evaluate
 from ldt.metrics.entities import Entity
@@ -128,21 +127,6 @@ def test_classes_are_scored_as_scikit_learn_does_on_200_random_cases(score, seve
     assert undefined  # the cases have what they claim
     assert one_class
     assert nothing or not several
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_the_figures_are_those_of_an_evaluation_while_training(score, several):
-    random = np.random.default_rng(1)
-    gold, labels, scores = (multi_case if several else single_case)(random)
-    problem = {"problem_type": MULTI if several else SINGLE}
-    config = SimpleNamespace(**problem, **named_labels(NAMES))
-    metrics, rows = TASKS["classification"]().measure(
-        [{"label": label} for label in labels], gold, config
-    )
-    result = score(*files(gold, labels, scores))
-    assert {name: result.metrics[name] for name in metrics} == metrics
-    for mine, row in zip(result.tables["classes"], rows, strict=True):
-        assert {name: mine[name] for name in row} == row
 
 
 def test_regression_equals_scipy_and_its_intervals_are_of_drawn_documents(score):

@@ -8,10 +8,9 @@ import pytest
 
 from ldt import benchmarks
 from ldt.benchmarks.squad import N_BEST
-from ldt.errors import DataError, UserError
+from ldt.errors import UserError
 from ldt.inference.answer_file import layout_of, published_layout, write_published
 from ldt.inference.predict import predict
-from ldt.metrics.result import as_json
 from ldt.model import load, load_tokenizer
 from ldt.tasks import Classification, Squad
 from ldt.tasks.base import PublishedLayout
@@ -127,22 +126,3 @@ def test_the_n_best_of_cuad_are_twenty_with_no_answer_and_read_by_its_metric(run
         assert [entry["probability"] for entry in entries] == pytest.approx(shares)
     result = benchmarks.evaluate(source, str(output), format="cuad")
     assert 0 <= result.metrics["aupr"] <= 100
-
-
-@pytest.mark.parametrize(("format", "layout"), [("squad", "squad"), ("cuad", "cuad-nbest")])
-def test_lines_of_predict_have_the_figures_of_the_layout(run, tmp_path, format, layout):
-    source, lines, output = str(run / "dev.json"), tmp_path / "a.jsonl", tmp_path / "a.out"
-    options = {
-        "model": str(run),
-        "data": {"format": format},
-        "n_best": 20 if format == "cuad" else None,
-    }
-    assert predict(source, output=str(lines), **options) == 0
-    assert predict(source, output=str(output), layout=layout, **options) == 0
-    found, wanted = (benchmarks.evaluate(source, str(f), format=format) for f in (lines, output))
-    assert as_json(found) == as_json(wanted)
-    if format == "cuad":
-        options["n_best"] = 5
-        assert predict(source, output=str(lines), overwrite=True, **options) == 0
-        with pytest.raises(DataError, match="a.jsonl: .*5 spans of a question at most; .* 20"):
-            benchmarks.evaluate(source, str(lines), format="cuad")
