@@ -49,19 +49,8 @@ def convert(
         rope_scaling: Scaling of the rotary angles in the full layers of a ModernBERT, as linear:4
             or yarn:4. A model is to be trained on with it.
     """
+    options = locals()
     from ldt.convert import convert
 
-    report = convert(
-        source,
-        target,
-        architecture=architecture,
-        max_length=max_length,
-        window=window,
-        positions=positions,
-        check=check,
-        overwrite=overwrite,
-        rope_theta=rope_theta,
-        rope_scaling=rope_scaling,
-    )
-    for line in report.lines():
+    for line in convert(**options).lines():
         say(line, console=stdout)

@@ -1,7 +1,7 @@
 """ldt export: a fine-tuned model to a file that other programs run."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -41,10 +41,8 @@ def export(
         int8_bound: Share of these answers that int8 may change without being refused.
         overwrite: Replace TARGET if it exists.
     """
+    options = locals()
     from ldt.export import export
 
-    options: dict[str, Any] = {"format": format, "precision": precision, "opset": opset}
-    options |= {"check": check, "int8_bound": int8_bound, "overwrite": overwrite}
-    report = export(run, target, **options)
-    for line in report.lines():
+    for line in export(**options).lines():
         say(line, console=stdout)

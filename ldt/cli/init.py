@@ -4,8 +4,9 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -13,9 +14,6 @@ from ldt.cli.console import say
 from ldt.cli.options import File, Name
 from ldt.cli.recipes import conversion, new_file
 from ldt.errors import DataError, UserError, did_you_mean, listed
-
-if TYPE_CHECKING:
-    from ldt.convert.kinds import Candidate
 
 SMALL, LARGE = "sentence-transformers/all-MiniLM-L6-v2", "allenai/longformer-base-4096"
 WRITER = "facebook/bart-base"  # of a task whose answers are written
@@ -56,17 +54,12 @@ def init(
     file = data if file is None else file
     target = new_file(output, overwrite, "--output NAME keeps it")
     _need_answers({"FILE": file, "--task": task, "--model": model, "--max-length": max_length}, yes)
-    for line in _write(target, file, task, model, max_length, yes):
+    for line in _write(target, partial(_answer, yes=yes), file, task, model, max_length):
         say(line)
 
 
 def _write(
-    target: Path,
-    file: str | None,
-    task: str | None,
-    model: str | None,
-    max_length: int | None,
-    yes: bool,
+    target: Path, ask: Any, file: Any, task: str | None, model: str | None, length: int | None
 ) -> list[str]:
     """Ask for what is None, write the recipe, and return what to say of it and to run next."""
     from ldt.convert.kinds import candidate
@@ -76,57 +69,39 @@ def _write(
     from ldt.tasks import TASKS
     from ldt.tasks.writing import WritingTask
 
-    answer = _answer(file, "Data: a file, or for pretraining a folder of text", None, yes, survey)
-    for line in answer.lines(task if task and task in TASKS else answer.task):
+    data = ask(survey, file, "Data: a file, or for pretraining a folder of text", None)
+    for line in data.lines(task if task and task in TASKS else data.task):
         say(line)
-
-    others = {*answer.columns} - {answer.text, answer.id or "id"}
-    if task is None and yes and answer.task == "mlm" and others:
+    others = {*data.columns} - {data.text, data.id or "id"}
+    if task is None and ask.keywords["yes"] and data.task == "mlm" and others:
         raise DataError(
-            f"{answer.source}: no label found in {listed(sorted(others))}; --task names what is to "
+            f"{data.source}: no label found in {listed(sorted(others))}; --task names what is to "
             "be learned: classification of a field called label, mlm of the text alone"
         )
 
-    def task_of(name: str) -> str:
+    def read_task(name: str) -> str:
         check_task(name)
-        check_fields(answer, name)
+        check_fields(data, name)
         return name
 
-    task = _answer(task, "Task", answer.task, yes, task_of)
-    asked = "Model: a folder or hub id of a BERT, RoBERTa, Longformer"
-    suggestion = LARGE if shutil.which("nvidia-smi") else SMALL
-    writes = issubclass(TASKS[task], WritingTask)
-    if writes:
-        asked, suggestion = "Model: a folder or hub id of a BART, LED", WRITER
-
-    def model_of(name: str) -> tuple[str, "Candidate"]:
-        return name, candidate(name, writes)
-
-    model, known = _answer(model, asked, suggestion, yes, model_of)
-    tokens = draft.lengths(answer, task, known.count if known.tokenizer else None)
+    task = ask(read_task, task, "Task", data.task)
+    kinds, suggestion = "BERT, RoBERTa, Longformer", SMALL
+    if writes := issubclass(TASKS[task], WritingTask):
+        kinds, suggestion = "BART, LED", WRITER
+    elif shutil.which("nvidia-smi"):
+        suggestion = LARGE
+    question = f"Model: a folder or hub id of a {kinds}"
+    model, known = ask(lambda name: (name, candidate(name, writes)), model, question, suggestion)
+    tokens = draft.lengths(data, task, known.count if known.tokenizer else None)
     joined = TASKS[task].reads.kind == "corpus"  # documents fill inputs together
     most = [sum(tokens) // draft.INPUTS] if joined else tokens
     suggestion = str(draft.suggested(most, known.length))
-    length = _answer(
-        None if max_length is None else str(max_length),
-        "Longest input, in tokens",
-        suggestion,
-        yes,
-        _length,
-    )
-    converted = model
+    length = ask(_length, length and str(length), "Longest input, in tokens", suggestion)
     commands: list[str] = []
     if known.length is None or known.length < length:
-        converted, commands = conversion(model, max(length, known.shortest))
-    text = draft.draft(
-        answer,
-        task=task,
-        model=converted,
-        max_length=length,
-        tokens=tokens,
-        width=known.width,
-        name=str(target),
-    )
+        model, commands = conversion(model, max(length, known.shortest))
+    keys: dict[str, Any] = {"task": task, "model": model, "max_length": length, "tokens": tokens}
+    text = draft.draft(data, **keys, width=known.width, name=str(target))
     files.write_result(target, text)
     commands += draft.commands(task, shlex.quote(str(target)))
     return [f"{target}: written; next:", *(f"  {command}" for command in commands)]
@@ -156,15 +131,15 @@ def _need_answers(given: dict[str, object], yes: bool) -> None:
 
 
 def _answer(
-    given: str | None,
+    read: Callable[[str], _Answer],
+    value: str | None,
     question: str,
     suggestion: str | None,
     yes: bool,
-    read: Callable[[str], _Answer],
 ) -> _Answer:
-    """The value that was given, suggested, or typed until it can be read."""
-    if given is not None:
-        return read(given)
+    """The value of an option, the suggested one, or one that is typed until it can be read."""
+    if value is not None:
+        return read(value)
     if yes and suggestion is not None:
         return read(suggestion)
     while True:

@@ -28,10 +28,7 @@ def finetune(
         overwrite: Replace what the run folder holds already.
         dry_run: Check recipe, data and model, show one encoded example, and stop.
     """
-    from ldt.recipe.recipe import load
-
-    options = {"resume": resume, "overwrite": overwrite, "keep_checkpoints": keep_checkpoints}
-    train(load(recipe, overrides or (), command="finetune"), dry_run=dry_run, **options)
+    _train("finetune", **locals())
 
 
 def pretrain(
@@ -53,10 +50,13 @@ def pretrain(
         overwrite: Replace what the run folder holds already.
         dry_run: Check everything on a little of the text, and stop.
     """
+    _train("pretrain", **locals())
+
+
+def _train(command: str, recipe: Path, overrides: list[str] | None, **options: bool) -> None:
     from ldt.recipe.recipe import load
 
-    options = {"resume": resume, "overwrite": overwrite, "keep_checkpoints": keep_checkpoints}
-    train(load(recipe, overrides or (), command="pretrain"), dry_run=dry_run, **options)
+    train(load(recipe, overrides or (), command=command), **options)
 
 
 def train(recipe: "LoadedRecipe", **options: bool) -> "TrainingResult":
