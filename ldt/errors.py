@@ -96,25 +96,20 @@ class Interrupted(SystemExit):
 
 # What the operating system refuses: the error that says so, and its words where they are not those
 # of the system alone.
-_REFUSALS: dict[int, tuple[type[UserError], str]] = {
-    **dict.fromkeys(
-        (errno.ENOSPC, errno.EDQUOT), (ResourceError, "the disk is full; free space on it")
-    ),
-    errno.EFBIG: (ResourceError, "{}; the disk or ulimit -f allows no larger file"),
-    errno.ENOMEM: (ResourceError, "out of memory; free some, or let ulimit -v allow more"),
-    **dict.fromkeys(
-        (errno.EMFILE, errno.ENFILE), (ResourceError, "{}; a higher ulimit -n allows more")
-    ),
-    errno.EAGAIN: (ResourceError, "{}; a higher ulimit -u allows more processes"),
-    **dict.fromkeys(
-        (errno.EIO, errno.ESTALE), (ResourceError, "{}; the disk fails, check it or use another")
-    ),
-    errno.EROFS: (UserError, "{}; name a place that can be written"),
-    **dict.fromkeys(
-        (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
-        (UserError, "{}"),
-    ),
-    **dict.fromkeys((errno.ELOOP, errno.ENAMETOOLONG), (UserError, "{}; name another")),
+_REFUSALS = {
+    getattr(errno, name): (kind, words)
+    for names, kind, words in (
+        ("ENOSPC EDQUOT", ResourceError, "the disk is full; free space on it"),
+        ("EFBIG", ResourceError, "{}; the disk or ulimit -f allows no larger file"),
+        ("ENOMEM", ResourceError, "out of memory; free some, or let ulimit -v allow more"),
+        ("EMFILE ENFILE", ResourceError, "{}; a higher ulimit -n allows more"),
+        ("EAGAIN", ResourceError, "{}; a higher ulimit -u allows more processes"),
+        ("EIO ESTALE", ResourceError, "{}; the disk fails, check it or use another"),
+        ("EROFS", UserError, "{}; name a place that can be written"),
+        ("EACCES EPERM ENOENT ENOTDIR EISDIR EEXIST", UserError, "{}"),
+        ("ELOOP ENAMETOOLONG", UserError, "{}; name another"),
+    )
+    for name in names.split()
 }
 
 

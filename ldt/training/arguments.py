@@ -71,25 +71,21 @@ EVALUATION = (
 
 # Key -> the other key and the value of that with which alone it acts; None: any but none.
 TOGETHER: dict[str, tuple[str, Any]] = {
-    "eval_steps": ("eval_strategy", "steps"),
-    "save_steps": ("save_strategy", "steps"),
-    "logging_steps": ("logging_strategy", "steps"),
-    "early_stopping_threshold": ("early_stopping_patience", None),
-    "gradient_checkpointing_kwargs": ("gradient_checkpointing", True),
-    "fsdp_config": ("fsdp", None),
-    "run_name": ("report_to", None),
-    **dict.fromkeys(
-        ("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
-        ("report_to", "trackio"),
-    ),
-    **dict.fromkeys(
-        (
-            "dataloader_in_order",
-            "dataloader_multiprocessing_context",
-            "dataloader_persistent_workers",
-        ),
-        ("dataloader_num_workers", None),
-    ),
+    key: (other, value)
+    for keys, other, value in (
+        ("eval_steps", "eval_strategy", "steps"),
+        ("save_steps", "save_strategy", "steps"),
+        ("logging_steps", "logging_strategy", "steps"),
+        ("early_stopping_threshold", "early_stopping_patience", None),
+        ("gradient_checkpointing_kwargs", "gradient_checkpointing", True),
+        ("fsdp_config", "fsdp", None),
+        ("run_name", "report_to", None),
+        ("project trackio_space_id trackio_bucket_id", "report_to", "trackio"),
+        ("trackio_static_space_id", "report_to", "trackio"),
+        ("dataloader_in_order dataloader_persistent_workers", "dataloader_num_workers", None),
+        ("dataloader_multiprocessing_context", "dataloader_num_workers", None),
+    )
+    for key in keys.split()
 }
 
 
