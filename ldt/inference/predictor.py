@@ -20,7 +20,7 @@ from ldt.inference.options import named
 from ldt.inference.runtimes import RUNTIMES, Runtime, session
 from ldt.io.records import Example
 from ldt.metrics.decisions import in_words
-from ldt.tasks.base import WRITTEN, Outputs, path_of
+from ldt.tasks.base import WRITTEN, Joining, Outputs, path_of
 
 if TYPE_CHECKING:
     from ldt.recipe.recipe import Recipe
@@ -149,7 +149,8 @@ class Decoder(EncoderInputs, ABC):
         self, outputs: list[Outputs], example: Example, features: list[Feature]
     ) -> dict[str, Any]:
         """Answer to a document, from the outputs for its inputs."""
-        outputs = [*self.task.joined(self.model, outputs, features)]
+        if isinstance(self.task, Joining):
+            outputs = self.task.joined(self.model, outputs, features)
         answer = self.task.decode(outputs, self.config, example, features)
         if self.label_sets is not None:
             answer["label_set"] = self.task.label_set(answer, self.config, self.label_sets)

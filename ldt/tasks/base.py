@@ -352,18 +352,6 @@ class Task(AnyTask):
         """
         return model(**inputs)
 
-    def joined(
-        self, model, outputs: Sequence[Outputs], features: Sequence[Feature]
-    ) -> Sequence[Outputs]:
-        """Return what `decode` reads of a document, of the outputs of `run` for its features: here
-        these, else what the model makes of all of them together.
-
-        Args:
-            model: of the class `head`; None where another library runs it.
-            outputs, features: as of `decode`.
-        """
-        return outputs
-
     def policy(self, config) -> Any:
         """Cached `ldt.metrics.decisions.Policy` of a model; None if it has none.
 
@@ -427,6 +415,16 @@ class RawScored(Task):
         self, outputs: Sequence[Outputs], answer: dict, features: Sequence[Feature]
     ) -> Any:
         """Return the logits of an answer in the shape of its scores; arguments as for `decode`."""
+
+
+class Joining(Task):
+    """Task that decodes from what the model makes of all chunks of a document together."""
+
+    @abstractmethod
+    def joined(
+        self, model, outputs: Sequence[Outputs], features: Sequence[Feature]
+    ) -> list[Outputs]:
+        """Return what `decode` reads; arguments as for `decode`, with the model of class `head`."""
 
 
 class Drawing(Task):

@@ -26,6 +26,7 @@ from ldt.tasks.base import (
     Continuing,
     DocumentTokens,
     Drawing,
+    Joining,
     Outputs,
     Scores,
     TaskAnswers,
@@ -69,7 +70,7 @@ class Words(NamedTuple):
     places: np.ndarray
 
 
-class Coreference(Continuing, Drawing):
+class Coreference(Continuing, Drawing, Joining):
     """Clusters of mentions.
 
     A record has ``sentences`` (lists of words), ``tokens`` or ``text``, with ``clusters``, lists of
