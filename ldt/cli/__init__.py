@@ -54,7 +54,8 @@ COMMANDS = {
     "bench": "Measure time and memory of an encoder, by length.",
     "doctor": "Report this machine, its speed, and what is slow on it.",
 }
-_MODULES = {"pretrain": "train", "finetune": "train"}  # where they are not called as the command
+# Modules of commands that are not called as the command.
+_MODULES = {"pretrain": "train", "finetune": "train", "embed": "predict"}
 MAIN = tuple(COMMANDS)[:6]
 
 # Those that compute with torch, whatever their arguments are.

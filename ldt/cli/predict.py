@@ -1,4 +1,4 @@
-"""ldt predict: a fine-tuned model answers for every document of a file."""
+"""ldt predict and ldt embed: answers or vectors for every document of a file."""
 
 import gc
 from collections.abc import Sequence
@@ -22,6 +22,7 @@ from ldt.cli.options import (
     takes,
 )
 from ldt.inference import options
+from ldt.inference.options import VectorUnit
 
 ADDRESS = (
     "Address of the Ray cluster, as ray://host:10001; by default RAY_ADDRESS, or this machine."
@@ -74,7 +75,7 @@ def predict(
     with options.flags(FLAGS):
         files, keys = keyed(file or (), KEYS)
         if merge is not None:
-            return merge_parts(merge, files or source or (), overwrite)
+            return _merge_parts(merge, files or source or (), overwrite)
         documents = files or source
         if not documents:
             raise errors.UserError(
@@ -99,10 +100,7 @@ def predict(
                 model=model,
                 options=asked,
             )
-        gc.set_threshold(50_000)  # what is made until the first answer are modules, which stay
-        from ldt.inference.predict import predict
-
-        return predict(
+        return _answers(
             documents,
             model=model,
             output=output,
@@ -119,7 +117,71 @@ KEYS = options.meanings() | {"address": ADDRESS}
 FLAGS = takes(predict, KEYS)
 
 
-def merge_parts(output: str, files: Sequence[str], overwrite: bool) -> int:
+def embed(
+    file: Documents = None,
+    model: Model = None,
+    output: File = None,
+    unit: VectorUnit | None = None,
+    unit_tokens: Annotated[int | None, "TOKENS"] = None,
+    dimensions: Annotated[int | None, "NUMBER"] = None,
+    dtype: Literal["float32", "float16", "int8"] = "float32",
+    on_error: Literal["stop", "skip"] = "stop",
+    resume: bool = False,
+    overwrite: bool = False,
+    batch_tokens: Annotated[int, "TOKENS"] = 16384,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    shard: Shard = None,
+    merge: Merge = None,
+    runtime: Runtime = "torch",
+    workers: Workers = "1",
+) -> int:
+    """Turn every document of a file into a vector.
+
+    With --unit each chunk, sentence or paragraph gets one, which is computed from the whole
+    document; documents that are longer than an input of the model are read in parts that overlap.
+
+    Example: ldt embed documents.jsonl --output vectors.parquet --unit chunk
+
+    Args:
+        output: File for the vectors, which appears when it is complete: .parquet, .npy with
+            .ids.jsonl beside it, or .jsonl, here or in a store such as s3://; by default JSON lines
+            on standard output.
+        dtype: Type of the numbers; in int8 a vector has a scale beside it.
+    """
+    values = locals()
+    with options.flags(VECTOR_FLAGS):
+        files, keys = keyed(file or (), VECTOR_KEYS)
+        if merge is not None:
+            return _merge_parts(merge, files, overwrite)
+        if not files:
+            raise errors.UserError("missing argument 'FILE'; see 'ldt embed --help'")
+        return _answers(
+            files,
+            model=model,
+            output=output,
+            resume=resume,
+            overwrite=overwrite,
+            shard=shard,
+            dtype=dtype,
+            options=options.PredictOptions.of({name: values[name] for name in VECTOR_FLAGS} | keys),
+        )
+
+
+_NOT = ("n_best", "passages", "chunks", "raw_scores", "label_sets")  # of answers of other tasks
+VECTOR_KEYS = {name: x for name, x in options.meanings().items() if not name.startswith(_NOT)}
+VECTOR_FLAGS = takes(embed, VECTOR_KEYS)
+
+
+def _answers(documents: Sequence[str], **keywords: Any) -> int:
+    """Write the answers for files (`ldt.inference.predict.predict`)."""
+    gc.set_threshold(50_000)  # what is made until the first answer are modules, which stay
+    from ldt.inference.predict import predict
+
+    return predict(documents, **keywords)
+
+
+def _merge_parts(output: str, files: Sequence[str], overwrite: bool) -> int:
     """Make one output of the parts that ``--shard`` made; there are no files to answer for."""
     _check_unused("--merge", {"FILE": next(iter(files), None)})
     from ldt.inference.merge import merge

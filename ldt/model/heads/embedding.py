@@ -248,7 +248,7 @@ def contrastive(batch, temperature):
     return losses[batch.right].sum()
 
 
-def distilled(batch, temperature):
+def kl(batch, temperature):
     """Sum over queries of the divergence of the softmax over its own documents from that of the
     teacher's scores, for each right document."""
     least = torch.finfo(batch.similarities.dtype).min
@@ -283,7 +283,7 @@ def graded(batch, temperature):
 LOSSES = {
     "contrastive": contrastive,
     "graded": graded,
-    "kl": distilled,
+    "kl": kl,
     "margin_mse": margin_mse,
 }
 
