@@ -19,15 +19,6 @@ def test_average_precision_by_hand():
     assert np.isnan(average_precision(SCORES, np.zeros(5, bool)))
 
 
-def test_average_precision_is_that_of_scikit_learn():
-    metrics = pytest.importorskip("sklearn.metrics")
-    generator = np.random.default_rng(0)
-    for _ in range(20):
-        scores, right = generator.integers(0, 9, 40) / 9, generator.random(40) < 0.3
-        wanted = metrics.average_precision_score(right, scores)
-        assert average_precision(scores, right) == pytest.approx(100 * wanted)
-
-
 def test_a_curve_has_the_best_precision_at_a_recall_or_beyond():
     points = dict(zip(RECALLS, curve(SCORES, RIGHT), strict=True))
     assert points[0.0] == 100
