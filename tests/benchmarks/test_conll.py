@@ -1,14 +1,12 @@
 import json
 import random
 
-import numpy as np
 import pytest
 from scored import evaluate
 
 from ldt import benchmarks, cli
 from ldt.errors import DataError
 from ldt.io.strict_json import JsonFile
-from ldt.metrics import entities
 
 GOLD = """\
 -DOCSTART- O
@@ -94,16 +92,6 @@ def test_the_command_prints_groups_and_names_documents(gold, tmp_path, monkeypat
     found = json.loads(capsys.readouterr().out)
     assert found["metrics"]["f1"] == 50
     assert found["by_length"][0]["metrics"]["f1"] == 50
-
-
-def test_figures_of_numbers_and_of_arrays_agree_with_the_score():
-    gold, found = {(0, 1, "A"), (2, 3, "A")}, {(0, 1, "A")}
-    counts = entities.score({"entities": gold}, {"entities": found})
-    assert list(counts.values()) == [2, 1, 1] * 2  # of all types, of type A
-    assert entities.ratios(2, 1, 1) == (1, 0.5, 2 / 3)
-    two = entities.ratios(*np.array([[2, 0], [1, 0], [1, 0]]))
-    assert [side.tolist() for side in two] == [[1, 0], [0.5, 0], [2 / 3, 0]]
-    assert entities.ratios(0, 0, 0) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -36,22 +36,3 @@ def test_another_tag_is_refused(tag):
 def test_tags_are_iob2_and_end_with_the_words():
     tags = conll.tags_of([Entity(0, 2, "A"), Entity(2, 3, "A"), Entity(4, 9, "B")], 6)
     assert tags == ["B-A", "I-A", "B-A", "O", "B-B", "I-B"]
-
-
-def score(found, gold):
-    """Precision, recall, F1 and the numbers that they are of."""
-    counts = conll.score({"entities": gold}, {"entities": found})
-    numbers = [counts[f":{name}"] for name in conll.COUNTS]
-    return (*conll.ratios(*numbers), *numbers)
-
-
-def test_the_score_counts_the_same_place_and_type_only():
-    gold = {(0, 2, "A"), (3, 4, "A"), (5, 6, "B")}
-    found = {(0, 2, "A"), (3, 5, "A"), (5, 6, "A"), (7, 8, "B")}
-    assert score(found, gold) == (1 / 4, 1 / 3, pytest.approx(2 / 7), 3, 4, 1)
-
-
-def test_nothing_found_or_nothing_to_find_is_zero():
-    assert score(set(), {(0, 1, "A")}) == (0, 0, 0, 1, 0, 0)
-    assert score({(0, 1, "A")}, set()) == (0, 0, 0, 0, 1, 0)
-    assert score(set(), set()) == (0, 0, 0, 0, 0, 0)

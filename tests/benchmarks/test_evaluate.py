@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ldt import benchmarks, cli
+from ldt import cli
 
 CONTEXT = "The red fox saw a blue whale."
 LAST = CONTEXT.index("blue")
@@ -116,22 +116,6 @@ def test_the_baseline_may_be_no_answer_and_is_of_all_questions_alone(ldt):
     assert "HasAns_f1 100.00" in out.splitlines()
     assert "warning: no better than always no answer: exact 66.67" in err
     assert "no better" not in ldt("squad2", gold=gold, pred={"a": "", "b": "", "[/c]": "fox"})[2]
-
-
-@pytest.mark.parametrize(
-    ("format", "ids"),
-    [
-        ("squad", ["a", "b", "[/c]"]),
-        ("wikihop", ["a"]),
-        ("hotpotqa", ["a"]),
-        ("triviaqa", ["q--f"]),
-    ],
-)
-def test_each_score_has_the_id_of_its_question(format, ids, tmp_path):
-    for name, table in (("gold", GOLD), ("pred", PREDICTIONS)):
-        (tmp_path / name).write_text(json.dumps(table[format]))
-    result = benchmarks.evaluate(str(tmp_path / "gold"), str(tmp_path / "pred"), format=format)
-    assert [item.id for item in result.items] == ids
 
 
 def test_the_first_three_ids_are_named_and_all_counted(ldt):

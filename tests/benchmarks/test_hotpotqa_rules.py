@@ -39,12 +39,3 @@ def test_hotpotqa_scores_an_answer(prediction, gold, score):
 )
 def test_hotpotqa_scores_supporting_facts(prediction, gold, score):
     assert hotpotqa.match_facts(prediction, gold) == pytest.approx(score)
-
-
-def test_joint_multiplies_precision_and_recall_not_f1():
-    answer = hotpotqa.match_answer("red", "red fox")
-    facts = hotpotqa.match_facts([("a", 0), ("b", 2)], [("a", 0)])
-    assert hotpotqa.joint(answer, facts) == pytest.approx((0, 1 / 2, 1 / 2, 1 / 2))
-    whole = hotpotqa.AnswerMatch(1.0, 1.0, 1.0, 1.0)
-    assert hotpotqa.joint(whole, whole) == whole
-    assert hotpotqa.joint(whole, hotpotqa.NOTHING) == hotpotqa.NOTHING

@@ -286,19 +286,6 @@ def cli_code(*arguments):
     return ended.value.code
 
 
-def test_finetune_prints_all_problems_of_a_recipe(tmp_path, capsys):
-    file = tmp_path / "r.yaml"
-    file.write_text("task: {name: classification}\nmodel: {pth: m}\ntraining: {lr: 1}\n")
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["finetune", str(file)])
-    lines = capsys.readouterr().err.split("\n")
-    assert ended.value.code == 3
-    assert lines[0] == f"error: {file}: data: train: missing, a file of training examples"
-    assert lines[1].startswith(f"error: {file}:2: model: pth: unknown key, did you mean 'path'?")
-    assert lines[3].startswith(f"error: {file}:3: training: lr: unknown key, did you mean 'learn")
-    assert len(lines) == 5
-
-
 def test_log_records_are_lines_of_standard_error(run, monkeypatch):
     def convert(*_, **__):
         log = logging.getLogger("ldt.model")

@@ -57,18 +57,26 @@ def test_spans_beside_a_question_are_its_answers(export):
 
 
 @pytest.mark.parametrize(
-    ("label", "message"),
+    ("line", "message"),
     [
-        ([[3, 99, "ORG"]], "all.jsonl:1: ORG from 3 to 99: no words there; the text has 27 units"),
-        ([[7, 7, "ORG"]], "ORG from 7 to 7: no words there"),
-        ([[1, 7, "ORG"]], "ORG from 1 to 7: it parts a character"),
-        ([[3, 7]], "field 'label': a list of 2, expected a class, or [start, end, label]"),
-        ([7], "field 'label': 7, expected a class"),
+        (
+            {"label": [[3, 99, "ORG"]]},
+            "all.jsonl:1: ORG from 3 to 99: no words there; the text has 27 units",
+        ),
+        ({"label": [[7, 7, "ORG"]]}, "ORG from 7 to 7: no words there"),
+        ({"label": [[1, 7, "ORG"]]}, "ORG from 1 to 7: it parts a character"),
+        (
+            {"label": [[3, 7]]},
+            "field 'label': a list of 2, expected a class, or [start, end, label]",
+        ),
+        ({"label": [7]}, "field 'label': 7, expected a class"),
+        ({}, "all.jsonl:1: no labels: no field label, labels, cats, entities or annot"),
+        ({"annotations": [{"label": 2}]}, "'annotations' has the number of a label, 2"),
     ],
 )
-def test_a_label_that_cannot_be_is_named(export, label, message):
+def test_a_label_that_cannot_be_is_named(export, line, message):
     with pytest.raises(DataError) as error:
-        export({"text": TEXT, "label": label})
+        export({"text": TEXT} | line)
     assert message in str(error.value)
 
 
@@ -91,19 +99,3 @@ def test_exports_of_all_ages_are_read(export):
     assert {each.fields["entities"][0]["text"] for each in found} == {"Acme"}
     (old,) = export({"text": "a", "annotations": [{"label": "x", "user": 1}]})
     assert old.fields["label"] == "x"
-
-
-@pytest.mark.parametrize(
-    ("line", "what"),
-    [
-        ({"text": "a"}, "all.jsonl:1: no labels: no field label, labels, cats, entities or annot"),
-        (
-            {"text": "a", "annotations": [{"label": 2}]},
-            "'annotations' has the number of a label, 2",
-        ),
-    ],
-)
-def test_a_line_without_labels_by_name_is_refused(export, line, what):
-    with pytest.raises(DataError) as error:
-        export(line)
-    assert what in str(error.value)

@@ -114,15 +114,6 @@ def test_a_full_disk_is_told_with_what_would_do(corpus, tokenizer, monkeypatch):
         made(corpus, tokenizer)
 
 
-def test_a_damaged_store_is_made_again_with_a_warning(corpus, tokenizer, caplog):
-    before = made(corpus, tokenizer)
-    file = next(Path("cache").rglob("whole.json"))
-    file.write_text("{")
-    after = made(corpus, tokenizer)
-    assert after.digest() == before.digest()
-    assert "damaged, tokenized again" in caplog.text
-
-
 def test_a_dry_look_reads_a_few_documents(corpus, tokenizer):
     store = build(sources(corpus.train), corpus, tokenizer, 2)
     assert len(store) == 4

@@ -212,8 +212,6 @@ def test_the_best_document_of_a_question_answers():
     assert score_all(task, answers, golds, ANY)[0]["verified_f1"] == 0
     answers[0]["score"] = None  # a document without a word
     assert score_all(task, answers, golds, ANY)[0]["verified_f1"] == 100
-    with pytest.raises(DataError, match="no questions to score"):
-        score_all(task, [], [], ANY)
 
 
 # the whole
