@@ -168,7 +168,7 @@ def embed(
         )
 
 
-_NOT = ("n_best", "passages", "chunks", "raw_scores", "label_sets")  # of answers of other tasks
+_NOT = ("n_best", "passages", "chunks", "raw_scores", "label_sets", "resolved")  # of others
 VECTOR_KEYS = {name: x for name, x in options.meanings().items() if not name.startswith(_NOT)}
 VECTOR_FLAGS = takes(embed, VECTOR_KEYS)
 

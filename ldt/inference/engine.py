@@ -361,7 +361,8 @@ def read_recipe(folder: Path, runtime: Runtime = "torch") -> Recipe:
 
 def _without(folder: Path) -> Recipe | None:
     """Recipe for a model without one: an embedding model according to its config or its
-    sentence-transformers modules, or a cross-encoder (a classifier with one label)."""
+    sentence-transformers modules, a published coreference head, or a cross-encoder (a classifier
+    with one label)."""
     from ldt.model.adapters import values
     from ldt.model.loading import read_config
 
@@ -370,13 +371,16 @@ def _without(folder: Path) -> Recipe | None:
     there = values(folder)
     facts, heads = there.get("embedding"), there.get("architectures") or ()
     classifies = any(str(head).endswith("ForSequenceClassification") for head in heads)
-    if not facts and not (classifies and len(there.get("id2label") or ()) == 1):
+    links = there.get("coref_head")
+    if not facts and not links and not (classifies and len(there.get("id2label") or ()) == 1):
         return None
     config = read_config(folder)  # refuses a model that is to be converted first
     if facts:
         names = ("pooling", "normalize", "vectors", "size", "dimensions", "prompts")
         keys = {name: facts[name] for name in names if name in facts}
         keys |= {"name": "embedding", "global_attention": config.global_attention or []}
+    elif links:
+        keys = {"name": "coreference", "global_attention": config.global_attention or []}
     else:
         keys = {"name": "reranking", "global_attention": config.global_attention or ["cls"]}
     return recipes.of_keys(keys, (), str(folder))

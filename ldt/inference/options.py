@@ -142,6 +142,8 @@ class PredictOptions(_Options):
             document (late chunking), in place of reading it alone; by default true.
         dimensions: Size to truncate vectors to, one that the model was trained with (Matryoshka);
             by default all of it.
+        resolved: Add the text with each pronoun replaced by the first mention of its cluster that
+            is none.
         runtime: Library that runs the model: torch, or for a folder that ldt export wrote onnx,
             openvino or pt2.
         workers: Number of worker processes, each with its share of the processors or its own GPU;
@@ -166,6 +168,7 @@ class PredictOptions(_Options):
     unit_tokens: int | None = Field(None, ge=1)
     late: bool | None = None
     dimensions: int | None = Field(None, ge=1)
+    resolved: bool = False
     runtime: Runtime = "torch"
     workers: Annotated[int, Field(ge=1, le=9999)] | Literal["auto"] = 1
 
@@ -209,6 +212,8 @@ class PredictOptions(_Options):
             )
         if self.n_best is not None and "n_best" not in type(task).model_fields:
             raise UserError(f"{named('n_best')}: {task.name} has one answer a document")
+        if self.resolved and "resolved" not in type(task).model_fields:
+            raise UserError(f"{named('resolved')}: answers of {task.name} have no clusters")
         self._check_vectors(task)
         if name := next(iter(self.shown()), None):
             from ldt.data.labels import REGRESSION
@@ -284,6 +289,8 @@ class PredictOptions(_Options):
         task, section = trained.task, trained.data
         if self.n_best is not None:
             task = task.model_copy(update={"n_best": self.n_best})
+        if self.resolved:
+            task = task.model_copy(update={"resolved": True})
         if vectors := self.of_vectors():
             task = task.model_copy(update={"asked": vectors})
         changes = {"format": None} | self.data.changes()

@@ -206,6 +206,7 @@ class _Run:
             "encoding": getattr(recipe.data, "encoding", "utf-8"),
             **{f"data.{name}": str(value) for name, value in more.items()},
             "n best": recipe.task.model_dump().get("n_best", 1),
+            **({"resolved": "true"} if options.resolved else {}),
             **({} if precision == "auto" else {"precision": precision}),
             "--keep": ",".join(keep),
             "passages": options.explanation(),

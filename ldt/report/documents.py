@@ -68,6 +68,7 @@ _WRITES = {
     **{"supporting_facts": "hotpotqa", "paragraph_probs": "qasper", "summary": "summarization"},
     **{"choice": "multiple_choice", "label": "classification", "question_id": "triviaqa"},
     **{"start": "squad", "answer": "wikihop", "ranking": "reranking"},
+    "clusters": "coreference",
 }
 
 

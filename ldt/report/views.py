@@ -15,6 +15,7 @@ from ldt.io.records import Example
 from ldt.metrics.classification import several
 from ldt.report.model import ANSWER, GOLD, PASSAGE, Mark
 from ldt.tasks.base import path_of
+from ldt.tasks.coreference import spans_of
 from ldt.tasks.questions import context_of
 from ldt.tasks.results import entities_of
 from ldt.tasks.text import mentions, sentences
@@ -331,7 +332,25 @@ def _paper(view: View) -> None:
             view.mark(GOLD, [(start, start + len(quoted))], ANSWERED)
 
 
+def _clusters(view: View) -> None:
+    """Text with the mentions of each cluster under its number and its longest first words."""
+    with suppress(DataError):
+        view.text = view.task.document(view.example, view.data).text
+    answered = optional(view.answer, "clusters")
+    sides = {GOLD: view.right, ANSWER: None if answered is None else spans_of(answered)}
+    names: dict[str, str | None] = dict.fromkeys(sides)
+    for kind, clusters in sides.items():
+        if clusters is None:
+            continue
+        names[kind] = plural(len(clusters), "cluster")
+        for number, cluster in enumerate(clusters, 1):
+            name = (view.text or "")[slice(*cluster[0])][:30]
+            view.mark(kind, cluster, f"#{number} {name}")
+    view.gold, view.answer_text = names[GOLD], names[ANSWER]
+
+
 _KINDS: dict[str, Callable[[View], None]] = {
+    "clusters": _clusters,
     "entities": _entities,
     "choice": _choice,
     "ranking": _ranking,

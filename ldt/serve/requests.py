@@ -382,6 +382,7 @@ ROUTES = {
     "/": Route(Predict, _PREDICT),
     "/answer": Route(Native, _NATIVE),
     "/entities": Route(Native, _NATIVE, ("entities",), "token_classification"),
+    "/coreference": Route(Native, _NATIVE, ("clusters",), "coreference"),
     "/rank": Route(
         Native,
         f"{_NATIVE} And all choices, best first.",

@@ -330,11 +330,11 @@ class Coreference(Continuing, Drawing, Joining):
         for group in groups:
             if len(group) == 1 and not (singletons and table[group[0], 4] > 0):
                 continue
-            cluster = []
+            cluster, numbers = [], {row: number for number, row in enumerate(group)}
             for row in group:
                 first, last, antecedent, link, score = table[row].tolist()
                 start, end = int(places[int(first), 0]), int(places[int(last), 1])
-                chosen = group.index(int(antecedent)) if antecedent >= 0 else None
+                chosen = numbers[int(antecedent)] if antecedent >= 0 else None
                 mention = {"start": start, "end": end, "text": text[start:end]}
                 value = logistic(score if chosen is None else link)
                 cluster.append(mention | {"antecedent": chosen, "score": value})
@@ -382,9 +382,11 @@ def resolved(text: str, clusters: Iterable[Sequence[dict[str, Any]]]) -> str:
             if (pronoun := each["text"].lower()) in GROUPS:
                 more = "'s" if pronoun in POSSESSIVE else ""
                 changes.append(((each["start"], each["end"]), names[0] + more))
-    for (start, end), name in sorted(changes, reverse=True):
-        text = text[:start] + name + text[end:]
-    return text
+    parts, before = [], 0
+    for (start, end), name in sorted(changes):
+        parts += [text[before:start], name]
+        before = end
+    return "".join([*parts, text[before:]])
 
 
 def _with_speakers(ids: list[int], table: np.ndarray, speakers: list[str], tokenizer) -> list[int]:

@@ -37,12 +37,28 @@ function units(text, places) {
   return found;
 }
 
+// Labels that begin with "#3 " are of the third cluster: it has a colour, and a click on a mention
+// goes on to the next one of it.
+function hue(mark) {
+  const number = /^#(\d+) /.exec(mark.label || "");
+  return number ? `hue-${number[1] % 8}` : "";
+}
+function follow(event) {
+  const here = event.currentTarget;
+  const all = [...here.closest(".text").querySelectorAll("[data-cluster]")];
+  const mine = all.filter((each) => each.dataset.cluster === here.dataset.cluster);
+  for (const each of all) each.classList.toggle("followed", mine.includes(each));
+  const next = mine[(mine.indexOf(here) + 1) % mine.length];
+  next.scrollIntoView({ block: "center" });
+  next.focus({ preventScroll: true });
+}
+
 // A text whose first character has the place `from`: what is marked is said where it begins and, to
 // those who do not see it, where it ends.
 function marked(text, marks, from = 0) {
   const length = [...text].length;
   const inside = marks.map((mark, number) => ({ ...mark, number, name: mark.label || mark.kinds.join(" and "),
-    low: Math.max(mark.start - from, 0), high: Math.min(mark.end - from, length) }))
+    hue: hue(mark), low: Math.max(mark.start - from, 0), high: Math.min(mark.end - from, length) }))
     .filter((mark) => mark.low < mark.high).sort((a, b) => a.low - b.low || b.high - a.high);
   const edges = units(text, [0, length, ...inside.flatMap((mark) => [mark.low, mark.high])]);
   const cuts = [...edges.keys()];
@@ -51,14 +67,15 @@ function marked(text, marks, from = 0) {
   for (let i = 0; i + 1 < cuts.length; i += 1) {
     while (next < inside.length && inside[next].low === cuts[i]) {
       const mark = inside[next];
-      nodes.push(make("span", { class: `tag ${mark.kinds.join(" ")}`, id: mark.start >= from && `mark-${mark.number}`, tabindex: "-1" },
+      const follows = mark.hue && { type: "button", "data-cluster": `${mark.kinds[0]} ${mark.label}`, click: follow };
+      nodes.push(make(follows ? "button" : "span", { class: `tag ${mark.kinds.join(" ")} ${mark.hue}`, id: mark.start >= from && `mark-${mark.number}`, tabindex: follows ? "0" : "-1", ...follows },
         hidden(mark.label ? ` [${mark.kinds.join(" and ")}: ` : " ["), mark.name,
         known(mark.score) && mark.score <= 1 ? ` ${percent(mark.score)}` : "", hidden("] ")));
       here.push(mark);
       next += 1;
     }
     const words = visible(text.slice(edges.get(cuts[i]), edges.get(cuts[i + 1])));
-    nodes.push([...new Set(here.flatMap((mark) => mark.kinds))].reduceRight((child, kind) => make("mark", { class: kind }, child), document.createTextNode(words)));
+    nodes.push([...new Set(here.flatMap((mark) => mark.kinds.map((kind) => `${kind} ${mark.hue}`)))].reduceRight((child, kind) => make("mark", { class: kind }, child), document.createTextNode(words)));
     for (const mark of here.filter((each) => each.high === cuts[i + 1])) nodes.push(hidden(` [end of ${mark.name}] `));
     here = here.filter((mark) => mark.high > cuts[i + 1]);
   }

@@ -3,6 +3,7 @@ const MOST = 300; // rows and marks that are shown; the JSON has all
 const QUESTION = { name: "question", label: "Question" };
 const TASKS = { // route, field of the text, further fields, passages, what a name that says little is called
   classification: { route: "answer", text: "text", passages: true },
+  coreference: { route: "coreference", text: "text" },
   evidence_classification: { route: "answer", text: "text", asked: [{ name: "hypothesis", label: "Hypothesis" }] },
   multiple_choice: { route: "rank", text: "context", passages: true, asked: [QUESTION, { name: "choices", label: "Choices, one a line", list: true }] },
   squad: { route: "answer", text: "context", passages: true, asked: [QUESTION], title: "Question answering" },
@@ -151,6 +152,7 @@ function verdict(answer) {
   if (answer.abstained) text = "No answer: not sure enough";
   else if (text === "") text = "No answer in this document";
   else if (answer.entities) text = `${answer.entities.length} ${answer.entities.length === 1 ? "entity" : "entities"}`;
+  else if (answer.clusters) text = count(answer.clusters.length, "cluster");
   return known(text) ? make("p", { id: "verdict", lang: "" }, typeof text === "number" ? figure(text) : text) : null;
 }
 
@@ -180,6 +182,7 @@ function spans(answer) {
   };
   if (answer.answer && typeof answer.answer === "string") take({ ...answer, text: answer.answer }, "answer", "");
   for (const each of answer.entities ?? []) take(each, "answer", each.label);
+  (answer.clusters ?? []).forEach((cluster, i) => cluster.forEach((each) => take(each, "answer", `#${i + 1} ${cluster[0].text.slice(0, 30)}`)));
   for (const each of answer.evidence ?? []) take(each, "answer", "evidence");
   for (const each of answer.passages ?? []) take(each, "passage", "");
   return found;
