@@ -15,15 +15,18 @@ from transformers import AutoTokenizer, GenerationConfig, LEDForConditionalGener
 
 from ldt.benchmarks import evaluate
 from ldt.benchmarks.summarization import ROUGE, scorer
+from ldt.data.features import Features
 from ldt.errors import ModelError, RecipeError, UserError
 from ldt.inference.predict import predict
+from ldt.io.records import Example
 from ldt.model import LdtForConditionalGeneration
 from ldt.model.adapters import PROJECTIONS
 from ldt.recipe import recipe as recipes
 from ldt.recipe.run import Run
-from ldt.tasks import Summarization
+from ldt.tasks import QasperGeneration, Summarization
 from ldt.training import TrainingOptions, cost
 from ldt.training.arguments import settings
+from ldt.training.evaluation import ByExample
 from ldt.training.finetune import Finetuning
 from ldt.training.loop import train as train_job
 
@@ -115,6 +118,33 @@ def test_predict_answers_as_the_evaluation_did_and_as_transformers_does(recipe, 
         marks[:, 0] = 1
         (written,) = model.generate(input_ids=ids, global_attention_mask=marks)
         assert tokenizer.decode(written, skip_special_tokens=True).strip() == answer["summary"]
+
+
+def test_what_is_written_stands_in_the_row_of_its_document():
+    class Writer(QasperGeneration):
+        def sampled(self, documents):
+            return {0, 3}
+
+        def run(self, model, inputs, *, quick):
+            ids = inputs["input_ids"][:, :2]
+            return {"sequences": ids + 100 * quick, "passage_logits": (ids / 4).bfloat16()}
+
+    features = Features({"input_ids": [n], "document": n} for n in range(4))
+    examples = [Example({}, n, "") for n in range(4)]
+    measure = ByExample(Writer(), None, features, examples, range(4))
+    batch = {"input_ids": torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])}
+    left_out = [-100, -100]
+    found = measure.answer(None, batch, [2, 3, 0])
+    assert found["sequences"].tolist() == [left_out, [104, 105], [107, 108]]
+    assert found["passage_logits"].tolist() == [left_out, [1.0, 1.25], [1.75, 2.0]]
+    assert found["passage_logits"].dtype == torch.float32
+    found = measure.answer(None, batch, [1, 2])
+    assert found["sequences"].tolist() == 3 * [[-100]]
+    assert found["passage_logits"].dtype == torch.float32  # as of the batches beside it
+    assert measure.answer(None, batch, [1, 2, 2], every=True)["sequences"][0].tolist() == [101, 102]
+    measure.rough = False
+    found = measure.answer(None, batch, [2, 3])["sequences"].tolist()
+    assert found == [[1, 2], [4, 5], left_out]  # a row without a document of this process
 
 
 def test_without_rouge_score_a_training_is_refused_before_its_data_are_read(recipe, monkeypatch):
