@@ -70,7 +70,7 @@ def layer(module, x, layout, products, output_attentions=False, globals_only=Fal
         low, sources = _as(products, out.detach()), None
     call = _Call(attend, first, second, low, sources)
     if torch.is_grad_enabled():
-        out = _Layer.apply(x, out, call, *weights)
+        out = _apply(x, out, call, *weights)
     else:
         out = _Layer.forward(None, x, out, call, *weights)
     # An output that gradient checkpointing keeps is to cost no more than itself.
@@ -380,6 +380,10 @@ class _Layer(torch.autograd.Function):
         dx = dx if of_x else None
         of_attention = ctx.attend.backward(dlow, low, x, of_attention, of_global, dx, of_weights)
         return dx, None, None, *of_attention, *grads
+
+
+# Function.apply does no more than unwrap what transforms of torch.func wrapped; modules run there.
+_apply = super(torch.autograd.Function, _Layer).apply
 
 
 def _plus_product(total, x, weight):

@@ -95,14 +95,15 @@ class Launch:
                 return self._bind(tensors)
         every, options, bits, kinds, values = (*tensors, *self.fixed), self.options, 0, [], []
         for x, whole in zip(every, kernel.whole, strict=False):
-            if hasattr(x, "data_ptr"):
+            kind = type(x)
+            if kind is int:
+                kind = x if whole else x.bit_length() < 32
+            elif hasattr(x, "data_ptr"):
                 if x.get_device() != place:
                     return self._by_triton(tensors)  # which refuses tensors elsewhere
-                kinds.append(x.dtype)
-                x = x.data_ptr()
+                kind, x = x.dtype, x.data_ptr()
                 bits |= x
-            else:
-                kinds.append(_kind(x, whole))
+            kinds.append(kind)
             values.append(x)
         if bits & 15:
             return self._by_triton(tensors)
@@ -131,13 +132,6 @@ def room(x, shape, dtype=torch.float32):
     """A tensor that takes no memory, of which torch makes another by ``empty_like``: in half the
     time that it needs to make one of a shape and a dtype."""
     return x.new_empty((), dtype=dtype).expand(shape)
-
-
-def _kind(x, whole):
-    """All that Triton specialises on in an argument that is no pointer."""
-    if type(x) is int:
-        return x if whole else x.bit_length() < 32
-    return type(x)
 
 
 def _settings(launcher):

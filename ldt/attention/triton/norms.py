@@ -142,7 +142,7 @@ def added(parts, rows, width, dtype):
     columns = parts.shape[1]
     sums = parts.new_empty((columns,), dtype=dtype)
     _of_partials(parts.get_device(), parts.dtype, dtype, rows, width, columns)(parts, sums)
-    return sums.split((*(width,) * 6, columns - 6 * width))
+    return sums.split_with_sizes((*(width,) * 6, columns - 6 * width))
 
 
 @lru_cache(LAUNCHES)
