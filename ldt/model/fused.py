@@ -10,7 +10,7 @@ The modules of `ldt.model.layers` run wherever this does not, and say what is ri
 """
 
 import weakref
-from functools import wraps
+from functools import cache, partial, wraps
 from typing import NamedTuple
 
 import torch
@@ -22,6 +22,7 @@ from ldt.attention.layout import per_head
 from ldt.attention.triton import pattern, rows
 from ldt.attention.triton.backward import Backward
 from ldt.attention.triton.forward import Forward
+from ldt.attention.triton.launch import room
 from ldt.attention.triton.norms import (
     added,
     again,
@@ -127,6 +128,7 @@ class Attend:
         self.shape = len(x), 3, heads, x.shape[1] // heads  # of queries, keys and values
         self.dropout, self.work, self.runs = dropout, None, True
         self.forward_windows, self.backward_windows = None, None
+        self.sums = cache(partial(sums_of, room(x, x.shape, x.dtype)))  # of a GELU's columns
         if layout.is_global is not None:
             shape = layout.global_count, *self.shape[2:]
             self.runs = not causal and rows.folds(shape, x, layout, products)
@@ -349,7 +351,8 @@ class _Layer(torch.autograd.Function):
         dense, of_global = Dense(*weights[:10]), weights[10:]
         del own
         needed, first, dtype = ctx.needs_input_grad, ctx.first, dense.scale.dtype
-        need, parts = Dense(*needed[-10:]), sums_of(total2, wide.shape[1])
+        need, columns, attend = Dense(*needed[-10:]), wide.shape[1], ctx.attend
+        parts = attend.sums(columns) if attend else sums_of(total2, columns)
         end = total2, dense.scale2, dense.shift2, seed2, parts
         dmiddle, dy, _ = ctx.second.backward(dout.contiguous(), *end, second=True)
         dwide_out = torch.mm(dy, dense.narrow)
@@ -370,7 +373,7 @@ class _Layer(torch.autograd.Function):
         of_x, of_attended, _, *of_weights = needed[:-10]
         wanted = of_x or of_attended or any(of_weights)
         dlow = torch.mm(dy, dense.out) if wanted else None
-        if ctx.attend is None:
+        if attend is None:
             return dx, dlow, None, *grads
         if dlow is None:
             return None, None, None, *[None] * 12, *grads
@@ -378,7 +381,7 @@ class _Layer(torch.autograd.Function):
             x = again(x, scale, shift, ctx.eps, first.products)
         del dy
         dx = dx if of_x else None
-        of_attention = ctx.attend.backward(dlow, low, x, of_attention, of_global, dx, of_weights)
+        of_attention = attend.backward(dlow, low, x, of_attention, of_global, dx, of_weights)
         return dx, None, None, *of_attention, *grads
 
 

@@ -13,7 +13,7 @@ import triton.language as tl
 from ldt.attention.triton.blocks import meet, own_block, own_rows, own_tiles, seen_by, seen_only
 from ldt.attention.triton.dropout import KEY, QUERY, kept, least, token_codes
 from ldt.attention.triton.forward import LOG2E, firsts, sizes, tables
-from ldt.attention.triton.launch import Launch, launched, room
+from ldt.attention.triton.launch import Launch, launched
 from ldt.attention.triton.splits import FEW, combined, splits
 from ldt.attention.triton.tiles import (
     cast,
@@ -46,7 +46,8 @@ class Backward:
     def __init__(self, dq, dkv, dout, q, k, v, out, pattern, dropout=0.0, joined=False):
         (count, heads, dim), keys, globals_ = q.shape, len(k), pattern.gathered
         self.shape, (k_first, v_first) = q.shape, firsts(q, joined)
-        self.stats = room(q, (heads, count, 2))
+        # The sums of dout * out beside each lse: the second kernel reads both in one load.
+        self.stats = q.new_empty((heads, count, 2), dtype=torch.float32)
         # Factor of scores, that to base 2, threshold and gain of dropout.
         numbers = dim**-0.5, dim**-0.5 * LOG2E, least(dropout), 1 / (1 - dropout)
         strides, of_pattern = [x.stride(0) for x in (q, k, v, dout)], tables(pattern)
@@ -67,7 +68,8 @@ class Backward:
             options["BLOCK_G"] = FEW if pattern.few_gathered else tile.rows
             extra = cdiv(gathered, options["BLOCK_G"])
             parts = splits(extra * heads, count)
-            self.gathered = room(q, (2, parts, gathered, heads, dim))
+            shape = 2, parts, gathered, heads, dim
+            self.gathered = q.new_empty(shape, dtype=torch.float32)
             self.combined = combined(self.gathered, dkv, globals_[0], k_first)
         blocks = extra * parts + pattern.programs(keys, tile.rows)
         fixed = *of_pattern, count, keys, gathered, extra, parts, *numbers, *strides
@@ -75,16 +77,13 @@ class Backward:
         self.of_keys = Launch(_bwd_dkv, (blocks, heads), fixed, options)
 
     def __call__(self, dq, dkv, dout, q, k, v, out, lse, seed):
-        # With the sums of dout * out beside each lse, which the second kernel reads in one load.
-        stats = torch.empty_like(self.stats)
         sums = dq if self.parts is None else lse.new_empty((self.parts, *self.shape))
-        self.of_queries(q, k, v, dout, out, sums, lse, stats, seed)
+        self.of_queries(q, k, v, dout, out, sums, lse, self.stats, seed)
         if self.parts is not None:
             combined(sums[None], dq[None])(sums, None, dq, None)
-        sums = None if self.gathered is None else torch.empty_like(self.gathered)
-        self.of_keys(q, k, v, dout, dkv, sums, stats, seed)
-        if sums is not None:
-            self.combined(sums, None, dkv, None)
+        self.of_keys(q, k, v, dout, dkv, self.gathered, self.stats, seed)
+        if self.gathered is not None:
+            self.combined(self.gathered, None, dkv, None)
 
 
 def backward(dout, q, k, v, out, lse, pattern, dropout=0.0, seed=None):
