@@ -71,24 +71,27 @@ def norms(total, dropout, sizes, training):
     x, y = (torch.randn(total, sizes.width, **kind) for _ in range(2))
     wide, slope = (torch.randn(total, 4 * sizes.width, **kind) for _ in range(2))
     scale, shift, eps = *torch.ones(2, sizes.width, **kind), 1e-5
-    how = {"dropout": dropout, "seed": torch.ones((), dtype=torch.int64, device=sizes.device)}
-    low = torch.bfloat16
-    if not training:
-        stream = x.float(), scale.float(), shift.float()
-        return {
-            "norm": partial(norms.norm, y, x, scale, shift, eps, **how),
-            "norm, sum kept": partial(norms.norm, y, x, scale, shift, eps, keep=True, **how),
-            "norm, autocast": partial(norms.norm, y, *stream, eps, keep=True, low=low, **how),
-        }
-    wider, parts = (
-        (x.float(), y.float(), scale.float(), shift.float()),
-        norms.sums_of(y, 4 * sizes.width),
+    seed = torch.ones((), dtype=torch.int64, device=sizes.device) if dropout else None
+    low, wider = torch.bfloat16, (x.float(), y.float(), scale.float(), shift.float())
+    end, autocast = (
+        norms.End(x.shape, x.get_device(), dtype, low, eps, dropout, 4 * sizes.width)
+        for dtype in (low, torch.float32)
     )
-    end = x, y, scale, shift, eps, low, parts
+    if not training:
+        stream = y, shift, x, scale, shift, seed
+        return {
+            "norm": partial(end.forward, *stream),
+            "norm, sum kept": partial(end.forward, *stream, keep=True),
+            "norm, autocast": partial(
+                autocast.forward, y, shift, wider[0], *wider[2:], seed, keep=True
+            ),
+        }
+    parts = norms.sums_of(y, 4 * sizes.width)
+    of_end = x, y, scale, shift, seed, parts
     return {
-        "norm backward": partial(norms.norm_backward, *end, second=True, **how),
-        "norm backward, output again": partial(norms.norm_backward, *end, low=low, **how),
-        "norm backward, autocast": partial(norms.norm_backward, *wider, eps, low, parts, **how),
+        "norm backward": partial(end.backward, *of_end),
+        "norm backward, output again": partial(end.backward, *of_end, want_out=True),
+        "norm backward, autocast": partial(autocast.backward, *wider, seed, parts),
         "norm again": partial(norms.again, x, scale, shift, eps, low),
         "gelu backward": partial(norms.gelu_backward, wide, wide[0], slope, parts),
         "sums over tokens": partial(norms.added, parts, *y.shape, low),

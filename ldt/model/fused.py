@@ -23,15 +23,7 @@ from ldt.attention.triton import pattern, rows
 from ldt.attention.triton.backward import Backward
 from ldt.attention.triton.forward import Forward
 from ldt.attention.triton.launch import room
-from ldt.attention.triton.norms import (
-    added,
-    again,
-    gelu,
-    gelu_backward,
-    norm,
-    norm_backward,
-    sums_of,
-)
+from ldt.attention.triton.norms import End, added, again, gelu, gelu_backward, sums_of
 from ldt.model.gates import gate_of
 from ldt.model.recompute import kept_by_others, recomputed, recomputes, save, saved
 
@@ -55,8 +47,6 @@ def layer(module, x, layout, products, output_attentions=False, globals_only=Fal
     if not ends:
         return None
     weights, probs = gate.weights, (None, None)
-    (eps, dropout), (eps2, dropout2) = ends
-    first, second = End(eps, dropout, products), End(eps2, dropout2, products, not module.is_last)
     if attend:
         low, sources = product_input(x, products)
         out, x = None, attention.attach_global(x, layout)
@@ -69,6 +59,9 @@ def layer(module, x, layout, products, output_attentions=False, globals_only=Fal
         else:
             out, *probs = attention(x, layout, output_attentions)
         low, sources = _as(products, out.detach()), None
+    kind, wide = (x.shape, x.get_device(), x.dtype, products), weights[-5].shape[0]
+    first = End(*kind, *ends[0], wide)
+    second = End(*kind, *ends[1], wide, True, not module.is_last)
     call = _Call(attend, first, second, low, sources)
     if torch.is_grad_enabled():
         out = _apply(x, out, call, *weights)
@@ -77,7 +70,7 @@ def layer(module, x, layout, products, output_attentions=False, globals_only=Fal
     # An output that gradient checkpointing keeps is to cost no more than itself.
     made = call.total is not None or call.copy is not None
     if made and not out.is_inference() and not kept_by_others():
-        setattr(out, MADE, _Made(out, call, gate.norms[1], *weights[-2:], eps2))
+        setattr(out, MADE, _Made(out, call, gate.norms[1], *weights[-2:], ends[1][0]))
         if module.is_last:
             recompute(out)
     return out, *probs
@@ -198,41 +191,6 @@ def drawn(dropout, x):
     return torch.randint(2**31, (), device=x.device) if dropout else None
 
 
-class End(NamedTuple):
-    """The end of a half of a layer: dropout, sum, normalisation.
-
-    Args:
-        eps: of the normalisation.
-        dropout: probability.
-        products: dtype of the products before and behind it.
-        copies: True to have a copy of the output in that dtype, if the output has another.
-    """
-
-    eps: float
-    dropout: float
-    products: torch.dtype
-    copies: bool = True
-
-    def forward(self, y, of_y, stream, weight, bias, keep):
-        """The output, its copy or None, and with ``keep`` the sum and the seed, else None.
-
-        Args:
-            y, of_y: [n, width] and [width], what a product gave and its bias.
-            stream: [n, width], the residual stream.
-        """
-        seed = drawn(self.dropout, y)
-        low = self.products if self.copies and self.products != stream.dtype else None
-        tensors = y, stream, weight, bias
-        drops = {"dropout": self.dropout, "seed": seed}
-        return *norm(*tensors, self.eps, of_y=of_y, keep=keep, low=low, **drops), seed
-
-    def backward(self, dout, total, weight, bias, seed, parts, **options):
-        """Gradients of the stream and of y, and the output again, see `norm_backward`."""
-        drops = {"dropout": self.dropout, "seed": seed}
-        settings = self.eps, self.products, parts
-        return norm_backward(dout, total, weight, bias, *settings, **drops, **options)
-
-
 class _Made:
     """Sources from which an output is computed again, and its copy for the next product.
 
@@ -328,12 +286,13 @@ class _Layer(torch.autograd.Function):
             low, of_attention = attend.forward(low, *joined, of_global, keep)
         # The kernel behind a product adds its bias.
         y = F.linear(low, dense.out)
-        end = dense.scale, dense.shift, keep
-        middle, copy, total, seed = first.forward(y, dense.out_bias, x, *end)
+        seed, seed2 = drawn(first.dropout, y), drawn(second.dropout, y)
+        end = dense.scale, dense.shift, seed, keep
+        middle, copy, total = first.forward(y, dense.out_bias, x, *end)
         wide = F.linear(middle if copy is None else copy, dense.wide)
         y = F.linear(gelu(wide, dense.wide_bias, in_place=not keep), dense.narrow)
-        end = dense.scale2, dense.shift2, keep
-        out, call.copy, total2, seed2 = second.forward(y, dense.narrow_bias, middle, *end)
+        end = dense.scale2, dense.shift2, seed2, keep
+        out, call.copy, total2 = second.forward(y, dense.narrow_bias, middle, *end)
         if keep:
             call.total = weakref.ref(total2)
             ctx.attend, ctx.first, ctx.second, ctx.eps = attend, first, second, sources[3]
@@ -354,15 +313,14 @@ class _Layer(torch.autograd.Function):
         need, columns, attend = Dense(*needed[-10:]), wide.shape[1], ctx.attend
         parts = attend.sums(columns) if attend else sums_of(total2, columns)
         end = total2, dense.scale2, dense.shift2, seed2, parts
-        dmiddle, dy, _ = ctx.second.backward(dout.contiguous(), *end, second=True)
+        dmiddle, dy, _ = ctx.second.backward(dout.contiguous(), *end)
         dwide_out = torch.mm(dy, dense.narrow)
         active = gelu_backward(wide, dense.wide_bias, dwide_out, parts, need.narrow)
         dnarrow = torch.mm(dy.t(), active) if need.narrow else None
         del active, wide, total2, end, dy
         dmiddle = _plus_product(dmiddle, dwide_out, dense.wide)
         end = total, dense.scale, dense.shift, seed, parts
-        low_middle = first.products if need.wide else None
-        dx, dy, middle = first.backward(dmiddle, *end, low=low_middle)
+        dx, dy, middle = first.backward(dmiddle, *end, need.wide)
         dwide = torch.mm(dwide_out.t(), middle) if need.wide else None
         del dmiddle, dwide_out, middle
         sums = added(parts, *total.shape, dtype)

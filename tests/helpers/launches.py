@@ -116,17 +116,16 @@ def norm_and_gelu(dtype, width, products, dropout=0.0):
     from ldt.attention.triton import norms
 
     x, wide = torch.empty(1024, width, dtype=dtype), torch.empty(1024, 4 * width, dtype=products)
-    weight, seed = torch.empty(width, dtype=dtype), torch.zeros((), dtype=torch.int64)
-    drops = {"dropout": dropout, "seed": seed}
-    y, low = x.to(products), products if products != dtype else None
+    weight = torch.empty(width, dtype=dtype)
+    seed = torch.zeros((), dtype=torch.int64) if dropout else None
     of_y, bias = (torch.empty(size, dtype=products) for size in (width, 4 * width))
+    end = norms.End(x.shape, x.get_device(), dtype, products, 1e-5, dropout, 4 * width)
     for keep in (True, False):
-        norms.norm(y, x, weight, weight, 1e-5, of_y=of_y, keep=keep, low=low, **drops)
+        end.forward(x.to(products), of_y, x, weight, weight, seed, keep)
     norms.again(x, weight, weight, 1e-5, products)
     parts = norms.sums_of(x, 4 * width)
-    end = x, x, weight, weight, 1e-5, products, parts
-    norms.norm_backward(*end, second=True, **drops)
-    norms.norm_backward(*end, low=products, **drops)
+    for want_out in (False, True):
+        end.backward(x, x, weight, weight, seed, parts, want_out)
     norms.gelu(wide, bias)
     norms.gelu_backward(wide, bias, wide, parts)
     norms.added(parts, *x.shape, dtype)

@@ -24,71 +24,80 @@ LAUNCHES = 256  # of each kind that are held at most
 ADDED = 32  # numbers that a program adds up the parts of
 
 
-def norm(
-    y, residual, weight, bias, eps, *, of_y=None, dropout=0.0, seed=None, keep=False, low=None
-):
-    """LayerNorm of ``dropout(y + of_y) + residual``.
+@lru_cache(LAUNCHES)
+class End:
+    """The end of a half of a layer: dropout, sum with the residual stream, LayerNorm.
 
-    The sum is made in float32 and rounded once, to the residual's dtype; what is normalised is the
+    The sum is made in float32 and rounded once, to the stream's dtype; what is normalised is the
     rounded sum, so that `again` gives the bits of the output.
 
     Args:
-        y: [n, width]; None: ``residual`` is the sum.
-        residual: [n, width], contiguous as y.
-        weight, bias: [width].
-        of_y: [width], bias of the product that gave y; None: that has it already.
+        shape, device, dtype: of the stream: (n, width), index of the device, a dtype.
+        products: dtype of the products before and behind it.
+        eps: of the normalisation.
         dropout: probability that an entry of y is zero; the others grow by 1 / (1 - dropout).
-        seed: [] int64, read with dropout only.
-        keep: True to have the sum.
-        low: a dtype of the second output; None for none.
-
-    Returns:
-        The output [n, width] in the residual's dtype, the same in ``low`` or None, and the sum or
-        None.
+        wide: columns of the layer's GELU.
+        second: True for the end of the second half, whose parts of sums have another place.
+        copies: True to have a copy of the output in the products' dtype, if that is another.
     """
-    out = torch.empty_like(residual)
-    copy = None if low is None else torch.empty_like(residual, dtype=low)
-    total = torch.empty_like(residual) if keep else None
-    dtypes = residual.dtype, y if y is None else y.dtype, low
-    launch = _of_norm(residual.shape, out.get_device(), dtypes, of_y is None, keep, eps, dropout)
-    launch(residual, y, of_y, weight, bias, seed if dropout else None, out, copy, total)
-    return out, copy, total
+
+    def __init__(
+        self, shape, device, dtype, products, eps, dropout, wide, second=False, copies=True
+    ):
+        (rows, width), self.products, self.dropout = shape, products, dropout
+        self.low = products if copies and products != dtype else None
+        self.own_dy = bool(dropout) or products != dtype
+        self.norm, self.norm_kept = (_normalise(shape, eps, dropout) for _ in range(2))
+        sizes, at_once = _of_rows(width, 2 * NUMBERS, eps, dropout)
+        programs, share = _shared(rows, at_once, PROGRAMS)
+        fixed, sizes["COLUMNS"] = (rows, share, 3 * width if second else 0), 6 * width + wide
+        self.slopes, self.slopes_again = (
+            Launch(_norm_backward, (programs,), fixed, sizes) for _ in range(2)
+        )
+
+    def forward(self, y, of_y, stream, weight, bias, seed=None, keep=False):
+        """LayerNorm of ``dropout(y + of_y) + stream``.
+
+        Args:
+            y: [n, width], what a product gave; contiguous, as the stream is.
+            of_y, weight, bias: [width]; the first is the bias of that product.
+            seed: [] int64, None without dropout.
+            keep: True to have the sum.
+
+        Returns:
+            The output [n, width] in the stream's dtype, its copy or None, and the sum or None.
+        """
+        out, total = torch.empty_like(stream), torch.empty_like(stream) if keep else None
+        copy = None if self.low is None else torch.empty_like(stream, dtype=self.low)
+        launch = self.norm_kept if keep else self.norm
+        launch(stream, y, of_y, weight, bias, seed, out, copy, total)
+        return out, copy, total
+
+    def backward(self, dout, total, weight, bias, seed, parts, want_out=False):
+        """Gradients of the stream and of y, one tensor where they are the same, and the output in
+        the products' dtype, which may differ from the copy in its last digit, or None.
+
+        Args:
+            dout: [n, width], contiguous.
+            total: [n, width], the sum that `forward` kept.
+            weight, bias, seed: as it took them.
+            parts: of `sums_of`, where those of the gradients of weight and bias and of y's sum go.
+            want_out: True to have the output again.
+        """
+        dtotal, dtype = torch.empty_like(total), self.products
+        dy = torch.empty_like(total, dtype=dtype) if self.own_dy else None
+        out = torch.empty_like(total, dtype=dtype) if want_out else None
+        launch = self.slopes_again if want_out else self.slopes
+        launch(dout, total, weight, bias, seed, dtotal, dy, out, parts)
+        return dtotal, dtotal if dy is None else dy, out
 
 
 def again(total, weight, bias, eps, dtype):
-    """The output of `norm` in ``dtype``, of the sum that it kept."""
+    """The output of an `End` in ``dtype``, of the sum that it kept."""
     out = torch.empty_like(total, dtype=dtype)
-    dtypes = total.dtype, None, dtype
-    launch = _of_norm(total.shape, out.get_device(), dtypes, True, False, eps, 0.0)
+    launch = _of_norm(total.shape, out.get_device(), total.dtype, dtype, eps)
     launch(total, None, None, weight, bias, None, out, None, None)
     return out
-
-
-def norm_backward(
-    dout, total, weight, bias, eps, dtype, parts, *, second=False, dropout=0.0, seed=None, low=None
-):
-    """Gradients of `norm`.
-
-    Args:
-        dout: [n, width], of the output, contiguous.
-        total: [n, width], the sum that `norm` kept.
-        dtype: of y.
-        parts: of `sums_of`, where those of the gradients of weight and bias and of y's sum go.
-        second: True for the second norm of the layer, whose place there is another.
-        low: dtype of the output, if that is wanted again.
-        weight, bias, eps, dropout, seed: as `norm` took them.
-
-    Returns:
-        The gradients of the residual and of y, one tensor where they are the same, and the output,
-        which may differ in its last digit from that of `norm`, or None.
-    """
-    dtotal = torch.empty_like(total)
-    dy = torch.empty_like(total, dtype=dtype) if dropout or dtype != total.dtype else None
-    out = None if low is None else torch.empty_like(total, dtype=low)
-    dtypes, device = (total.dtype, dtype, low), total.get_device()
-    launch = _of_norm_backward(total.shape, device, dtypes, parts.shape[1], eps, dropout, second)
-    launch(dout, total, weight, bias, seed if dropout else None, dtotal, dy, out, parts)
-    return dtotal, dtotal if dy is None else dy, out
 
 
 def gelu(wide, bias, in_place=False):
@@ -126,7 +135,7 @@ def sums_of(total, wide):
     """Room for the parts of a layer's sums over all tokens, which `added` adds up.
 
     Args:
-        total: [n, width], the sum that a `norm` kept.
+        total: [n, width], a sum that an `End` kept.
         wide: columns of its GELU.
 
     Returns:
@@ -146,21 +155,15 @@ def added(parts, rows, width, dtype):
 
 
 @lru_cache(LAUNCHES)
-def _of_norm(shape, device, dtypes, added, keep, eps, dropout):
-    """The `Launch` of a pass over rows."""
-    rows, width = shape
-    sizes, at_once = _of_rows(width, NUMBERS, eps, dropout)
-    return Launch(_norm, (-(-rows // at_once),), (rows,), sizes)
+def _of_norm(shape, device, dtype, of_out, eps):
+    """The `Launch` of a pass over rows that are sums."""
+    return _normalise(shape, eps, 0.0)
 
 
-@lru_cache(LAUNCHES)
-def _of_norm_backward(shape, device, dtypes, columns, eps, dropout, second):
-    """The `Launch` of a pass over rows whose parts are ``columns`` wide."""
-    rows, width = shape
-    sizes, at_once = _of_rows(width, 2 * NUMBERS, eps, dropout)
-    programs, share = _shared(rows, at_once, PROGRAMS)
-    fixed = rows, share, 3 * width if second else 0
-    return Launch(_norm_backward, (programs,), fixed, {"COLUMNS": columns, **sizes})
+def _normalise(shape, eps, dropout):
+    """A `Launch` of a pass over rows."""
+    sizes, at_once = _of_rows(shape[1], NUMBERS, eps, dropout)
+    return Launch(_norm, (-(-shape[0] // at_once),), shape[:1], sizes)
 
 
 @lru_cache(LAUNCHES)

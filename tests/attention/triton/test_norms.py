@@ -32,24 +32,30 @@ def exact(y, x, up, weight, bias, dropout=0.0, seed=0):
     return out, total, *found, found[1].sum(0)
 
 
+def end_of(stream, products, dropout=0.0, **options):
+    """The end of a half of a layer whose GELU has 8 columns."""
+    kind = stream.shape, stream.get_device(), stream.dtype, products
+    return norms.End(*kind, EPS, dropout, 8, **options)
+
+
 @on_device
 def kernels(y, x, up, weight, bias, dropout=0.0, seed=0):
     """The output, the sum, and the gradients of x, y, weight and bias, and the sum of y's."""
-    drops = {"dropout": dropout, "seed": torch.full((), seed, device=x.device)}
     of_y = bias if y.dtype == torch.float64 else torch.zeros_like(bias)
-    product, of_norm = y - of_y, {"of_y": of_y, **drops}
-    out, copy, total = norms.norm(product, x, weight, bias, EPS, keep=True, **of_norm)
+    seed = torch.full((), seed, device=x.device) if dropout else None
+    tensors, first = (y - of_y, of_y, x, weight, bias, seed), end_of(x, y.dtype, dropout)
+    out, copy, total = first.forward(*tensors, keep=True)
     assert copy is None
-    plain, _, none = norms.norm(product, x, weight, bias, EPS, **of_norm)
+    plain, _, none = first.forward(*tensors)
     assert none is None
     assert torch.equal(plain, out)
     assert torch.equal(norms.again(total, weight, bias, EPS, out.dtype), out)
-    found, end = [], (up, total, weight, bias, EPS, y.dtype)
+    found = []
     for second in (False, True):
+        end = end_of(x, y.dtype, dropout, second=second)
         parts = norms.sums_of(total, 8).fill_(float("nan"))
-        low = None if second else out.dtype
-        dx, dy, again = norms.norm_backward(*end, parts, second=second, low=low, **drops)
-        if low is None:
+        dx, dy, again = end.backward(up, total, weight, bias, seed, parts, want_out=not second)
+        if second:
             assert again is None
         else:
             near(again, out)
@@ -107,10 +113,9 @@ def test_dropout_decides_by_seed_row_and_column_and_keeps_its_share():
 
     @on_device
     def total(y, x, seed):
-        drops = {"dropout": 0.25, "seed": seed}
-        return norms.norm(y, x, weight.to(y.device), weight.to(y.device), EPS, keep=True, **drops)[
-            2
-        ]
+        one = weight.to(y.device)
+        end = end_of(x, y.dtype, 0.25)
+        return end.forward(y, torch.zeros_like(one), x, one, one, seed, keep=True)[2]
 
     for seed in (1, 2, -1, 2**32 - 1):
         found[seed] = total(ones, zeros, torch.tensor(seed))
@@ -129,13 +134,12 @@ def test_under_autocast_sum_and_output_are_float32_and_the_copy_is_its_rounding(
 
     @on_device
     def run(y, x, up, weight, bias):
-        drops = {"dropout": 0.2, "seed": torch.full((), 3, device=x.device)}
-        low = torch.bfloat16
-        out, copy, total = norms.norm(y, x, weight, bias, EPS, keep=True, low=low, **drops)
+        seed, low = torch.full((), 3, device=x.device), torch.bfloat16
+        end, of_y = end_of(x, low, 0.2), torch.zeros_like(bias, dtype=low)
+        out, copy, total = end.forward(y, of_y, x, weight, bias, seed, keep=True)
         assert torch.equal(norms.again(total, weight, bias, EPS, low), copy)
         parts = norms.sums_of(total, 8)
-        end = up, total, weight, bias, EPS, low, parts
-        dx, dy, again = norms.norm_backward(*end, low=low, **drops)
+        dx, dy, again = end.backward(up, total, weight, bias, seed, parts, want_out=True)
         near(again, copy)
         return out, copy, total, dx, dy, *norms.added(parts, *total.shape, weight.dtype)[:3]
 
