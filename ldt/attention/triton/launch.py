@@ -71,7 +71,7 @@ class Launch:
         if get_device() != device:
             with torch.cuda.device(device):
                 return self(*tensors)
-        run(get_stream(device), *kernel, *pointers, *fixed)
+        run(*self._grid, get_stream(device), *kernel, *pointers, *fixed)
 
     def _by_triton(self, tensors):
         """Launch on the device of the tensors, wherever a pointer points to."""
@@ -121,10 +121,9 @@ class Launch:
             run, settings = _settings(compiled.run)
             held = compiled.function, *settings, compiled.packed_metadata, None, None, None
             kernel.held[key] = run, held
-        run, held = kernel.held[key]
-        run = partial(run, *self._grid)
         of_device = active.get_current_device, active.get_current_stream
-        self._bound = device, *of_device, run, held, values[len(tensors) :] + constants
+        fixed = values[len(tensors) :] + constants
+        self._bound = device, *of_device, *kernel.held[key], fixed
         return None if known is None else self(*tensors)
 
 
