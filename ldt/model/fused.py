@@ -170,15 +170,16 @@ class Attend:
             self.backward_windows = Backward(*tensors, self.pattern, self.dropout, joined=True)
         self.backward_windows(dqkv, dqkv, dout, qkv, qkv, qkv, out, lse, seed)
         of_weights, of_biases, of_rows = [None] * 3, [None] * 3, [None] * 6
+        thirds = (x.shape[1],) * 3
         if self.work is not None:
             of_query, of_value = any(needed[6:8]), any(needed[10:])
             wanted = of_query, of_query, *needed[8:10], of_value, of_value
             weights = rows.Weights(*of_global)
             _, _, of_rows = self.work.backward(dout, x, kept, weights, wanted, seed, dx)
         if any(needed[0:6:2]):
-            of_weights = torch.mm(dqkv.t(), x).chunk(3)
+            of_weights = torch.mm(dqkv.t(), x).split_with_sizes(thirds)
         if any(needed[1:6:2]):
-            of_biases = dqkv.sum(0).chunk(3)
+            of_biases = dqkv.sum(0).split_with_sizes(thirds)
         if dx is not None:
             _plus_product(dx, dqkv, weight)
         (query, key, value), (of_query, of_key, of_value) = of_weights, of_biases
