@@ -46,9 +46,9 @@ def layer(module, x, layout, products, output_attentions=False, globals_only=Fal
     ends = gate and gate.ends()
     if not ends:
         return None
-    weights, probs = gate.weights, (None, None)
+    weights, probs, others = gate.weights, (None, None), kept_by_others()
     if attend:
-        low, sources = product_input(x, products)
+        low, sources = product_input(x, products, others)
         out, x = None, attention.attach_global(x, layout)
     else:
         weights, attention = weights[-len(Dense._fields) :], module.attention.self
@@ -62,14 +62,14 @@ def layer(module, x, layout, products, output_attentions=False, globals_only=Fal
     kind, wide = (x.shape, x.get_device(), x.dtype, products), weights[-5].shape[0]
     first = End(*kind, *ends[0], wide)
     second = End(*kind, *ends[1], wide, True, not module.is_last)
-    call = _Call(attend, first, second, low, sources)
+    call = _Call(attend, first, second, low, sources, others)
     if torch.is_grad_enabled():
         out = _apply(x, out, call, *weights)
     else:
         out = _Layer.forward(None, x, out, call, *weights)
     # An output that gradient checkpointing keeps is to cost no more than itself.
     made = call.total is not None or call.copy is not None
-    if made and not out.is_inference() and not kept_by_others():
+    if made and not (others or out.is_inference()):
         setattr(out, MADE, _Made(out, call, gate.norms[1], *weights[-2:], ends[1][0]))
         if module.is_last:
             recompute(out)
@@ -84,13 +84,14 @@ class _Call:
         first, second: the `End` of each half.
         low: input of the first product.
         sources: of it, see `product_input`.
+        others: True if others' hooks keep what the backward pass needs, see `kept_by_others`.
     """
 
-    __slots__ = "attend", "copy", "first", "low", "second", "sources", "total"
+    __slots__ = "attend", "copy", "first", "low", "others", "second", "sources", "total"
 
-    def __init__(self, attend, first, second, low, sources):
+    def __init__(self, attend, first, second, low, sources, others):
         self.attend, self.first, self.second = attend, first, second
-        self.low, self.sources = low, sources
+        self.low, self.sources, self.others = low, sources, others
         self.copy, self.total = None, None  # see `_Made`
 
 
@@ -209,10 +210,10 @@ class _Made:
         self.of, self.norm = of, norm
 
 
-def product_input(x, dtype):
+def product_input(x, dtype, others):
     """``x`` for a product, and (sum, weight, bias, eps) to compute it again from, or None."""
     made = getattr(x, MADE, None)
-    if made is None or made.version != x._version or kept_by_others():
+    if made is None or made.version != x._version or others:
         return _as(dtype, x), None
     copy, made.copy = made.copy, None
     total = made.total and made.total()
@@ -300,7 +301,7 @@ class _Layer(torch.autograd.Function):
             if not (attend or ctx.needs_input_grad[3]):
                 low = None
             own = total, seed, wide, total2, seed2, *of_attention
-            save(ctx, (low, *sources[:3], *dense, *of_global), own)
+            save(ctx, call.others, (low, *sources[:3], *dense, *of_global), own)
         return out
 
     @staticmethod

@@ -45,18 +45,19 @@ def _modified(x, version):
     )
 
 
-def save(ctx, tensors, own=()):
+def save(ctx, others, tensors, own):
     """``ctx.save_for_backward(*tensors, *own)`` for a function that recomputes on its own.
 
     Avoids calling the hooks of `recomputing` for each tensor, unless other hooks are active.
 
     Args:
         ctx: context of the function.
+        others: result of `kept_by_others`.
         tensors: tensors or None. Outputs must be detached, or they would keep themselves alive.
         own: further tensors with no other reference, which nothing else can change in place.
     """
     ctx.saved, ctx.count = None, len(tensors)
-    if kept_by_others():
+    if others:
         ctx.save_for_backward(*tensors, *own)
     else:
         ctx.saved = tensors, _versions(tensors), own
