@@ -140,6 +140,19 @@ def test_a_document_is_classified_with_its_passages_where_they_are(server, opene
 
 
 @pytest.mark.browser
+def test_the_lines_of_a_text_are_ranked_by_a_query(server, opened):
+    server.info = INFO | {"task": "reranking"}
+    best = [{"index": n, "score": 0.9 - n, "text": text} for n, text in ((1, "lease"), (0, "loan"))]
+    server.answers["rerank"] = lambda body: (200, best)
+    shown = opened()
+    ask(shown, "loan\n\n lease ", query="rent")
+    body = {"return_text": True, "texts": ["loan", "lease"], "query": "rent"}
+    assert server.asked[0][:2] == ("/rerank", body)
+    assert shown.locator("#verdict").inner_text() == "lease"
+    assert shown.locator("tbody th").all_inner_texts() == ["lease", "loan"]
+
+
+@pytest.mark.browser
 def test_hostile_text_is_inert(server, opened):
     text = HOSTILE.replace("\0", "")
     there = {"start": 0, "end": len(text), "text": text, "label": text}

@@ -1,11 +1,13 @@
 // The form that asks the server, and its answer.
 const MOST = 300; // rows and marks that are shown; the JSON has all
 const QUESTION = { name: "question", label: "Question" };
-const TASKS = { // route, field of the text, further fields, passages, what a name that says little is called
+const TASKS = { // route, field of the text or of its lines, further fields, passages, what a name that says little is called
   classification: { route: "answer", text: "text", passages: true },
   coreference: { route: "coreference", text: "text" },
+  embedding: { route: "answer", text: "text" },
   evidence_classification: { route: "answer", text: "text", asked: [{ name: "hypothesis", label: "Hypothesis" }] },
   multiple_choice: { route: "rank", text: "context", passages: true, asked: [QUESTION, { name: "choices", label: "Choices, one a line", list: true }] },
+  reranking: { route: "rerank", text: "texts", lines: true, also: { return_text: true }, asked: [{ name: "query", label: "Query" }] },
   squad: { route: "answer", text: "context", passages: true, asked: [QUESTION], title: "Question answering" },
   summarization: { route: "summarize", text: "text", asked: [{ name: "question", label: "Question, if there is one", free: true }] },
   token_classification: { route: "entities", text: "text" },
@@ -18,6 +20,7 @@ let task = null; // null until the server has said what its model is
 let waiting = null;
 
 const isShare = (value) => typeof value === "number" && value >= 0 && value <= 1;
+const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
 const figure = (value) => (isShare(value) ? `${(100 * value).toFixed(1)} %` : typeof value === "number" ? value.toPrecision(3) : String(value));
 
 // -- asking ----------------------------------------------------------------------------------------
@@ -59,6 +62,7 @@ function describe(info) {
   at("fields").replaceChildren(...task.asked.map((field) => make("label", {}, field.label,
     make(field.list ? "textarea" : "input", { id: `field-${field.name}`, dir: "auto", autocomplete: "off", rows: field.list && 5 }))));
   if (!task.text) at("text-label").textContent = "A document of this task: a record in JSON";
+  if (task.lines) at("text-label").textContent = "Documents, one a line";
   at("more-label").hidden = !task.passages;
   at("truncate").checked = false;
   at("truncate-label").hidden = !(cuts && task.text);
@@ -71,11 +75,11 @@ function request() {
   if (!task.text) {
     try { return JSON.parse(text); } catch { throw new Error("This is no record in JSON."); }
   }
-  const body = { [task.text]: text };
+  const body = { ...task.also, [task.text]: task.lines ? lines(text) : text };
   if (at("truncate").checked) body.truncate = true;
   for (const field of task.asked) {
     const typed = at(`field-${field.name}`).value;
-    const value = field.list ? typed.split("\n").map((line) => line.trim()).filter(Boolean) : typed.trim();
+    const value = field.list ? lines(typed) : typed.trim();
     if (value.length) body[field.name] = value;
     else if (!field.free) throw new Error(`${field.label}: there is nothing yet.`);
   }
@@ -92,7 +96,8 @@ async function ask() {
     waiting = new AbortController();
     busy(true);
     const began = performance.now();
-    const [answer, note] = await answered(body, waiting.signal);
+    const [reply, note] = await answered(body, waiting.signal);
+    const answer = Array.isArray(reply) ? { ranking: reply } : reply;
     const seconds = ((performance.now() - began) / 1000).toFixed(1);
     show(answer, body[task.text] ?? "");
     const read = answer?.chunks > 1 ? `, read in ${answer.chunks} chunks` : "";
