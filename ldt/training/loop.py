@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import platform
 import time
 from collections.abc import Iterator, Sequence
@@ -49,6 +50,8 @@ def train_jobs(jobs: Sequence[Job], options: TrainingOptions) -> Iterator[Traini
         UserError: or a subclass, with its exit code.
         Interrupted: SIGINT or SIGTERM, after a checkpoint was saved.
     """
+    # Of each shape of a product oneDNN keeps kernels of half a megabyte, by default 1,024 of them.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
     if options.resume and options.overwrite:
         raise UserError("--resume and --overwrite exclude each other")
     runs = [Run.of(job.recipe) for job in jobs]
