@@ -278,7 +278,10 @@ class Embedding(Continuing, Drawing):
             inputs = in_chunks(self, example, data, max_length, head, read, [sep], content)
             features += [feature | {"text": number} for feature in inputs]
         if config is not None:
-            self._label(features, self.group(example, data), contents)
+            group = self.group(example, data)
+            if group.scores is None and config.embedding["loss"] != "contrastive":
+                raise DataError(f"{example.where}: no scores, which the training set has")
+            self._label(features, group, contents)
         return features
 
     @property

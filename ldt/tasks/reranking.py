@@ -217,8 +217,10 @@ class Reranking(RawScored, Drawing):
         if config is not None:
             targets["labels"] = self.gold(example, data, config)
             if config.ranking["teacher"]:
-                lists = judged(self, example, data)
-                targets["teacher"] = teacher_scores(self, example, data, lists) or []
+                scores = teacher_scores(self, example, data, judged(self, example, data))
+                if scores is None:
+                    raise DataError(f"{example.where}: no scores, which the training set has")
+                targets["teacher"] = scores
         features, texts = [], self.documents(example, data)
         tokens = unread = 0
         for place, document in enumerate(texts):

@@ -12,6 +12,7 @@ from ldt.data.near_duplicates import fingerprint
 from ldt.data.options import DataSection
 from ldt.errors import DataError
 from ldt.io.records import Example
+from ldt.tasks import TASKS
 from ldt.tasks.base import metric_of, score_all
 from ldt.tasks.embedding import Embedding
 
@@ -87,6 +88,20 @@ def test_a_training_set_is_learnt_by_one_loss():
     pair = {"sentence1": "q", "sentence2": "a"}
     with pytest.raises(DataError, match="^t.jsonl:1: graded, examples before are contrastive"):
         Embedding().learn([example(**pair), example(**pair, score=1)], DataSection())
+
+
+@pytest.mark.parametrize("name", ["embedding", "reranking"])
+def test_an_evaluation_set_has_the_scores_that_are_learnt(name, tokenizer_folder):
+    """By which its loss is computed."""
+    task, data = TASKS[name](), DataSection()
+    fields = {"query": "q", "pos": ["a"], "neg": ["c"]}
+    taught = {"pos_scores": [3], "neg_scores": [1]}
+    config = SimpleNamespace(**task.learn([example(**fields, **taught)], data))
+    options = {"data": data, "max_length": 20, "config": config}
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    assert task.encode(example(**fields, **taught), tokenizer, **options)
+    with pytest.raises(DataError, match="^t.jsonl:1: no scores, which the training set has"):
+        task.encode(example(**fields), tokenizer, **options)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Two processes over gloo: the same run as one, resuming, and the end of all when one is killed."""
 
+import json
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import transformers
+from longformers import reconfigured
 from packaging.version import Version
 from torch import distributed
 from training_runs import assert_same_run, train, weights
@@ -43,16 +45,16 @@ training:
 """
 
 
-def launched(processes, *overrides, program="ldt"):
+def launched(processes, *overrides, program="ldt", command="pretrain"):
     """The command of a run, and its environment."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     where = ["--nproc-per-node", str(processes), "--master-port", str(port)]
-    command = [sys.executable, "-m", "torch.distributed.run", *where, "-m", program]
+    launcher = [sys.executable, "-m", "torch.distributed.run", *where, "-m", program]
     environment = os.environ | {"LDT_ONEDNN": "1", "OMP_NUM_THREADS": "1"}
     environment |= {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONFAULTHANDLER": "1"}
-    return [*command, "pretrain", "r.yaml", *overrides], environment
+    return [*launcher, command, "r.yaml", *overrides], environment
 
 
 def run(processes, *overrides, **kwargs):
@@ -133,6 +135,46 @@ def test_two_processes_with_a_shard_each_train_as_one_and_resume(place_of_runs):
     assert "resuming from step" in done.stderr
     assert Path("runs/shards/checkpoint-8/pytorch_model_fsdp.bin").exists()
     assert largest_difference("runs/one", "runs/shards") < 1e-5
+
+
+@pytest.mark.parametrize(
+    "task", ["embedding, global_attention: [query]", "reranking, group_size: 3"]
+)
+def test_two_processes_compare_their_queries_as_one_does(
+    task, tmp_path, monkeypatch, tiny_longformer
+):
+    """Vectors: with the documents of both; a reranker: with those of each query."""
+    monkeypatch.chdir(tmp_path)
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    base = reconfigured(Path(shutil.copytree(tiny_longformer, "base")), **dropout)
+    rows = [
+        {
+            "query": f"party {n}",
+            "pos": [f"the {n} ends"],
+            "neg": [f"{x} {n}" for x in "abcd"[: n % 4]],
+        }
+        for n in range(2, 10)
+    ]
+    Path("all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("r.yaml").write_text(f"""
+task: {{name: {task}}}
+model: {{path: {base}}}
+data: {{train: all.jsonl, max_length: 32}}
+training:
+  per_device_train_batch_size: 2
+  gradient_accumulation_steps: 1
+  max_steps: 3
+  optim: sgd
+  learning_rate: 0.1
+  warmup_steps: 0
+""")
+    sizes = ["training.output_dir=runs/one", "training.per_device_train_batch_size=4"]
+    train(load("r.yaml", sizes, command="finetune"))
+    run(2, "training.output_dir=runs/two", command="finetune")
+    assert largest_difference("runs/one", "runs/two") < 1e-5
+    still = ["training.output_dir=runs/still", "training.learning_rate=1.0e-9"]
+    train(load("r.yaml", still, command="finetune"))
+    assert largest_difference("runs/one", "runs/still") > 1e-3
 
 
 def test_a_command_leaves_the_process_group_as_it_ends(monkeypatch):
