@@ -75,7 +75,7 @@ class Coreference(Continuing, Drawing, Joining):
 
     A record has ``sentences`` (lists of words), ``tokens`` or ``text``, with ``clusters``, lists of
     mentions, and maybe ``speakers``; see `ldt.data.clusters` for the layouts. A mention lies in
-    one sentence; sentences of a raw text are found by rules.
+    one sentence; sentences that are not given are found by rules.
 
     A key that the recipe has not is as the model that is trained has it.
 
@@ -153,7 +153,7 @@ class Coreference(Continuing, Drawing, Joining):
             DataError: it cannot be read.
         """
         document = clusters.read(example, lambda name: path_of(self, name, data))
-        if not document.sentences and not document.given and document.words:
+        if not document.sentences and document.words:
             starts = [start for start, _ in document.words]
             spans = splitter.UNITS["sentence"](document.text)
             borders = np.searchsorted(starts, [start for start, _ in spans]).tolist()

@@ -168,3 +168,11 @@ def test_pronouns_are_replaced_by_the_first_name():
     ann = [mention("Ann"), mention("her"), mention("she")]
     it = [mention("It"), mention("it")]
     assert resolved(text, [ann, it]) == "It fell. Ann saw it and took Ann's bag; Ann left."
+
+
+def test_sentences_that_are_not_given_are_found(tokenizer):
+    given = encode(tokenizer, RECORD, 390)[0]["words"][:, 3]
+    words = [word.capitalize() if n % 8 == 0 else word for n, word in enumerate(sum(SENTENCES, []))]
+    for fields in ({"tokens": words}, {"text": " ".join(words)}):
+        found = encode(tokenizer, fields, 390)[0]["words"][:, 3]
+        assert found.tolist() == given.tolist()
