@@ -138,8 +138,15 @@ class _Reading:
 
 
 def documents(answers: Iterable[Mapping[str, Any]]) -> Iterator[Document]:
-    """The documents of answers that hold their words or texts."""
+    """The documents of answers that hold their words.
+
+    Raises:
+        DataError: an answer holds none, as that for a raw text.
+    """
     for answer in answers:
+        if {"sentences", "tokens"}.isdisjoint(answer):
+            what = "no sentences or tokens; answers for given words have a place in this layout"
+            raise DataError(f"answer {shown(answer['id'])}: {what}")
         example = Example({**answer}, answer["id"], f"answer {answer['id']}")
         yield clusters.read(example)
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
+from ldt.benchmarks.coreference import published, published_lines
 from ldt.data import clusters
 from ldt.data import sentences as splitter
 from ldt.data.clusters import GROUPS, Clusters, Document
@@ -28,6 +29,7 @@ from ldt.tasks.base import (
     Drawing,
     Joining,
     Outputs,
+    PublishedLayout,
     Scores,
     TaskAnswers,
     TaskInputs,
@@ -110,17 +112,21 @@ class Coreference(Continuing, Drawing, Joining):
     inputs: ClassVar[TaskInputs] = TaskInputs(
         head="LdtForCoreference",
         roles=("cls", "document", "sep"),
-        extras=("text", "places"),
+        extras=("text", "places", "sizes"),
         together=True,
         any_encoder=True,
         stride=256,
     )
     answers: ClassVar[TaskAnswers] = TaskAnswers(
         kind="clusters",
-        keys=("clusters", "resolved"),
+        keys=("clusters", "resolved", "sentences", "tokens"),
         metric="conll_f1",
         means=False,
         score=score,
+        layouts={
+            "coreference": PublishedLayout(published, default=()),
+            "s2e": PublishedLayout(published_lines, default=()),
+        },
     )
 
     name: Literal["coreference"] = "coreference"
@@ -203,7 +209,8 @@ class Coreference(Continuing, Drawing, Joining):
 
         ``words`` [words, 6] int32 are those whose states the chunk has, as the head takes them;
         ``labels`` [mentions, 3] those that begin among them. The first feature has the ``text`` and
-        ``places`` [words, 2], the characters of all words.
+        ``places`` [words, 2], the characters of all words, and of given ones ``sizes``, the words
+        of each sentence, none if these are unknown.
         """
         document = self.document(example, data)
         words = self._words(document, tokenizer)
@@ -227,7 +234,9 @@ class Coreference(Continuing, Drawing, Joining):
             feature["words"] = own
             if config is not None:
                 feature["labels"] = mentions[owner[mentions[:, 0]] == number]
+        sizes = [end - start for start, end in document.sentences] if document.given else None
         features[0] |= {"text": document.text, "places": words.places.astype(np.int32)}
+        features[0] |= {"sizes": sizes}
         return features
 
     def _words(self, document: Document, tokenizer) -> Words:
@@ -315,7 +324,7 @@ class Coreference(Continuing, Drawing, Joining):
 
     def decode(self, outputs, config, example, features) -> dict:
         """Return ``clusters`` of mentions in the order of the text, each with its characters, end
-        exclusive, and its text; and the flags.
+        exclusive, and its text; given words in ``sentences`` or ``tokens``; and the flags.
 
         The ``antecedent`` of a mention is the place in its cluster of the one that it is linked to,
         None of the first one; its ``score`` the probability of the link against none, of a
@@ -339,6 +348,11 @@ class Coreference(Continuing, Drawing, Joining):
                 value = logistic(score if chosen is None else link)
                 cluster.append(mention | {"antecedent": chosen, "score": value})
             answer["clusters"].append(cluster)
+        if (sizes := features[0]["sizes"]) is not None:
+            given = [text[start:end] for start, end in places.tolist()]
+            ends = np.cumsum(sizes, dtype=int).tolist()
+            parts = [given[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+            answer |= {"sentences": parts} if sizes else {"tokens": given}
         if self.resolved:
             answer["resolved"] = resolved(text, answer["clusters"])
         return answer | features[0]["flags"]

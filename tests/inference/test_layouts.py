@@ -8,11 +8,11 @@ import pytest
 
 from ldt import benchmarks
 from ldt.benchmarks.squad import N_BEST
-from ldt.errors import UserError
+from ldt.errors import DataError, UserError
 from ldt.inference.answer_file import layout_of, published_layout, write_published
 from ldt.inference.predict import predict
 from ldt.model import load, load_tokenizer
-from ldt.tasks import Classification, Squad
+from ldt.tasks import Classification, Coreference, Squad
 from ldt.tasks.base import PublishedLayout
 
 QUESTIONS = {
@@ -126,3 +126,28 @@ def test_the_n_best_of_cuad_are_twenty_with_no_answer_and_read_by_its_metric(run
         assert [entry["probability"] for entry in entries] == pytest.approx(shares)
     result = benchmarks.evaluate(source, str(output), format="cuad")
     assert 0 <= result.metrics["aupr"] <= 100
+
+
+def test_clusters_for_given_words_have_the_layouts_of_words(tiny_longformer, tmp_path):
+    run, gold = tmp_path / "run", tmp_path / "gold.conll"
+    head = {"ffnn_size": 8, "max_span_length": 5, "singletons": True}
+    model = load(tiny_longformer, Coreference().head(), coref_head=head)
+    model.save_pretrained(run)
+    load_tokenizer(tiny_longformer, model.config).save_pretrained(run)
+    recipe = "task: {name: coreference}\nmodel: {path: x}\ndata: {train: x, format: coreference}\n"
+    (run / "recipe.yaml").write_text(recipe)
+    words = ["(a); part 1", "a - (1", "party - 1)", "", "ends - (1)", "#end document"]
+    flat = ["#begin document b", "0 the _", "1 party (2)", "#end document", ""]
+    gold.write_text("\n".join([f"#begin document {words[0]}", *words[1:], *flat]))
+    results = []
+    for layout in (None, "coreference", "s2e"):
+        output = tmp_path / f"answers-{layout}"
+        assert predict(str(gold), model=str(run), output=str(output), layout=layout) == 0
+        results.append(benchmarks.evaluate(str(gold), str(output), format="coreference"))
+        assert not results[-1].missing
+        assert results[-1].metrics == results[0].metrics
+    assert results[0].metrics["mention_precision"] > 0
+    raw, written = tmp_path / "raw.jsonl", str(tmp_path / "raw.conll")
+    raw.write_text('{"id": 1, "text": "a party ends"}\n')
+    with pytest.raises(DataError, match="answer 1: no sentences or tokens; answers for given wor"):
+        predict(str(raw), model=str(run), output=written, layout="s2e")
