@@ -174,7 +174,7 @@ training:
     assert largest_difference("runs/one", "runs/two") < 1e-5
     still = ["training.output_dir=runs/still", "training.learning_rate=1.0e-9"]
     train(load("r.yaml", still, command="finetune"))
-    assert largest_difference("runs/one", "runs/still") > 1e-3
+    assert largest_difference("runs/one", "runs/still") > 1e-4
 
 
 def test_a_command_leaves_the_process_group_as_it_ends(monkeypatch):
