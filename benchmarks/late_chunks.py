@@ -159,16 +159,14 @@ class Meetings:
         """The meeting of each summary, as what is right."""
         return {query: (id, [id]) for query, (id, _) in self.summaries.items()}
 
-    def found(self, case, matrix=None):
-        """The figures of a case, behind a matrix."""
+    def found(self, case, documents, matrix=None):
+        """The figures of a case by the vectors of its documents, behind a matrix."""
 
         def made(vectors):
             return unit_length(vectors if matrix is None else vectors @ matrix)
 
         total = case == "tokens"
-        documents = {
-            id: [made(each) for each in units] for id, units in self.documents(case).items()
-        }
+        documents = {id: [made(each) for each in units] for id, units in documents.items()}
         falling = sorted(((id, np.concatenate(x)) for id, x in documents.items()), reverse=True)
         asked = {id: made(x) for id, x in self.asked(case, self.summaries).items()}
         result = {"documents": figures(scored(search(asked, falling, total=total), self.home()))}
@@ -219,10 +217,9 @@ def figures(items):
     return rows | {"queries": len(items)}
 
 
-def train(case, seed, learnt):
+def train(case, seed, learnt, documents):
     """The matrix that a seed learns from meetings, and the loss of the last step."""
     draw, each = random.Random(seed), case == "tokens"
-    documents = learnt.documents(case)
     lessons = learnt.summaries if case == "long-4096" else learnt.questions | learnt.answers
     asked = learnt.asked(case, lessons)
     ids = draw.sample(sorted({id for id, _ in lessons.values()}), 2 * len(documents) // 3)
@@ -278,18 +275,17 @@ def main():
         write_whole(args.json, json.dumps(results, indent=1) + "\n")
 
     keep("BM25", searched.beside())
+    learnt = Meetings(folder, args.folder, ["train"], args.train_every) if args.seeds else None
     for case in args.cases:
+        documents = searched.documents(case)
         if case not in part:
-            keep(case, searched.found(case))
-    if not args.seeds:
-        return
-    learnt = Meetings(folder, args.folder, ["train"], args.train_every)
-    for case in args.cases:
+            keep(case, searched.found(case, documents))
+        lessons = learnt.documents(case) if learnt else {}
         for seed in range(args.seeds):
-            name = f"{case} of {len(learnt.texts)} meetings, seed {seed}"
+            name = f"{case} of {len(lessons)} meetings, seed {seed}"
             if name not in part:
-                matrix, loss = train(case, seed, learnt)
-                keep(name, {"loss": loss} | searched.found(case, matrix))
+                matrix, loss = train(case, seed, learnt, lessons)
+                keep(name, {"loss": loss} | searched.found(case, documents, matrix))
 
 
 if __name__ == "__main__":
