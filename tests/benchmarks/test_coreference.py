@@ -71,6 +71,7 @@ def examples(text, tmp_path, name="x.conll"):
         (GUM, ["GUM_x", "GUM_y"], {"clusters": [[[0, 0], [2, 2]], [[2, 3]]]}),
         (GUM.replace("document GUM_x", "document "), ["x", "GUM_y"], {}),
         (SEMEVAL, ["t"], {"tokens": ["Ann", "Lee", "Poe"], "clusters": [[[0, 1], [1, 2]]]}),
+        ("# begin document t\na (1\nb (1\nc 1)\nd 1)\n", ["t"], {"clusters": [[[0, 3], [1, 2]]]}),
         ("# begin document t\n\nAnn (1)\nShe (1)\n", ["t"], {"tokens": ["Ann", "She"]}),
         ("# begin document t\n# end document\n", ["t"], {"tokens": [], "clusters": []}),
     ],
