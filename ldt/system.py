@@ -330,14 +330,6 @@ def available_memory() -> int:
     return min(limits)
 
 
-def trim_memory() -> None:
-    """Return freed memory of this process to the system, where the C library is able to."""
-    import ctypes
-
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 def _cores() -> list[frozenset[int]]:
     """Usable processors of each core, in order."""
     topology = ROOT / "sys/devices/system/cpu"

@@ -3,14 +3,12 @@
 import contextlib
 import logging
 import os
-import platform
 import resource
 import signal
 import subprocess
 import sys
 import time
 
-import psutil
 import pytest
 import torch
 from groups import tree
@@ -320,13 +318,3 @@ def test_a_forked_process_leaves_the_terminals_signal_to_its_parent(number, code
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == str(code)
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries keep less")
-def test_memory_freed_between_what_is_in_use_is_returned():
-    resident = psutil.Process().memory_info
-    blocks = [b"x" * 100_000 for _ in range(1000)]  # from the heap, which the last one keeps long
-    before = resident().rss
-    del blocks[:-1]
-    system.trim_memory()
-    assert resident().rss < before - 80_000_000

@@ -1,5 +1,6 @@
 """Time and memory of ldt's encoder and of RoBERTa by length, each in its own process."""
 
+import ctypes
 import math
 import multiprocessing
 import platform
@@ -16,7 +17,6 @@ from typing import Any
 import torch
 
 from ldt.errors import first_line, out_of_memory
-from ldt.system import trim_memory
 
 ENCODERS = {"ldt": "ldt", "roberta": "RoBERTa"}
 LENGTHS = {"cpu": (512, 1024, 2048, 4096), "cuda": (1024, 4096, 16384, 65536)}
@@ -175,7 +175,8 @@ def peak_mib(run: Callable[[], Any], warm_up: Callable[[], Any], device: str = "
         run()
         torch.cuda.synchronize()
         return (torch.cuda.max_memory_allocated() - before) / 2**20
-    trim_memory()
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
     with suppress(OSError):  # a kernel that keeps the peak of the warm-up
         Path("/proc/self/clear_refs").write_text("5")
     resident = _status_mib("VmRSS")

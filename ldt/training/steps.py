@@ -21,7 +21,6 @@ from ldt.data.features import NO_POSITION, TOKEN_TYPES
 from ldt.errors import ResourceError, out_of_memory, plural
 from ldt.model.heads.rows import by_tokens
 from ldt.model.layers import UNUSED_PASSES
-from ldt.system import trim_memory
 
 log = logging.getLogger("ldt")
 
@@ -175,8 +174,6 @@ class ItemTrainer(transformers.Trainer):
             whole = self._run(model, self._batches, num_items_in_batch)
             loss = None if whole is None else whole - self._loss
         self._loss = self._loss + loss
-        if self.args.device.type == "cpu":  # else batches of many shapes leave it in pieces
-            trim_memory()
         return loss
 
     def _run(self, model, batches, items) -> torch.Tensor | None:
