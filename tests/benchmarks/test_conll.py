@@ -3,8 +3,9 @@ import random
 
 import pytest
 from scored import evaluate
+from typed import typed
 
-from ldt import benchmarks, cli
+from ldt import benchmarks
 from ldt.errors import DataError
 from ldt.io.strict_json import JsonFile
 
@@ -79,17 +80,13 @@ def test_the_command_prints_groups_and_names_documents(gold, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pred.json").write_text(json.dumps({"1": [["O"] * 3, ["B-LOC"]]}))
     files = ["--gold", "gold.conll", "--pred", "pred.json", "--format", "conll"]
-    with pytest.raises(SystemExit):
-        cli.main(["evaluate", *files])
-    lines = capsys.readouterr().out.splitlines()
+    lines = typed(capsys, "evaluate", *files)[1].splitlines()
     assert lines[0] == "conll: 2 documents, 1 predicted; figures from 0 to 100"
     assert lines[3].startswith("f1 50.00 ")
     assert lines[3].endswith(" (always O: 0.00)")
     group = "words of the document: 0 to 249: 2 documents, precision 100.00, recall 33.33, f1 50.00"
     assert group in lines
-    with pytest.raises(SystemExit):
-        cli.main(["evaluate", *files, "--json", "-"])
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(typed(capsys, "evaluate", *files, "--json", "-")[1])
     assert found["metrics"]["f1"] == 50
     assert found["by_length"][0]["metrics"]["f1"] == 50
 

@@ -5,8 +5,7 @@ import subprocess
 import sys
 
 import pytest
-
-from ldt import cli
+from typed import typed
 
 CONTEXT = "The red fox saw a blue whale."
 LAST = CONTEXT.index("blue")
@@ -64,9 +63,7 @@ def ldt(tmp_path, capsys, monkeypatch):
             text = value if isinstance(value, str) else json.dumps(value)
             (tmp_path / name).write_text(text)
         files = ["--gold", "gold", "--pred", "pred"]
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["evaluate", *files, "--format", format, *options])
-        return (ended.value.code, *capsys.readouterr())
+        return typed(capsys, "evaluate", *files, "--format", format, *options)
 
     return ldt
 

@@ -1,8 +1,9 @@
 import json
 
 import pytest
+from typed import typed
 
-from ldt import benchmarks, cli
+from ldt import benchmarks
 from ldt.benchmarks.passages import hit
 from ldt.errors import DataError, UserError
 
@@ -60,14 +61,13 @@ def test_hits_are_counted_over_documents_with_a_gold_span(files):
 
 def test_the_command_prints_them(files, capsys):
     gold, pred = files
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["evaluate", "--format", "passages", "--gold", gold, "--pred", pred])
-    assert ended.value.code in (None, 0)
-    assert "hit@3 75.00" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["evaluate", "--gold", gold, "--pred", pred])
-    assert ended.value.code == 2
-    assert "missing option '--format', or '--recipe'" in capsys.readouterr().err
+    command = ("evaluate", "--gold", gold, "--pred", pred)
+    code, out, _ = typed(capsys, *command, "--format", "passages")
+    assert code == 0
+    assert "hit@3 75.00" in out
+    code, _, err = typed(capsys, *command)
+    assert code == 2
+    assert "missing option '--format', or '--recipe'" in err
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from typed import typed
 
 from ldt import benchmarks
 from ldt.benchmarks import summarization as summaries
@@ -237,14 +238,9 @@ def test_the_option_is_of_summaries_alone(score):
 
 
 def test_all_figures_are_printed_with_their_groups(score, capsys):
-    from ldt import cli
-
     score([{**GOLD[0], "summary": "Paris in 2019"}, GOLD[1]], {"a": "In Paris 7 came", "b": ""})
-    with pytest.raises(SystemExit):
-        cli.main(
-            "evaluate --format summarization --gold gold.jsonl --pred pred --no-stemmer".split()
-        )
-    out, err = capsys.readouterr()
+    command = "evaluate --format summarization --gold gold.jsonl --pred pred --no-stemmer"
+    _, out, err = typed(capsys, *command.split())
     lines = out.splitlines()
     assert lines[0] == "summarization: 2 documents, 2 predicted; figures from 0 to 100"
     assert [line.split()[0] for line in lines[1:16]] == [*summaries.ROUGE, *FIGURES]

@@ -7,16 +7,10 @@ import pytest
 import torch
 from torch.nn.modules.module import register_module_forward_hook
 from transformers import PreTrainedModel
+from typed import typed
 
-from ldt import cli, errors
+from ldt import errors
 from ldt.inference import measure
-
-
-def bench(arguments):
-    """Run ``ldt bench …`` in this process and return its exit code."""
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["bench", *arguments.split()])
-    return ended.value.code
 
 
 @pytest.fixture
@@ -31,8 +25,9 @@ def small(monkeypatch):
 def test_time_and_memory_of_both_are_shown_by_length_and_written(option, small, tmp_path, capfd):
     file = tmp_path / "found.json"
     options = f"--length 40 --length 24 --device cpu --json {file} {option}"
-    assert bench(options) == errors.EXIT_OK
-    shown = capfd.readouterr().out.splitlines()
+    code, out, _ = typed(capfd, "bench", *options.split())
+    assert code == errors.EXIT_OK
+    shown = out.splitlines()
     assert re.fullmatch(r".+, \d+ threads?; torch \d+\..*", shown[0])
     assert shown[1] == "attention: blocked: the fast one on cpu"
     way = "forward and backward" if option else "forward"
@@ -57,8 +52,8 @@ def test_an_encoder_that_fails_is_a_line_and_the_others_go_on(small, monkeypatch
         return call(name, *arguments)
 
     monkeypatch.setattr(measure, "fresh", fails)
-    assert bench("--length 1024 --device cpu --json -") == errors.EXIT_OK
-    out, err = capfd.readouterr()
+    code, out, err = typed(capfd, "bench", *"--length 1024 --device cpu --json -".split())
+    assert code == errors.EXIT_OK
     ours, theirs = json.loads(out)["rows"]
     assert ours["seconds"] > 0
     assert (theirs["seconds"], theirs["mib"], theirs["error"]) == (None, None, "out of memory")
@@ -75,8 +70,9 @@ def test_an_encoder_that_fails_is_a_line_and_the_others_go_on(small, monkeypatch
 )
 def test_what_cannot_work_is_one_line_and_exit_code_2(arguments, line, capfd, monkeypatch):
     monkeypatch.setattr(measure, "compare", None)
-    assert bench(arguments) == errors.EXIT_USAGE
-    assert f"error: {line}" in capfd.readouterr().err.splitlines()[-1]
+    code, _, err = typed(capfd, "bench", *arguments.split())
+    assert code == errors.EXIT_USAGE
+    assert f"error: {line}" in err.splitlines()[-1]
 
 
 def test_both_encoders_have_equal_shapes_and_ldt_has_windows():

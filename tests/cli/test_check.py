@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-
-from ldt import cli
+from typed import typed, write_lines
 
 WORDS = "the party of the first part agrees to this agreement "
 RECIPE = "task: {name: classification}\nmodel: {path: no/model}\ndata: {train: t.jsonl}\n"
@@ -20,10 +19,8 @@ def check(monkeypatch, tmp_path, capsys):
     def run(texts, *arguments):
         clean = [f"{n} " + "".join(f"part{n}of{m} " for m in range(30)) for n in range(8)]
         rows = [{"text": text, "label": "ab"[n % 2]} for n, text in enumerate([*clean, *texts])]
-        Path("t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["check", "r.yaml", *arguments])
-        return ended.value.code, capsys.readouterr().out
+        write_lines(Path("t.jsonl"), rows)
+        return typed(capsys, "check", "r.yaml", *arguments)[:2]
 
     return run
 
@@ -68,15 +65,13 @@ def test_a_report_for_programs_has_the_same(check, target):
     ],
 )
 def test_a_recipe_that_cannot_work_is_an_error(check, capsys, override, line):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["check", "r.yaml", override])
-    assert ended.value.code == 3
-    assert line in capsys.readouterr().err
+    code, _, err = typed(capsys, "check", "r.yaml", override)
+    assert code == 3
+    assert line in err
 
 
-def test_a_shipped_recipe_is_named_once(check, caplog):
+def test_a_shipped_recipe_is_named_once(check, caplog, capsys):
     caplog.set_level("INFO", "ldt")
     Path("r.yaml").unlink()
-    with pytest.raises(SystemExit):
-        cli.main(["check", "classification", "data.train=no.jsonl", "--no-cost"])
+    typed(capsys, "check", "classification", "data.train=no.jsonl", "--no-cost")
     assert sum("the recipe" in message for message in caplog.messages) == 1

@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 from processes import ldt
+from typed import typed
 
 from ldt import __version__, cli, errors
 from ldt.cli.options import files_and_keys
@@ -25,10 +26,7 @@ def run(monkeypatch, capsys):
         module = ModuleType("ldt.convert")
         module.convert = convert
         monkeypatch.setitem(sys.modules, "ldt.convert", module)
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["convert", *(arguments or ["a"])])
-        out, err = capsys.readouterr()
-        return ended.value.code, out, err
+        return typed(capsys, "convert", *(arguments or ["a"]))
 
     return run
 
@@ -82,9 +80,7 @@ def test_version_and_commands_are_told():
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_the_help_of_a_command_ends_its_text_with_an_example_of_its_options(name, capsys):
-    with pytest.raises(SystemExit):
-        cli.main([name, "--help"])
-    text, _, options = capsys.readouterr().out.partition("Options:")
+    text, _, options = typed(capsys, name, "--help")[1].partition("Options:")
     (example,) = re.findall(rf"^  Example: ldt {name} (.+)$", text, re.M)
     used = re.findall(r"--[a-z-]+", example)
     assert set(used) <= set(re.findall(r"^  (--[a-z-]+)", options, re.M))
@@ -144,10 +140,8 @@ def test_the_shell_completes_commands():
     ],
 )
 def test_a_usage_error_is_one_line_and_exit_code_2(arguments, line, capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(arguments)
-    out, err = capsys.readouterr()
-    assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
+    code, out, err = typed(capsys, *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("error: ")
     assert line in err
 
@@ -266,24 +260,19 @@ def test_an_interruption_is_quiet(run, error, code):
     ],
 )
 def test_an_option_of_predict_is_named_as_it_was_given(arguments, line, capsys):
-    assert cli_code("predict", "docs.jsonl", *arguments) == 2
-    assert capsys.readouterr().err.startswith(f"error: {line}")
+    code, _, err = typed(capsys, "predict", "docs.jsonl", *arguments)
+    assert code == 2
+    assert err.startswith(f"error: {line}")
 
 
 def test_help_lists_what_is_given_as_key_and_value(capsys):
-    assert cli_code("predict", "--help") == 0
-    text = " ".join(capsys.readouterr().out.split())
+    code, out, _ = typed(capsys, "predict", "--help")
+    assert code == 0
+    text = " ".join(out.split())
     for name, meaning in meanings().items():
         shown = f"--{name.replace('_', '-')}" if name in FLAGS else f"{name}=VALUE"
         assert shown in text
         assert " ".join(meaning.split()[:4]) in text
-
-
-def cli_code(*arguments):
-    """The exit code of a command."""
-    with pytest.raises(SystemExit) as ended:
-        cli.main([*arguments])
-    return ended.value.code
 
 
 def test_log_records_are_lines_of_standard_error(run, monkeypatch):

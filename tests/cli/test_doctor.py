@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from groups import tree
+from typed import typed
 
-from ldt import cli, system
+from ldt import system
 from ldt.cli import doctor
 from ldt.cli.doctor import Size
 
@@ -146,10 +147,8 @@ def test_the_report_has_no_secret_and_no_name_of_a_user(quick, monkeypatch, caps
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("HTTPS_PROXY", "http://me:secret@proxy")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["doctor"])
-    text = capsys.readouterr().out
-    assert ended.value.code == 0
+    code, text, _ = typed(capsys, "doctor")
+    assert code == 0
     assert "secret" not in text
     assert home not in text
     assert socket.gethostname() not in text
@@ -158,9 +157,7 @@ def test_the_report_has_no_secret_and_no_name_of_a_user(quick, monkeypatch, caps
 
 
 def test_json_has_the_same_parts_with_bytes_as_numbers(quick, capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["doctor", "--json"])
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(typed(capsys, "doctor", "--json")[1])
     assert isinstance(report["memory"]["total"], int)
     assert report["threads"]["processors"] == os.cpu_count()
     assert {"what", "remedy"} == set(report["slow"][0])

@@ -1,6 +1,5 @@
 """ldt init: from a data file to a recipe that trains, asked or told."""
 
-import json
 import os
 import pty
 import signal
@@ -10,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from processes import ldt
+from typed import typed, write_lines
 
-from ldt import cli
 from ldt.recipe import load
 
 WORDS = "the party of the first part agrees to this agreement "
@@ -26,14 +25,13 @@ def init(monkeypatch, tmp_path, capsys):
 
     def run(*arguments, answers=None, command="init"):
         if answers is not None:
-            typed = iter(answers)
+            given = iter(answers)
             monkeypatch.setattr(sys, "stdin", Terminal())
             monkeypatch.setattr(
-                "typer.prompt", lambda text, **options: next(typed, None) or options["default"]
+                "typer.prompt", lambda text, **options: next(given, None) or options["default"]
             )
-        with pytest.raises(SystemExit) as ended:
-            cli.main([command, *arguments])
-        return ended.value.code, capsys.readouterr().err
+        code, _, err = typed(capsys, command, *arguments)
+        return code, err
 
     return run
 
@@ -235,7 +233,7 @@ def test_an_interruption_at_a_question_leaves_nothing(init, tmp_path):
 
 def test_summaries_begin_with_a_bart_and_are_cut_off(init, tmp_path):
     rows = [{"text": WORDS * 9, "summary": "It ends."}] * 8
-    Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(Path("pairs.jsonl"), rows)
     code, said = init("pairs.jsonl", "--yes")
     assert code == 0
     recipe = load("recipe.yaml", command="finetune")

@@ -1,11 +1,10 @@
 """ldt init on a file of every layout: the recipe names it, and trains as it is written."""
 
-import json
 from pathlib import Path
 
 import pytest
+from typed import typed, write_lines
 
-from ldt import cli
 from ldt.benchmarks.formats import FORMATS
 from ldt.benchmarks.lexglue import TASKS
 from ldt.recipe import load
@@ -32,12 +31,6 @@ DETECTED = ("jsonl", "csv", "tsv", "parquet", "text")  # without data.format
 KEYS = {"nq": ["task.max_question=32"], "tydiqa": ["task.max_question=32"]}  # letters are tokens
 
 
-def run(*arguments):
-    with pytest.raises(SystemExit) as ended:
-        cli.main([*map(str, arguments)])
-    return ended.value.code
-
-
 def courts(name):
     """Lines of a set of LexGLUE."""
     part, path = TASKS[name], Path("courts.jsonl")
@@ -47,7 +40,7 @@ def courts(name):
         | {part.raw: [part.classes[n % 2]] if lists else part.classes[n % 2]}
         for n in range(8)
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    write_lines(path, rows)
     return path
 
 
@@ -65,10 +58,12 @@ def test_the_recipe_of_a_layout_trains_as_it_is_written(
     monkeypatch.chdir(tmp_path)
     source = DATA / FILES[name] if name in FILES else courts(name)
     model = tiny_led if name == "summarization" else tiny_longformer
-    options = ("--model", model, "--max-length", 64, "--yes")
-    assert run("init", source, *options) == 0, capsys.readouterr().err
+    options = ("--model", str(model), "--max-length", "64", "--yes")
+    code, _, err = typed(capsys, "init", str(source), *options)
+    assert code == 0, err
     command = "pretrain" if name == "text" else "finetune"
     recipe = load("recipe.yaml", command=command)
     assert recipe.data.format == (None if name in DETECTED else name)
     keys = KEYS.get(name, [])
-    assert run(command, "recipe.yaml", "--dry-run", *keys) == 0, capsys.readouterr().err
+    code, _, err = typed(capsys, command, "recipe.yaml", "--dry-run", *keys)
+    assert code == 0, err

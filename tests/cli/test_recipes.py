@@ -1,9 +1,10 @@
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
+from typed import typed
 
-from ldt import cli
 from ldt.cli.recipes import summary
 from ldt.recipe import load, shipped
 from ldt.recipe.recipe import COMMANDS
@@ -14,14 +15,7 @@ from ldt.tasks.writing import WritingTask
 def recipes(monkeypatch, tmp_path, capsys):
     """Runs `ldt recipes ...` in an empty folder: (exit code, output, messages)."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["recipes", *arguments])
-        out, err = capsys.readouterr()
-        return ended.value.code, out, err
-
-    return run
+    return partial(typed, capsys, "recipes")
 
 
 def test_recipes_are_listed_with_a_line_each(recipes):

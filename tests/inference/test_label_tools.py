@@ -5,6 +5,7 @@ import os
 import xml.etree.ElementTree as ET
 
 import pytest
+from typed import typed
 
 from ldt import cli
 from ldt.benchmarks.formats import read
@@ -57,9 +58,8 @@ def export(tmp_path, monkeypatch, capsys):
         write("answers.jsonl", answers)
         given = ["--documents", documents] if documents else []
         command = ["labels", "export", "answers.jsonl", "--to", tool, "--output", output]
-        with pytest.raises(SystemExit) as ended:
-            cli.main([*command, *given, *options])
-        return ended.value.code, capsys.readouterr().err
+        code, _, err = typed(capsys, *command, *given, *options)
+        return code, err
 
     return run
 

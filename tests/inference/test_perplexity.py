@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
+from typed import typed
 
-from ldt import cli
 from ldt.data.tokenization import tokenize
 from ldt.errors import ModelError, UserError
 from ldt.inference.perplexity import MaskedText, perplexity, score, scorer
@@ -60,10 +60,8 @@ def test_the_command_prints_a_row_a_length_and_writes_everything(text_place, mas
     file = Path("scores.json")
     command = ["evaluate", str(masked_lm), "--gold", "train.txt"]
     command += ["--length", "64", "--length", "16", "--json", str(file)]
-    with pytest.raises(SystemExit) as left:
-        cli.main(command)
-    out, err = capsys.readouterr()
-    assert left.value.code == 0
+    code, out, err = typed(capsys, *command)
+    assert code == 0
     found = perplexity(str(masked_lm), ["train.txt"], lengths=[64, 16]).rows
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["16", "64"]
     assert f"{found[0]['bits_per_token']:.4f}" in out

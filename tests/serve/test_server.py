@@ -7,6 +7,7 @@ import time
 
 import pytest
 from served import LONG
+from typed import typed
 
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 pytest.importorskip("starlette", reason="starlette is not installed")
@@ -148,16 +149,12 @@ def test_a_key_is_read_from_a_file(tmp_path):
 @pytest.fixture
 def cli(capfd, monkeypatch):
     """A function that runs a command here: (exit code, standard output, standard error)."""
-    from ldt.cli import main
 
     def run(*arguments, **environment):
         monkeypatch.delenv("LDT_API_KEY", raising=False)
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(SystemExit) as ended:
-            main([*arguments])
-        out, err = capfd.readouterr()
-        return ended.value.code, out, err
+        return typed(capfd, *arguments)
 
     return run
 

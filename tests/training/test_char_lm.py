@@ -14,8 +14,8 @@ import torch
 from char_lm_runs import make, write_text
 from streaming import answer_all
 from training_runs import assert_same_run, train, weights
+from typed import typed
 
-from ldt.cli import main
 from ldt.cli import train as training
 from ldt.data.characters import Alphabet
 from ldt.errors import DataError, RecipeError, UserError
@@ -249,12 +249,11 @@ def test_bits_of_what_is_not_there_are_refused(recipe, tiny_longformer):
 
 def test_the_command_measures_character_models_too(recipe, runs_of_a_step, capsys):
     shutil.copytree(runs_of_a_step, "runs")
-    with pytest.raises(SystemExit) as left:
-        main(["evaluate", "runs/r", "--part", "test", "--json", "b.json"])
-    assert left.value.code == 0
+    code, out, _ = typed(capsys, "evaluate", "runs/r", "--part", "test", "--json", "b.json")
+    assert code == 0
     (row,) = json.loads(Path("b.json").read_text("utf-8"))["rows"]
     assert (row["length"], row["step"]) == (32, 16)
-    assert f"{row['bits_per_character']:.4f}" in capsys.readouterr().out
+    assert f"{row['bits_per_character']:.4f}" in out
 
 
 # -- continued prompts
@@ -342,10 +341,9 @@ def test_predict_continues_a_file_of_prompts(recipe, capsysbinary):
     said = []
     capsysbinary.readouterr()
     for more in ([], ["--workers", "2", "--device", "cpu"]):
-        with pytest.raises(SystemExit) as left:
-            main([*command, *more])
-        assert left.value.code == 0
-        said.append(capsysbinary.readouterr().out)
+        code, out, _ = typed(capsysbinary, *command, *more)
+        assert code == 0
+        said.append(out)
     first, second = map(json.loads, said[0].splitlines())
     assert first["text"].startswith("the ")
     assert (len(first["text"]), len(second["text"])) == (13, 4)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from training_runs import train
+from typed import typed
 
 from ldt import cli
 from ldt.errors import UserError
@@ -68,9 +69,7 @@ def test_thresholds_are_the_same_from_finetune_and_from_ldt_thresholds(several, 
     shutil.copytree("runs/r", "runs/other")
     config = json.loads(Path("runs/other/config.json").read_text())
     Path("runs/other/config.json").write_text(json.dumps(config | {"decisions": {}}))
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["evaluate", "runs/other", "--choose-thresholds"])
-    assert ended.value.code == 0
+    assert typed(capsys, "evaluate", "runs/other", "--choose-thresholds")[0] == 0
     again = Path("runs/other/config.json").read_bytes()
     assert again == Path("runs/r/config.json").read_bytes()
     redone = results("runs/other")
@@ -122,14 +121,11 @@ def test_other_documents_and_targets(several, capsys):
     assert read_config(Path("runs/r")).decisions == {}
     before = answers("runs/r")
     labelled("more.jsonl", 40, 2)
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["evaluate", "runs/r", *CHOOSE, "--gold", "more.jsonl", TARGET])
-    assert ended.value.code == 0
-    told = capsys.readouterr()
-    assert "decision: thresholds of 2 classes tuned for recall>=0.9 (" in told.out
-    assert "; chosen on 40 documents of more.jsonl (sha256 " in told.out
-    assert "eval at step 0" not in told.err
-    assert "kept in config.json" in told.err
+    out, err = command(capsys, "evaluate", "runs/r", *CHOOSE, "--gold", "more.jsonl", TARGET)
+    assert "decision: thresholds of 2 classes tuned for recall>=0.9 (" in out
+    assert "; chosen on 40 documents of more.jsonl (sha256 " in out
+    assert "eval at step 0" not in err
+    assert "kept in config.json" in err
     after = answers("runs/r")
     assert [each["scores"] for each in after] == [each["scores"] for each in before]
     assert read_config(Path("runs/r")).decisions["measured"]["threshold_target"] == "recall>=0.9"
@@ -286,11 +282,9 @@ def test_each_target_is_reached_missed_or_not_known(several, capsys):
 
 def command(capsys, *arguments):
     """What a command prints; it ends in 0."""
-    with pytest.raises(SystemExit) as ended:
-        cli.main(list(arguments))
-    assert ended.value.code == 0
-    told = capsys.readouterr()
-    return told.out, told.err
+    code, *told = typed(capsys, *arguments)
+    assert code == 0
+    return told
 
 
 def test_all_commands_tell_the_decision_in_force_and_where_gold_chose_it(single, capsys):
