@@ -229,7 +229,7 @@ def test_every_option_that_is_named_exists(capfd):
         help = capfd.readouterr().out
         there |= set(re.findall(r"--[a-z][a-z-]*", help))
         if command in cli.COMMANDS:  # the help of all has the first line of each
-            assert f" {cli.COMMANDS[command][1]} " in f"{' '.join(help.split())} "
+            assert f" {cli.COMMANDS[command]} " in f"{' '.join(help.split())} "
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", "\n".join((README, *DOCS.values()))))
     assert named
     assert named <= there
