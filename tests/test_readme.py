@@ -214,10 +214,13 @@ def test_no_command_of_another_kind_goes_untested():
 
 
 def test_every_option_that_is_named_exists(capfd):
-    # Of torchrun, make gpu, tensorboard; benchmarks/parts.py and passages.py, docker, cp.
+    # Of torchrun, make gpu, tensorboard; scripts in benchmarks/, docker, cp.
     there = {"--nproc-per-node", "--only", "--logdir"}
     there |= {
         "--profile",
+        "--needles",
+        "--every",
+        "--train-every",
         "--deletion",
         "--threads",
         "--cpus",
