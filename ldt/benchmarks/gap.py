@@ -172,7 +172,7 @@ class GapScorer(Benchmark):
         return self.result(items, metrics, *ids, derive=figures)
 
     def constants(self, items):
-        """The same name always, and both of them."""
+        """Trivial decisions: always both names, always A, always B."""
         return {
             words: {item.id: decision for item in items}
             for words, decision in (

@@ -246,12 +246,7 @@ def _texts(folder: Path, part: str, ids: Sequence[str]) -> Iterator[tuple[str, s
             raise DataError(f"{row.where}: the id {shown(id)} stands twice")
         seen.add(id)
         title = records.text(row, "title", blank=True) if "title" in row.fields else ""
-        yield id, titled(title, records.text(row, "text")), row
-
-
-def titled(title: str | None, text: str | None) -> str:
-    """The text of a document, behind its title if it has one."""
-    return " ".join(filter(None, (title, text)))
+        yield id, records.titled(title, records.text(row, "text")), row
 
 
 def search(

@@ -17,7 +17,6 @@ from ldt.benchmarks.retrieval import (
     is_collection,
     run_lines,
     search,
-    titled,
 )
 from ldt.data.near_duplicates import fingerprint
 from ldt.data.options import DataSection
@@ -216,7 +215,9 @@ class MtebModel:
 
     def index(self, corpus: Iterable[Mapping[str, Any]], **_: Any) -> None:
         """Take the documents to search, records of ``id``, ``title`` and ``text``."""
-        self._documents = {row["id"]: titled(row.get("title"), row["text"]) for row in corpus}
+        self._documents = {
+            row["id"]: records.titled(row.get("title"), row["text"]) for row in corpus
+        }
 
     def search(
         self,

@@ -185,6 +185,11 @@ def text(example: Example, path: str, blank: bool = False) -> str:
     return value
 
 
+def titled(title: str | None, text: str | None) -> str:
+    """Text of a document with its title, if it has one, in front."""
+    return " ".join(filter(None, (title, text)))
+
+
 def flat(value: Any) -> str:
     """All texts in a JSON value, one per line."""
     if isinstance(value, dict):

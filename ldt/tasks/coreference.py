@@ -44,7 +44,7 @@ from ldt.tasks.base import (
 
 # Keys of `config.coref_head` that the task has as well.
 SETTINGS = ("scorer", "ffnn_size", "max_span_length", "top_lambda", "dropout_prob", "antecedents")
-# Words of LingMess (arXiv:2205.12644) that a comparison of two mentions leaves out.
+# WordTable of LingMess (arXiv:2205.12644) that a comparison of two mentions leaves out.
 STOP_WORDS = frozenset(
     "'s a all an and at for from in into more of on or some the these those".split()
 )
@@ -58,7 +58,7 @@ def score(gold: Clusters, answer: Mapping[str, Any] | None) -> dict[str, float]:
     return {"conll_f1": metrics.measure([(gold, clusters)])["conll_f1"] / 100}
 
 
-class Words(NamedTuple):
+class WordTable(NamedTuple):
     """The words of a document among its tokens.
 
     Args:
@@ -239,7 +239,7 @@ class Coreference(Continuing, Drawing, Joining):
         features[0] |= {"sizes": sizes}
         return features
 
-    def _words(self, document: Document, tokenizer) -> Words:
+    def _words(self, document: Document, tokenizer) -> WordTable:
         """The words of a document among its tokens; one without a token has those beside it."""
         places = np.array(document.words, int).reshape(-1, 2)
         ids, offsets = tokenize_with_offsets(tokenizer, document.text)
@@ -261,7 +261,7 @@ class Coreference(Continuing, Drawing, Joining):
             row[5] = -1 if word in STOP_WORDS else numbers.setdefault(word, len(numbers))
         if self.speakers and document.speakers is not None:
             ids = _with_speakers(ids, table, document.speakers, tokenizer)
-        return Words(ids, table, places)
+        return WordTable(ids, table, places)
 
     def draw(self, features: list[Feature], generator: np.random.Generator) -> list[Feature]:
         """Return neighbouring chunks, less the sentences that stand in part in others."""

@@ -3,10 +3,9 @@
 import math
 from collections.abc import Mapping
 
-from ldt.benchmarks.retrieval import titled
 from ldt.data.options import DataSection
 from ldt.errors import DataError, shown
-from ldt.io.records import Example, field, has
+from ldt.io.records import Example, field, has, titled
 from ldt.tasks.base import Task, path_of
 
 _TEACHER = {"pos": "pos_scores", "neg": "neg_scores"}  # scores of the documents of a field
