@@ -113,10 +113,9 @@ def convert(
     """Write a long-input model made from a short-input one, after a proof that both compute the
     same.
 
-    `ldt.convert.source` defines how config and weights become long and what is compared,
-    `ldt.convert.rotary` does for encoders with rotary positions. Files stay in a temporary folder
-    beside the target until the proof holds. Weights are saved in float32. Equal sources give equal
-    bytes.
+    `ldt.convert.source` and, for rotary positions, `ldt.convert.rotary` define how models become
+    long and what is compared. Files stay in a temporary folder until the proof holds. Weights are
+    saved in float32. Equal sources give equal bytes.
 
     Args:
         source: folder or hub id of a BERT, RoBERTa, XLM-R, CamemBERT, BART, Longformer, LED or
@@ -130,10 +129,10 @@ def convert(
             for BART, 128 for a Poolingformer, the source's own for Longformer and LED. For
             ModernBERT the window of its full-attention layers; None keeps them full.
         positions: a name in `ldt.convert.source.POSITION_TABLES`.
-        second_level: for a Poolingformer, values of the keys of `LdtConfig` that begin with
-            ``pooling``, where they differ from the defaults.
+        second_level: for a Poolingformer, the keys of `LdtConfig` with prefix ``pooling`` to
+            change.
         check: file, folder or pattern of text on which source and converted model are scored as
-            masked LMs with the same masked tokens.
+            masked LMs with the same masks.
         overwrite: True replaces an existing model at ``target``.
         rope_theta, rope_scaling: for ModernBERT, see `ldt.convert.rotary.read_source`.
 
