@@ -120,14 +120,14 @@ def convert(
     Args:
         source: folder or hub id of a BERT, RoBERTa, XLM-R, CamemBERT, BART, Longformer, LED or
             ModernBERT.
-        target: folder to write; default ``<last part of source>-<max_length>`` in the current
-            directory, for a Poolingformer ``<last part of source>-poolingformer-<max_length>``.
+        target: folder to write; default ``SOURCE-<max_length>`` here, for a Poolingformer
+            ``SOURCE-poolingformer-<max_length>``.
         architecture: ``longformer`` or ``poolingformer``.
         max_length: longest input of the result in tokens, with special tokens; None: 4,096, 16,384
             for BART and LED, the source's own for ModernBERT.
-        window: attention window in tokens, both sides together, of every layer; None: 512, 1,024
-            for BART, 128 for a Poolingformer, the source's own for Longformer and LED. For
-            ModernBERT the window of its full-attention layers; None keeps them full.
+        window: window of every layer in tokens, both sides together; None: 512, 1,024 for BART, 128
+            for a Poolingformer, the source's own for Longformer and LED. For ModernBERT that of its
+            full layers; None keeps them full.
         positions: a name in `ldt.convert.source.POSITION_TABLES`.
         second_level: for a Poolingformer, the keys of `LdtConfig` with prefix ``pooling`` to
             change.
