@@ -110,12 +110,10 @@ def convert(
     rope_theta=None,
     rope_scaling=None,
 ) -> ConversionReport:
-    """Write a long-input model made from a short-input one, after a proof that both compute the
-    same.
+    """Write a long-input model made from a short-input one, after proving that they agree.
 
-    `ldt.convert.source` and, for rotary positions, `ldt.convert.rotary` define how models become
-    long and what is compared. Files stay in a temporary folder until the proof holds. Weights are
-    saved in float32. Equal sources give equal bytes.
+    `ldt.convert.source` and `ldt.convert.rotary` define how. Files stay in a temporary folder until
+    the proof holds. Weights are saved in float32; equal sources give equal bytes.
 
     Args:
         source: folder or hub id of a BERT, RoBERTa, XLM-R, CamemBERT, BART, Longformer, LED or
@@ -129,8 +127,7 @@ def convert(
             for a Poolingformer, the source's own for Longformer and LED. For ModernBERT that of its
             full layers; None keeps them full.
         positions: a name in `ldt.convert.source.POSITION_TABLES`.
-        second_level: for a Poolingformer, the keys of `LdtConfig` with prefix ``pooling`` to
-            change.
+        second_level: for a Poolingformer, keys of `LdtConfig` with prefix ``pooling`` to set.
         check: file, folder or pattern of text on which source and converted model are scored as
             masked LMs with the same masks.
         overwrite: True replaces an existing model at ``target``.
