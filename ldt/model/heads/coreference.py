@@ -106,14 +106,17 @@ class LdtForCoreference(Head):
                 fewer. The words of a document are numbered on through its rows.
             labels: [b, m, 3] int64, mentions: first and last word, number of the cluster.
             example_ids: [b] int64, the document of each row; None: each row is one.
-            num_items_in_batch, inputs: see `Head`.
+            num_items_in_batch, inputs: see `Head`. Rows of one document give no hidden states.
         """
+        if words is None:
+            raise ValueError("LdtForCoreference needs words [b, w, 6]")
         if same_document(example_ids):  # so that memory does not grow with the chunks
             lengths = [length_of(inputs)] * len(words)
             groups = by_tokens(lengths, usable_length(self.config))
-            (states,) = micro_batched(self._states, groups, words=words, **inputs)
+            (states,) = micro_batched(self._only_states, groups, words=words, **inputs)
+            others = {}
         else:
-            (states,) = self._states(words, **inputs)
+            states, others = self._states(words, **inputs)
         documents = range(len(words)) if example_ids is None else example_ids.tolist()
         rows: dict[int, list[int]] = {}
         for row, document in enumerate(documents):
@@ -129,7 +132,7 @@ class LdtForCoreference(Head):
         for row, table in tables.items():
             logits[row, : len(table)] = table
         loss = None if labels is None else mean(total, items, num_items_in_batch)
-        return LdtHeadOutput(loss, logits=logits)
+        return LdtHeadOutput(loss, logits=logits, **others)
 
     def loss_items(self, *, words, example_ids=None, **inputs):
         """The candidates of all documents."""
@@ -143,10 +146,13 @@ class LdtForCoreference(Head):
         """[b, w, 2d], the encoder's states at the first and at the last token of each word."""
         return self._states(words, **inputs)[0]
 
+    def _only_states(self, words, **inputs):
+        return self._states(words, **inputs)[:1]
+
     def _states(self, words, **inputs):
-        x, packing, _ = self.encode(**inputs)
+        x, packing, others = self.encode(**inputs)
         x = packing.unpack(x)
-        return (torch.cat([at_positions(x, words[..., side]) for side in (1, 2)], -1),)
+        return torch.cat([at_positions(x, words[..., side]) for side in (1, 2)], -1), others
 
     def _candidates(self, words):
         return max(int(self.settings["top_lambda"] * words), min(words, 1))

@@ -152,6 +152,8 @@ def test_a_keyword_that_neither_head_nor_encoder_knows_is_an_error(name):
         inputs |= dict.fromkeys(
             ("passage_positions", "sentence_positions"), torch.ones(4, 1).long()
         )
+    if name == "LdtForCoreference":
+        inputs["words"] = torch.tensor([[[0, 1, 2, 0, -1, 0]]] * 4)
     states = model(**inputs, output_hidden_states=True).hidden_states
     if name != "LdtForMultipleChoice":  # which gives none of packed choices
         assert [x.shape for x in states] == [(4, 12, 16)] * 3
