@@ -13,7 +13,7 @@ import numpy as np
 # labels or its square, correlations from -1 to 1, probabilities from 0 to 1.
 OWN_UNITS = (
     *("loss", "mse", "mae", "pearson", "spearman", "perplexity", "bits_per_", "thresh"),
-    *("brier", "nll", "error"),
+    *("brier", "error"),
 )
 
 
@@ -26,7 +26,8 @@ def metric_text(name: str, value: float) -> str:
 
 def is_share(name: str) -> bool:
     """True if the metric is a share from 0 to 100."""
-    return name != "ece" and not any(unit in name for unit in OWN_UNITS)
+    words = name.replace(".", "_").split("_")  # conll_f1 is a share
+    return not {"ece", "nll"} & {*words} and not any(unit in name for unit in OWN_UNITS)
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -50,9 +50,10 @@ class Read(NamedTuple):
     answer: Example | None
 
 
+_OF_THEIR_TASK = ("squad", "triviaqa", "wikihop", "hotpotqa", "qasper", "coreference")
 # Of each published format the keys of the task whose answers it scores, and of the data.
 _PUBLISHED: dict[str, tuple[str, str]] = {
-    **{name: (name, name) for name in ("squad", "triviaqa", "wikihop", "hotpotqa", "qasper")},
+    **{name: (name, name) for name in _OF_THEIR_TASK},
     "squad2": ("squad", "squad"),
     "cuad": ("squad", "cuad"),
     "nq": ("passage_qa", "nq"),
@@ -132,7 +133,7 @@ def _scores(
         DataError: the answer is not one of ``ldt predict``.
     """
     scores = dict(item.scores) if item is not None else {}
-    if not scores or isinstance(task, TokenClassification):  # whose scores are counts
+    if not scores or any(":" in name for name in scores):  # counts, of entities or of mentions
         where = (read.answer or read.example).where
         if isinstance(task, TokenClassification):
             scores = _entities(read.right, read.answer, task.raw_text(read.example, data))

@@ -12,6 +12,7 @@ from ldt.benchmarks.formats import read
 from ldt.data.options import DataSection
 from ldt.errors import DataError, UserError
 from ldt.inference.answer_file import layout_of
+from ldt.metrics.numbers import metric_text
 from ldt.report.documents import gather
 from ldt.report.model import ANSWER, GOLD, PASSAGE, Document, Mark
 
@@ -309,6 +310,17 @@ def test_summaries_have_rouge(files):
     assert document.scores.keys() == {"rouge1", "rouge2", "rougeL", "rougeLsum"}
     assert 100 * document.scores["rouge1"] == result.metrics["rouge1"]
     assert document.notes == ["the summary has no end"]
+
+
+def test_clusters_are_marked_by_their_first_mention(files):
+    text = "Ann saw Bo. She left."
+    spans = [[[0, 3], [12, 15]], [[8, 10]]]
+    clusters = [[{"start": a, "end": b, "text": text[a:b]} for a, b in each] for each in spans]
+    gold = [{"id": "a", "text": text, "clusters": spans}]
+    result, (document,) = files(gold, [{"id": "a", "clusters": clusters}], format="coreference")
+    assert document.scores == {"conll_f1": pytest.approx(result.metrics["conll_f1"] / 100)}
+    assert metric_text("conll_f1", result.metrics["conll_f1"]) == "100.00"
+    assert [mark.start for mark in document.marks if mark.kind == ANSWER] == [0, 8, 12]
 
 
 @pytest.mark.parametrize("format", ["nq", "tydiqa"])
