@@ -209,7 +209,14 @@ TASKS = {  # task and variation: head, its changes of the config, and what makes
     "embedding": ("ForEmbedding", {"embedding": {"loss": "kl"}}, group),
     "coreference": (
         "ForCoreference",
-        {"coref_head": {"ffnn_size": 8, "max_span_length": 4, "singletons": True}},
+        {
+            "coref_head": {
+                "ffnn_size": 8,
+                "max_span_length": 4,
+                "singletons": True,
+                "dropout_prob": 0,
+            }
+        },
         clusters,
     ),
     "mlm": ("ForMaskedLM", {}, lambda rng, n: feature(rng, n, labels=of_tokens(rng, 40))),
