@@ -50,10 +50,10 @@ class Read(NamedTuple):
     answer: Example | None
 
 
-_OF_THEIR_TASK = ("squad", "triviaqa", "wikihop", "hotpotqa", "qasper", "coreference")
 # Of each published format the keys of the task whose answers it scores, and of the data.
 _PUBLISHED: dict[str, tuple[str, str]] = {
-    **{name: (name, name) for name in _OF_THEIR_TASK},
+    **{name: (name, name) for name in ("squad", "triviaqa", "wikihop", "hotpotqa", "qasper")},
+    "coreference": ("coreference", "coreference"),
     "squad2": ("squad", "squad"),
     "cuad": ("squad", "cuad"),
     "nq": ("passage_qa", "nq"),

@@ -113,7 +113,9 @@ class LdtForCoreference(Head):
         if same_document(example_ids):  # so that memory does not grow with the chunks
             lengths = [length_of(inputs)] * len(words)
             groups = by_tokens(lengths, usable_length(self.config))
-            (states,) = micro_batched(self._only_states, groups, words=words, **inputs)
+            (states,) = micro_batched(
+                lambda **rows: (self.word_states(**rows),), groups, words=words, **inputs
+            )
             others = {}
         else:
             states, others = self._states(words, **inputs)
@@ -145,9 +147,6 @@ class LdtForCoreference(Head):
     def word_states(self, words, **inputs):
         """[b, w, 2d], the encoder's states at the first and at the last token of each word."""
         return self._states(words, **inputs)[0]
-
-    def _only_states(self, words, **inputs):
-        return self._states(words, **inputs)[:1]
 
     def _states(self, words, **inputs):
         x, packing, others = self.encode(**inputs)
