@@ -63,7 +63,7 @@ def evaluate(
     A fine-tuned MODEL answers first, or has its thresholds chosen; one that makes vectors searches
     the documents of a collection, beside BM25. A language model is measured by
     how well it predicts a text: a masked one at several lengths of input, with the same words
-    masked; a character model in overlapping windows, by bits per character.
+    masked; a character model in overlapping sequences, by bits per character.
 
     Example: ldt evaluate --format squad --gold dev.json --pred answers.json
 

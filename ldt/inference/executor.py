@@ -46,7 +46,7 @@ _TICK = 1.0  # seconds between two looks at a worker
 
 Settings = dict[str, Any]
 Document = tuple[Example, list[Feature]]  # with its inputs
-Tell = Callable[[int, int], object]  # is called with windows and tokens that have been run
+Tell = Callable[[int, int], object]  # is called with chunks and tokens that have been run
 Answers = Callable[..., Any]  # of a group, what comes with it and a `Tell`, such as `Answering`
 
 
@@ -57,7 +57,7 @@ class Answered(NamedTuple):
     exact: list[dict[str, Any]]
 
 
-def untold(windows: int, tokens: int) -> None:
+def untold(chunks: int, tokens: int) -> None:
     """No-op callback of chunks and tokens."""
 
 
@@ -241,7 +241,7 @@ class Workers:
                 if (talks or level >= logging.WARNING) and line not in self._logged:
                     self._logged.add(line)
                     log.log(level, "%s", line)
-            self.tell(reply.windows, reply.tokens)
+            self.tell(reply.chunks, reply.tokens)
 
 
 class _Pending(NamedTuple):
@@ -257,13 +257,13 @@ class Reply(NamedTuple):
 
     Args:
         value: result, or exception.
-        windows, tokens: chunks and tokens computed since the previous reply.
+        chunks, tokens: chunks and tokens computed since the previous reply.
         logged: log levels and lines since the previous reply.
         last: False for a heartbeat.
     """
 
     value: Any
-    windows: int = 0
+    chunks: int = 0
     tokens: int = 0
     logged: Sequence[tuple[int, str]] = ()
     last: bool = True
@@ -370,7 +370,7 @@ class _Worker:
     def _ask(self, kind: str, *content: Any) -> Any:
         """Send a message and return the value of the last reply; raises it if it is an exception,
         `_DiedError` if the process dies."""
-        workers, windows, tokens = self.workers, 0, 0
+        workers, chunks, tokens = self.workers, 0, 0
         message = pickle.dumps((kind, *content))
         reply = Reply(None, last=False)
         try:
@@ -378,10 +378,10 @@ class _Worker:
             while not reply.last:
                 self._await_reply()
                 reply = pickle.loads(self._connection.recv_bytes())
-                windows, tokens = windows + reply.windows, tokens + reply.tokens
+                chunks, tokens = chunks + reply.chunks, tokens + reply.tokens
                 workers.hear(reply, self.talks)
         except (OSError, EOFError):
-            workers.hear(Reply(None, -windows, -tokens), self.talks)
+            workers.hear(Reply(None, -chunks, -tokens), self.talks)
             raise _DiedError(self._end()) from None
         if isinstance(reply.value, BaseException):
             raise reply.value
@@ -453,7 +453,7 @@ class _Messages:
 
     def __init__(self, connection: Connection):
         self.connection = connection
-        self.windows = self.tokens = 0
+        self.chunks = self.tokens = 0
         self.sent = time.monotonic()
         self.logged: SimpleQueue[logging.LogRecord] = SimpleQueue()
         log.addHandler(QueueHandler(self.logged))
@@ -469,9 +469,9 @@ class _Messages:
     def answer(self, documents: Sequence[Document], *more: Any) -> Any:
         return self.answers(documents, *more, self.tell)
 
-    def tell(self, windows: int, tokens: int) -> None:
+    def tell(self, chunks: int, tokens: int) -> None:
         """Count chunks and tokens, and send a heartbeat every `BEAT` seconds."""
-        self.windows += windows
+        self.chunks += chunks
         self.tokens += tokens
         if time.monotonic() - self.sent >= BEAT:
             self.reply(None, last=False)
@@ -489,12 +489,12 @@ class _Messages:
         """Send a value with everything counted and logged since the previous reply."""
         records = [self.logged.get() for _ in range(self.logged.qsize())]
         logged = [(record.levelno, record.getMessage()) for record in records]
-        reply = Reply(value, self.windows, self.tokens, logged, last)
+        reply = Reply(value, self.chunks, self.tokens, logged, last)
         try:
             data = pickle.dumps(reply)
         except Exception as error:  # of an answer that cannot be sent
             data = pickle.dumps(reply._replace(value=_portable(error)))
-        self.windows = self.tokens = 0
+        self.chunks = self.tokens = 0
         self.connection.send_bytes(data)
         self.sent = time.monotonic()
 

@@ -191,7 +191,7 @@ class Counts:
     """Progress of a run.
 
     Attributes:
-        documents, windows, tokens: documents, chunks, and tokens of the chunks with special and
+        documents, chunks, tokens: documents, chunks, and tokens of the chunks with special and
             repeated ones.
         long: documents longer than one input.
         cut, unread, lengths: documents not read to the end, their unread tokens, and the tokens of
@@ -202,7 +202,7 @@ class Counts:
     """
 
     documents: int = 0
-    windows: int = 0
+    chunks: int = 0
     tokens: int = 0
     long: int = 0
     cut: int = 0
@@ -217,7 +217,7 @@ class Counts:
         """Progress as text: documents, inputs, tokens, tokens per second."""
         seconds = time.monotonic() - self.started
         return (
-            f"{plural(self.documents, 'document')}, {plural(self.windows, 'input')}, "
+            f"{plural(self.documents, 'document')}, {plural(self.chunks, 'input')}, "
             f"{plural(self.tokens, 'token')} in {seconds:.1f} s "
             f"({self.tokens / max(seconds, 1e-9):,.0f} tokens/s)"
         )
@@ -326,8 +326,8 @@ class Pipeline:
         full = self._tokens >= LOOKAHEAD_BATCHES * self.batch_tokens
         return full or len(self._group) >= LOOKAHEAD_DOCUMENTS
 
-    def _tell(self, windows: int, tokens: int) -> None:
-        self.counts.windows += windows
+    def _tell(self, chunks: int, tokens: int) -> None:
+        self.counts.chunks += chunks
         self.counts.tokens += tokens
         now = time.monotonic()
         if self.progress and now - self._told >= self.progress[1]:

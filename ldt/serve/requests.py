@@ -375,7 +375,7 @@ class Route(NamedTuple):
 _EMBED = "Vectors of texts, or of the parts of each, with their characters."
 _OPENAI = "Vectors of texts, in the shape of OpenAI, also as base64."
 _PREDICT = "Classes, entities, spans or summaries, in the shapes of TEI and of InferenceClient."
-_NATIVE = "The answer of ldt predict, with windows, truncated, passages and abstained."
+_NATIVE = "The answer of ldt predict, with chunks, truncated, passages and abstained."
 _RERANK = "The documents of a query with their scores, best first."
 ROUTES = {
     "/predict": Route(Predict, _PREDICT),

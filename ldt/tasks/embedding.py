@@ -319,8 +319,8 @@ class Embedding(Continuing, Drawing):
             by_text.setdefault(feature["text"], []).append(output["vectors"][:size])
         query, *documents = map(np.concatenate, by_text.values())
         answer = {"query": query, "documents": documents} if documents else {"vectors": query}
-        windows = max(map(len, by_text.values()))
-        return answer | {"chunks": windows} | flags_of(features)
+        chunks = max(map(len, by_text.values()))
+        return answer | {"chunks": chunks} | flags_of(features)
 
     def _of_text(self, outputs, config, features) -> dict[str, Any]:
         if self.vectors == "tokens":

@@ -257,8 +257,8 @@ class Reranking(RawScored, Drawing):
         from the best on; the number of ``chunks`` of the longest, and the flags."""
         logits = self.raw_scores(outputs, {}, features)
         answer = {"scores": [*map(logistic, logits)], "ranking": _order(logits)}
-        windows = max(feature["chunks"] for feature in features)
-        return answer | {"chunks": windows} | features[0]["flags"]
+        chunks = max(feature["chunks"] for feature in features)
+        return answer | {"chunks": chunks} | features[0]["flags"]
 
     def measure(self, answers, golds, config) -> Scores:
         """Return ndcg@10, mrr@10, recall@10 and map; of a model of pairs mse, mae, pearson and

@@ -111,12 +111,12 @@ class ByExample(Measure):
         for number, (rows, example) in enumerate(zip(self.rows, self.examples, strict=True)):
             if self.rough and number not in self.sampled:
                 continue
-            windows = by_input(outputs, rows)
-            if not all(np.isfinite(array).all() for one in windows for array in one.values()):
+            chunks = by_input(outputs, rows)
+            if not all(np.isfinite(array).all() for one in chunks for array in one.values()):
                 wrong.append(str(example.id))
                 continue
             features = [self.features[row] for row in rows]
-            answers.append(self.task.decode(windows, self.config, example, features))
+            answers.append(self.task.decode(chunks, self.config, example, features))
             numbers.append(number)
         if wrong:
             raise TrainingDiverged(
@@ -153,8 +153,8 @@ class ByExample(Measure):
         outputs = trainer.prediction_step(trainer.model, batch, prediction_loss_only=False)[1]
         arrays = outputs if isinstance(outputs, tuple) else (outputs,)
         named = self._by_name(tuple(values.float().cpu().numpy() for values in arrays))
-        windows = by_input(named, range(len(rows)))
-        answer = self.task.decode(windows, self.config, self.examples[0], features)
+        chunks = by_input(named, range(len(rows)))
+        answer = self.task.decode(chunks, self.config, self.examples[0], features)
         return {*score_all(self.task, [answer], self.golds[:1], self.config)[0]}
 
     def answer(

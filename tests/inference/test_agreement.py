@@ -145,7 +145,7 @@ def test_the_first_200_documents_alone_run_twice_and_the_rest_once(size, compare
     counts = answer_all(examples(size), model, sink, batch_tokens=16, agreement=agreement)
     assert sorted(exact.asked) == list(range(1, compared + 1))
     assert sorted(model.asked) == sink.ids() == list(range(1, size + 1))
-    assert counts.documents == counts.windows == size
+    assert counts.documents == counts.chunks == size
     assert noted == [{"documents": compared, "changed": compared // 100}]
 
 

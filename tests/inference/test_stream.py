@@ -60,7 +60,7 @@ def test_answers_come_in_the_order_of_the_input_with_all_their_windows():
     assert [answer["tokens"] for answer in answers] == [sum(each) for each in windows]
     assert [answer["chunks"] for answer in answers] == [len(each) for each in windows]
     assert all(max(batch) * len(batch) <= 64 for batch in model.batches)
-    assert (counts.documents, counts.windows) == (300, sum(map(len, windows)))
+    assert (counts.documents, counts.chunks) == (300, sum(map(len, windows)))
     assert counts.tokens == sum(map(sum, windows))
     assert counts.long == sum(len(each) > 1 for each in windows)
 

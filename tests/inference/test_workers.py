@@ -41,7 +41,7 @@ def alone(records, **options):
 
 
 def told(counts):
-    return counts.documents, counts.windows, counts.tokens, counts.labels
+    return counts.documents, counts.chunks, counts.tokens, counts.labels
 
 
 @pytest.fixture
