@@ -6,25 +6,23 @@
 ``growth`` runs a head alone, on random states of width 768, without and with its backward pass:
 processor seconds of one thread, and what the process's memory grows by.
 
-``learn`` keeps the states of MiniLM, converted by `ldt convert` to 4,096 tokens and a window of
-256, and trains a head on those of LITBANK/train (documents of CoNLL-2012), the encoder as it is:
-AdamW, a linear rate, a document a step. Mentions are predicted. Scored are LITBANK/dev, read whole
-and in parts of 512 words, GUM's documents and GAP's pronouns, by heads that saw LitBank alone;
-beside them the rule of `ldt.benchmarks.coreference.by_words`, which is given the gold mentions.
-Figures are kept in results/coreference.json as they come.
+``learn`` trains MiniLM, converted by `ldt convert` to 4,096 tokens and a window of 256, on
+LITBANK/train (documents of CoNLL-2012) as the recipe has it, but for `LEARN`. Mentions are
+predicted. Scored are LITBANK/dev, read whole and in parts of 512 words, GUM's documents and GAP's
+pronouns, by models that saw LitBank alone; beside them the rule of
+`ldt.benchmarks.coreference.by_words`, which is given the gold mentions. Figures are kept in
+results/coreference.json as they come.
 """
 
 import argparse
 import json
 import multiprocessing
-import random
 import resource
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
-from commands import convert
+from commands import convert, train
 
 from ldt.benchmarks import gap
 from ldt.benchmarks.coreference import by_words, read
@@ -39,6 +37,13 @@ RESULT = Path(__file__).parent / "results" / "coreference.json"
 LENGTHS = [2048 << n for n in range(6)]
 WORDS = 0.78  # a token, in English
 HEADS = {"s2e": 1024, "lingmess": 2048}  # width of the layers
+SPLITS = {"train": "train", "eval": "dev"}
+LEARN = {
+    **{"model.path": "minilm-4096", "data.format": "coreference", "task.ffnn_size": 512},
+    **{"training.learning_rate": 3e-4, "training.warmup_steps": 40},
+    **{"training.gradient_accumulation_steps": 1, "training.save_strategy": "no"},
+    **{"training.eval_strategy": "no", "training.load_best_model_at_end": "false"},
+}
 SHOWN = ("conll_f1", "muc_f1", "b_cubed_f1", "ceaf_e_f1", "mention_f1", "no_singletons_conll_f1")
 
 
@@ -97,29 +102,28 @@ def growth(args):
 
 
 class Reader:
-    """Documents as the states of their words, kept in a folder."""
+    """The features of documents, with their ``document``; of each, the answer of a model."""
 
-    def __init__(self, folder, model):
-        self.folder = folder / "states"
-        self.folder.mkdir(exist_ok=True)
-        self.model, self.task = model, Coreference()
-        self.tokenizer = load_tokenizer(folder / "minilm-4096", model.config)
+    def __init__(self, folder):
+        self.task, self.model = Coreference(), load(folder, LdtForCoreference)
+        self.tokenizer = load_tokenizer(folder, self.model.config)
 
-    def __call__(self, name, example):
-        """The feature of a document, with ``states`` [words, 2d] and its ``document``."""
-        data = DataSection(stride=256)
-        limit, config = 4096, self.model.config
+    def feature(self, example):
+        data, config = DataSection(stride=256), self.model.config
         (feature,) = self.task.encode(
-            example, self.tokenizer, data=data, max_length=limit, config=config
+            example, self.tokenizer, data=data, max_length=4096, config=config
         )
-        file = self.folder / f"{name}-{example.id}.npy"
-        if not file.exists():
-            ids, words = torch.tensor([feature["input_ids"]]), torch.from_numpy(feature["words"])
-            with torch.inference_mode():
-                states = self.model.word_states(words=words[None].long(), input_ids=ids)[0]
-            np.save(file, states.numpy())
-        states = torch.from_numpy(np.load(file))
-        return feature | {"states": states, "document": self.task.document(example, data)}
+        return feature | {"document": self.task.document(example, data)}
+
+    def answer(self, example):
+        feature = self.feature(example)
+        ids, words = torch.tensor([feature["input_ids"]]), torch.from_numpy(feature["words"])
+        with torch.inference_mode():
+            states = self.model.word_states(words=words[None].long(), input_ids=ids)[0]
+            table, _ = self.model.links(states, words.long())
+        outputs = [{"logits": table.numpy()}]
+        answer = self.task.decode(outputs, self.model.config, None, [feature])
+        return answer["clusters"], feature
 
 
 def parted(example, size=512):
@@ -130,32 +134,16 @@ def parted(example, size=512):
         yield type(example)(part, f"{example.id}-{begin}", example.where), begin
 
 
-def train(model, features, epochs, rate):
-    """Train the head on the states of documents."""
-    head = [x for name, x in model.named_parameters() if not name.startswith("longformer.")]
-    optimizer = torch.optim.AdamW(head, rate)
-    steps = epochs * len(features)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(n / 40, 1 - n / steps))
-    model.train()
-    for _ in range(epochs):
-        for feature in random.sample(features, len(features)):
-            words, labels = (torch.from_numpy(feature[key]).long() for key in ("words", "labels"))
-            table, loss = model.links(feature["states"], words, labels)
-            (loss / len(table)).backward()
-            torch.nn.utils.clip_grad_norm_(head, 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            schedule.step()
-        print(f"loss {loss.item() / len(table):.3f}", flush=True)
-    model.eval()
-
-
-def answer(model, feature):
-    """The answer for a document."""
-    with torch.inference_mode():
-        table, _ = model.links(feature["states"], torch.from_numpy(feature["words"]).long())
-    outputs = [{"logits": table.numpy()}]
-    return Coreference().decode(outputs, model.config, None, [feature])
+def joined(reader, example):
+    """The clusters of the parts of a document, none of which goes through two; in words."""
+    clusters = []
+    for part, begin in parted(example):
+        answer, feature = reader.answer(part)
+        starts = {int(start): begin + n for n, (start, _) in enumerate(feature["places"])}
+        ends = {int(end): begin + n + 1 for n, (_, end) in enumerate(feature["places"])}
+        for cluster in spans_of(answer):
+            clusters.append([(starts[start], ends[end]) for start, end in cluster])
+    return clusters
 
 
 def of_clusters(pairs):
@@ -163,61 +151,40 @@ def of_clusters(pairs):
     return {name: round(figures[name], 2) for name in SHOWN}
 
 
+def examples(files):
+    return [each for file in files for each in read(str(file), None)]
+
+
 def learn(args):
-    """Rows of the rule, and of a head for each seed on each set."""
-    torch.set_num_threads(1)
-    convert(args.folder, "minilm-4096", "--window", "256")
-    sets = {name: sorted((args.litbank / name).glob("*.conll")) for name in ("train", "dev")}
-    sets["gum"] = sorted(args.gum.rglob("*.conll")) if args.gum else []
-    examples = {}
-    for name, files in sets.items():
-        every = [each for file in files for each in read(str(file), None)]
-        examples[name] = every[: args.documents]
-    rows = [*gap.read(str(args.gap), None)][: args.documents] if args.gap else []
-    facts = {"ffnn_size": args.size, "singletons": True}
-    reader = Reader(args.folder, load(args.folder / "minilm-4096", LdtForCoreference))
-    features = {name: [reader(name, x) for x in every] for name, every in examples.items()}
-    golds = {n: [x["document"].characters() for x in each] for n, each in features.items()}
-    for name in ("dev", "gum"):
-        if examples[name]:
-            documents = [feature["document"] for feature in features[name]]
-            pairs = [(each.clusters, by_words(each)) for each in documents]
-            note("learn", {"set": name, "by": "rule, gold mentions"} | of_clusters(pairs))
-    pieces = [[(reader("dev", x), n) for x, n in parted(each)] for each in examples["dev"]]
-    paragraphs = [reader("gap", row) for row in rows]
+    """Rows of the rule, and of a model for each seed on each set."""
+    folder = args.folder.absolute()
+    convert(folder, "minilm-4096", "--window", "256")
+    sets = {
+        "dev": examples(sorted((args.litbank / "dev").glob("*.conll"))),
+        "gum": examples(sorted(args.gum.rglob("*.conll"))),
+    }
+    rows = [*gap.read(str(args.gap), None)]
+    reader = Reader(folder / "minilm-4096")
+    golds = {n: [reader.feature(x)["document"] for x in each] for n, each in sets.items()}
+    for name, documents in golds.items():
+        pairs = [(each.clusters, by_words(each)) for each in documents]
+        note("learn", {"set": name, "by": "rule, gold mentions"} | of_clusters(pairs))
+    data = {f"data.{a}": args.litbank.absolute() / b / "*.conll" for a, b in SPLITS.items()}
     for seed in args.seeds:
-        random.seed(seed)
-        torch.manual_seed(seed)
-        model = load(args.folder / "minilm-4096", LdtForCoreference, coref_head=facts)
-        train(model, features["train"], args.epochs, args.rate)
-        row = {"epochs": args.epochs, "seed": seed}
-        for name in ("dev", "gum"):
-            if examples[name]:
-                answers = [spans_of(answer(model, x)["clusters"]) for x in features[name]]
-                figures = of_clusters(zip(golds[name], answers, strict=True))
-                note("learn", {"set": name, "by": "head"} | row | figures)
-        answers = [joined(model, parts) for parts in pieces]
-        golds_of = [feature["document"].clusters for feature in features["dev"]]
-        figures = of_clusters(zip(golds_of, answers, strict=True))
-        note("learn", {"set": "dev", "by": "head, parts of 512 words"} | row | figures)
-        if rows:
-            scores = [
-                gap.score(one.fields, answer(model, feature)["clusters"])
-                for one, feature in zip(rows, paragraphs, strict=True)
-            ]
-            figures = {name: round(x, 2) for name, x in mean(scores, gap.figures).items()}
-            note("learn", {"set": "gap", "by": "head"} | row | figures)
-
-
-def joined(model, parts):
-    """The clusters of the parts of a document, none of which goes through two; in words."""
-    clusters = []
-    for feature, begin in parts:
-        starts = {int(start): begin + n for n, (start, _) in enumerate(feature["places"])}
-        ends = {int(end): begin + n + 1 for n, (_, end) in enumerate(feature["places"])}
-        for cluster in spans_of(answer(model, feature)["clusters"]):
-            clusters.append([(starts[start], ends[end]) for start, end in cluster])
-    return clusters
+        row = {"seed": seed, "epochs": args.epochs}
+        changes = {"training.seed": seed, "training.num_train_epochs": args.epochs}
+        train(folder, f"coreference-{seed}", "coreference", data | LEARN | changes)
+        reader = Reader(folder / f"coreference-{seed}")
+        for name, every in sets.items():
+            answers = [spans_of(reader.answer(x)[0]) for x in every]
+            figures = of_clusters(zip([x.characters() for x in golds[name]], answers, strict=True))
+            note("learn", {"set": name, "by": "model"} | row | figures)
+        answers = [joined(reader, x) for x in sets["dev"]]
+        figures = of_clusters(zip([x.clusters for x in golds["dev"]], answers, strict=True))
+        note("learn", {"set": "dev", "by": "model, parts of 512 words"} | row | figures)
+        scores = [gap.score(one.fields, reader.answer(one)[0]) for one in rows]
+        figures = {name: round(x, 2) for name, x in mean(scores, gap.figures).items()}
+        note("learn", {"set": "gap", "by": "model"} | row | figures)
 
 
 def main():
@@ -229,13 +196,10 @@ def main():
     learning = commands.add_parser("learn")
     learning.add_argument("litbank", type=Path)
     learning.add_argument("--folder", type=Path, default=Path())
-    learning.add_argument("--gum", type=Path)
-    learning.add_argument("--gap", type=Path)
-    learning.add_argument("--documents", type=int, help="of each set at most")
+    learning.add_argument("--gum", type=Path, required=True)
+    learning.add_argument("--gap", type=Path, required=True)
     learning.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    learning.add_argument("--epochs", type=int, default=10)
-    learning.add_argument("--rate", type=float, default=5e-4)
-    learning.add_argument("--size", type=int, default=512)
+    learning.add_argument("--epochs", type=int, default=8)
     learning.set_defaults(run=learn)
     args = parser.parse_args()
     args.run(args)
