@@ -24,7 +24,7 @@ from ldt.errors import Interrupted, ResourceError, UserError
 from ldt.io import files
 from ldt.io.progress import duration
 from ldt.metrics.decisions import in_words
-from ldt.model import sentence_transformers
+from ldt.model import LdtForEmbedding, sentence_transformers
 from ldt.model.pooling import gates
 from ldt.recipe.run import CARD, LOG, RESULTS, FolderLost, Run, identity
 from ldt.training import TrainingOptions, TrainingResult, checkpoints, lora, processes
@@ -272,7 +272,7 @@ class _Training:
                 weights = {path.name: files.digest(path) for path in folder.glob("*.safetensors")}
                 tokenizer.save_pretrained(folder)
                 config = self.prepared.model.config
-                if getattr(config, "embedding", None):
+                if issubclass(self.job.recipe.task.head(), LdtForEmbedding):
                     sentence_transformers.write(folder, config, tokenizer)
                 if self.results:
                     self._describe(folder, run, weights)

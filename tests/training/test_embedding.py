@@ -113,6 +113,16 @@ def test_a_run_goes_on_with_the_vectors_of_its_model_where_its_recipe_has_none(r
     assert (first["pooling"], first["size"], first["prompts"]["query"]) == ("max", 8, "the")
 
 
+def test_clusters_from_a_model_of_vectors_are_no_model_of_vectors(recipe):
+    train(recipe("training.max_steps=1", "training.output_dir=runs/first"))
+    row = {"sentences": [["alpha", "beta", "alpha"]], "clusters": [[[0, 0], [2, 2]]]}
+    Path("clusters.jsonl").write_text((json.dumps(row) + "\n") * 4)
+    more = ["model.path=runs/first", "task={name: coreference}", "data={train: clusters.jsonl}"]
+    train(recipe(*more, "training.max_steps=1", "training.eval_strategy=no"))
+    assert Path("runs/first/modules.json").exists()
+    assert not Path("runs/r/modules.json").exists()
+
+
 def test_punctuation_has_no_vectors_and_mean_pooling_needs_no_global_tokens(recipe, caplog):
     train(recipe("task.vectors=tokens", "task.skip=punctuation", "training.max_steps=1"))
     tokenizer = AutoTokenizer.from_pretrained("runs/r")
