@@ -165,16 +165,15 @@ class Meetings:
         def made(vectors):
             return unit_length(vectors if matrix is None else vectors @ matrix)
 
-        total = case == "tokens"
-        documents = {id: [made(each) for each in units] for id, units in documents.items()}
-        falling = sorted(((id, np.concatenate(x)) for id, x in documents.items()), reverse=True)
+        total, ids = case == "tokens", sorted(documents, reverse=True)
+        falling = ((id, made(np.concatenate(documents[id]))) for id in ids)
         asked = {id: made(x) for id, x in self.asked(case, self.summaries).items()}
         result = {"documents": figures(scored(search(asked, falling, total=total), self.home()))}
         if case == "long-4096":
             return result
         rankings, asked = {}, self.asked(case, self.questions)
         for id, units in documents.items():
-            parts = [(f"{number:05}", each) for number, each in enumerate(units)]
+            parts = [(f"{number:05}", made(each)) for number, each in enumerate(units)]
             own = {q: made(asked[q]) for q, (home, _) in self.questions.items() if home == id}
             if own:
                 rankings |= search(own, parts[::-1], depth=DEPTH, total=total)
