@@ -1,4 +1,4 @@
-"""Attention over packed documents, by the backend of a name in `BACKENDS`."""
+"""Attention over packed documents; `BACKENDS` names the implementations."""
 
 import logging
 from functools import cache
@@ -55,12 +55,28 @@ def sliding_window_attention(
 ):
     """Attention of each token to its window and to the global tokens of its document.
 
-    Shapes, units and source are those of `ldt.attention.reference.sliding_window_attention`;
-    ``backend`` is a name in `BACKENDS`, or "auto", which takes what `choose` says.
+    Args:
+        q, k, v: [total, heads, dim], queries, keys and values of the packed tokens.
+        layout: `Layout` of the packed tokens.
+        window: tokens in reach on both sides together, even, >= 2.
+        dilation: distance between neighbouring tokens in reach, 1 = contiguous; one number for all
+            heads or one a head.
+        causal: True if a token sees no token after it; global tokens are then refused.
+        dropout: probability of dropping an attention probability.
+        seed: int, or int64 tensor [], that chooses the dropped ones.
+        relative: None, or relative positions (query [total, heads, dim], table [heads, offsets,
+            dim]), see `ldt.attention.reference.sliding_window_attention`.
+        bias: None, or [total, heads, most], added to the scores of the global tokens' keys.
+        backend: a name in `BACKENDS`, or "auto" for that of `choose`.
+
+    Returns:
+        [total, heads, dim]; zeros at padding and at global tokens (see `fill_global_rows`).
 
     Raises:
         ValueError: a window, dilation or pattern that has no meaning, or a backend that is unknown
             or cannot run on these tensors.
+
+    Source: Beltagy et al. 2020 (arXiv:2004.05150), sections 3.1 and 4.1.
     """
     if window < 2 or window % 2:
         raise ValueError(f"attention_window must be even and at least 2, got {window}")
@@ -96,9 +112,17 @@ def sliding_window_attention(
 def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0, backend="auto"):
     """Attention of each global token to all tokens of its document, by projections of its own.
 
-    Shapes and source are those of `ldt.attention.reference.global_attention`; ``key`` and ``value``
-    may also be functions, which are then called; ``backend`` is a name in `BACKENDS`, or "auto",
-    which takes what `choose` says.
+    Args:
+        q: [globals, heads, dim], global queries of the tokens at ``layout.global_index``.
+        x: [total, width], the layer's input.
+        key, value: the global projections, each (weight [heads * dim, width], bias [heads * dim])
+            or a function [tokens, width] -> [tokens, heads * dim], which is called.
+        layout, dropout, seed, backend: as in `sliding_window_attention`.
+
+    Returns:
+        [globals, heads, dim].
+
+    Source: Beltagy et al. 2020, section 3.1 "Linear projections for global attention".
     """
     if layout.rows is not None:
         return padded.global_attention(q, x, key, value, layout)
@@ -113,16 +137,15 @@ def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0, backend="
 
 
 def fill_global_rows(out, x, query, key, value, layout, *, dropout=0.0, seed=0, backend="auto"):
-    """The output of the sliding window, its rows of global tokens filled by `global_attention`.
+    """Return ``out`` with the rows of global tokens filled by `global_attention`.
 
     Args:
-        out: [total, heads, dim] of `sliding_window_attention`.
+        out: [total, heads, dim], output of `sliding_window_attention`, whose global rows are zeros.
         x: [total, width], the layer's input.
-        query, key, value: the global projections, each as (weight [heads * dim, width], bias
-            [heads * dim]), or as a function [tokens, width] -> [tokens, heads * dim], such as a
-            module with an adapter, which is then called.
-        layout: of the packed tokens.
-        dropout, seed, backend: as in `sliding_window_attention`.
+        query, key, value: the global projections, each as (weight [heads * dim, width], bias [heads
+            * dim]), or as a function [tokens, width] -> [tokens, heads * dim], such as a module
+            with an adapter, which is then called.
+        layout, dropout, seed, backend: as in `sliding_window_attention`.
 
     Returns:
         [total, heads, dim].
@@ -145,15 +168,15 @@ def fill_global_rows(out, x, query, key, value, layout, *, dropout=0.0, seed=0, 
 
 
 def fill_projected_rows(out, q, k, v, layout, *, dropout=0.0, seed=0, bias=None, backend="auto"):
-    """The output of the sliding window, its rows of global tokens filled by attention to their
-    whole document with queries, keys and values that are there already.
+    """Return ``out`` with the rows of global tokens filled by attention to their whole document,
+    from queries, keys and values that are computed already.
 
     Args:
-        out: [total, heads, dim] of `sliding_window_attention`.
+        out: [total, heads, dim], output of `sliding_window_attention`, whose global rows are zeros.
         q, k, v: [total, heads, dim], of all tokens.
-        layout: of the packed tokens.
-        bias: None, or as in `ldt.attention.reference.projected_global_attention`.
-        dropout, seed, backend: as in `sliding_window_attention`.
+        bias: None, or [globals, heads, longest], added to the scores of each global token for the
+            tokens of its document; longest is the length of the longest document.
+        layout, dropout, seed, backend: as in `sliding_window_attention`.
 
     Returns:
         [total, heads, dim].
@@ -237,7 +260,8 @@ def _pool(backend, pooling, k, v, weight, cells):
 
 
 def check_pooling(pooling, size, stride, window):
-    """Raise a ValueError that names the key of the config, unless all of them have a meaning."""
+    """Raise a ValueError that names the key of the config if a setting of the pooled level is
+    invalid."""
     if pooling not in POOLINGS:
         raise ValueError(f"pooling must be {', '.join(POOLINGS)}, got {pooling!r}")
     for name, value in (("pooling_size", size), ("pooling_stride", stride)):
@@ -248,7 +272,7 @@ def check_pooling(pooling, size, stride, window):
 
 
 def choose(device, dtype, dim=64):
-    """(name, why) of the backend `auto` takes for tensors of this device, dtype and head width."""
+    """(name, reason) of the backend that "auto" takes for a device, dtype and head width."""
     device = torch.device(device)
     if device.type != "cuda":
         return "blocked", f"the fast one on {device.type}"
@@ -264,8 +288,8 @@ def choose(device, dtype, dim=64):
 
 
 def automatic(q):
-    """The name `choose` gives for tensors like q [tokens, heads, dim]; that a GPU has no kernels
-    for them is logged, once for each reason."""
+    """Name of the backend for tensors like q [tokens, heads, dim]; logs once a reason if a GPU has
+    no kernels for them."""
     name, why = choose(q.device, q.dtype, q.shape[-1])
     if name == "blocked" and q.device.type == "cuda":
         _say_once(why)

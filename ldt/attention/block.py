@@ -17,7 +17,7 @@ SCORES = 1 << 16  # of a head, in as large a block
 
 
 def wide(x):
-    """``x`` in float32 at least, contiguous where it is cast."""
+    """Cast ``x`` to float32 if it has fewer bits; contiguous where it is cast."""
     dtype = torch.promote_types(x.dtype, torch.float32)
     return x if x.dtype == dtype else x.to(dtype, memory_format=torch.contiguous_format)
 
@@ -30,7 +30,8 @@ def has_tiles():
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Queries ``rows`` of q meet the key tokens ``extra`` followed by ``keys``."""
+    """A block of queries, rows ``rows`` of q, and the keys that they meet: tokens ``extra``, then
+    ``keys``."""
 
     rows: slice
     keys: slice
@@ -43,30 +44,31 @@ class Block:
 
     @property
     def shape(self):
-        """(queries, keys)."""
+        """(number of queries, number of keys)."""
         return _length(self.rows), self.in_front + _length(self.keys)
 
     @property
     def biased(self):
-        """Keys, from the first on, that have a bias: global tokens, or all of rows of these."""
+        """Number of keys, from the first on, that have a bias: the global tokens, or all keys of a
+        global row."""
         return self.real if self.cut is not None else self.shape[1]
 
     @property
     def in_front(self):
-        """Keys before ``keys``: the length of ``extra``."""
+        """Number of keys before ``keys``: the length of ``extra``."""
         return 0 if self.extra is None else len(self.extra)
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The tokens in a query's window: ``before`` and ``after`` of them, itself not counted."""
+    """Numbers of tokens in a query's window before and after it."""
 
     before: int
     after: int
 
 
 def queries_at_once(reach, tokens):
-    """Queries of a block in a document of ``tokens`` tokens."""
+    """Number of queries in a block of a document of ``tokens`` tokens."""
     keys = min(SHORT + reach.before + reach.after, tokens)
     return SHORT if SHORT * keys <= SCORES else BLOCK
 
@@ -92,10 +94,10 @@ def _skewed(shape, like):
 
 
 class Works:
-    """The `Work` of each thread of a pass.
+    """Scratch memory, one `Work` for each thread of a pass.
 
     Args:
-        forward: whether it is a forward pass, which needs no probabilities where a kernel attends.
+        forward: True for a forward pass, which needs no probabilities where torch's kernel attends.
     """
 
     def __init__(self, q, k, v, blocks, reach, drop, query=None, table=None, bias=None, *, forward):
@@ -116,7 +118,7 @@ class Works:
         self._free = [new() for _ in range(number)]
 
     def run(self, act, each):
-        """Call ``act(work, one)`` for one after the other of ``each``, in threads on a CPU."""
+        """Call ``act(work, one)`` for every item of ``each``; on a CPU in several threads."""
 
         def take(one):
             work = self._free.pop()
@@ -131,13 +133,13 @@ class Works:
 
 
 class Work:
-    """Scratch memory of one thread in a pass, and what both passes compute of a block.
+    """Scratch memory of one thread in a pass, and the steps on a block that both passes share.
 
-    Whatever is as large as a block is computed there.
+    Every result as large as a block is computed in this memory.
 
     Args:
         sizes: arrays for scores; of the largest block the queries, keys, and scores of a head.
-        fused: whether torch's own kernel attends.
+        fused: True if torch's own kernel attends.
     """
 
     def __init__(self, q, k, v, sizes, reach, drop, more, codes, fused):
@@ -161,18 +163,18 @@ class Work:
             self.query_codes, self.key_codes = codes
 
     def queries(self, block):
-        """[heads, b, dim] of the block, in scratch memory."""
+        """Queries of the block, [heads, b, dim], copied to scratch memory."""
         heads, dim = self.q.shape[1:]
         b = block.shape[0]
         out = self.rows[: heads * b * dim].view(heads, b, dim)
         return out.copy_(self.q[block.rows].transpose(0, 1))
 
     def keys(self, block):
-        """[heads, keys, dim] of the block, in scratch memory."""
+        """Keys of the block, [heads, keys, dim], copied to scratch memory."""
         return self._gather(self.k, block, 0)
 
     def values(self, block):
-        """[heads, keys, dim] of the block, in scratch memory."""
+        """Values of the block, [heads, keys, dim], copied to scratch memory."""
         return self._gather(self.v, block, 1)
 
     def _gather(self, x, block, number):
@@ -188,7 +190,7 @@ class Work:
         return out
 
     def attend(self, block):
-        """[b, heads, dim], the values that a block's queries attend to."""
+        """Attention output of the block's queries, [b, heads, dim]."""
         q, k, v = self.queries(block), self.keys(block), self.values(block)
         if self.fused:
             bias = self.bias(block)
@@ -199,7 +201,8 @@ class Work:
         return torch.bmm(probs, v, out=q).transpose(0, 1)
 
     def bias(self, block):
-        """[1, 1, b, keys], what is added to scores; the same for all blocks in the midst."""
+        """Mask to add to the scores, [1, 1, b, keys]; the same tensor for all blocks inside a
+        document."""
         kind = block.shape, block.cut, block.real
         common = block.hidden is None and not block.edges
         if common and kind in self.biases:
@@ -210,11 +213,11 @@ class Work:
         return bias
 
     def second(self, probs):
-        """Scratch of the shape of probs, in a backward pass."""
+        """Scratch memory of the shape of ``probs``, for a backward pass."""
         return self.scratch[1, : probs.numel()].view(probs.shape)
 
     def probs(self, block, queries, keys):
-        """[heads, b, keys] softmax of the block's scores, in scratch memory."""
+        """Softmax of the block's scores, [heads, b, keys], in scratch memory."""
         heads, (b, n) = queries.shape[0], block.shape
         scores = self.scratch[0, : heads * b * n].view(heads, b, n)
         torch.baddbmm(scores, queries, keys.transpose(1, 2), beta=0, alpha=self.scale, out=scores)
@@ -228,7 +231,8 @@ class Work:
         return torch.softmax(self.lowered(scores, block), -1, out=scores)
 
     def lowered(self, scores, block):
-        """``scores`` [heads, b, keys] of a block, in place lowered where a query sees no key."""
+        """Mask scores [heads, b, keys] of a block in place: far below 0 where a query sees
+        no key."""
         x = block.in_front
         scores[:, :, block.real : x] = self.low
         band = scores[:, :, x:]
@@ -241,7 +245,7 @@ class Work:
         return scores
 
     def by_key(self, block, keys):
-        """[heads, b, keys], what the distances add to the scores of a block."""
+        """Scores of relative positions, [heads, b, keys], to add to a block's scores."""
         queries = wide(self.query[block.rows].transpose(0, 1))
         far = torch.bmm(queries, self.table.transpose(1, 2)).mul_(self.scale)
         slab, view = _skewed(far.shape, far)
@@ -249,7 +253,8 @@ class Work:
         return slab[:, :, block.cut : block.cut + keys]
 
     def by_offset(self, part, block):
-        """[heads, b, offsets] of part [heads, b, keys], a block's; zero where there is no key."""
+        """Entries of ``part`` [heads, b, keys] of a block sorted by offset, [heads, b, offsets];
+        zero where there is no key."""
         part = part[:, :, block.in_front :]
         heads, b, keys = part.shape
         slab, view = _skewed((heads, b, self.table.shape[1]), part)
@@ -257,7 +262,7 @@ class Work:
         return view.contiguous()
 
     def mask_corners(self, band, cut):
-        """Lowers the scores outside the band: query i sees columns i to i + before + after of the
+        """Mask the scores outside the band: query i sees columns i to i + before + after of the
         slab that begins with its first window, of which ``cut`` columns are missing."""
         b, n = band.shape[1:]
         left, right = _corners(band.dtype, band.device)
@@ -271,7 +276,8 @@ class Work:
             band[:, :, edge:] += right[:b, place : place + n - edge]
 
     def kept(self, block, probs):
-        """[heads, b, keys] in scratch memory: 0 where dropout takes a probability away, else 1."""
+        """Dropout mask of a block, [heads, b, keys] in scratch memory: 0 for a dropped probability,
+        else 1."""
         queries = self.query_codes[:, block.rows]
         keys = self.key_codes[:, block.keys]
         if block.extra is not None:

@@ -89,10 +89,11 @@ def global_attention(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):
 
 
 def folded_rows(q, x, key, value, layout, dropout, seed):
-    """`global_attention` without projections of the document.
+    """`global_attention` that does not project the document: the weights are folded into the
+    queries.
 
-    What is folded is as wide as the document's tokens, of which a head reads a few dims: in half
-    precision the rounding of all the others would drown these. So it is float32.
+    The folded queries are as wide as the document's tokens, of which a head reads a few dims: in
+    half precision the rounding of all the others would drown these. So they are float32.
     """
     dtype, width = q.dtype, x.shape[1]
     heads, dim = q.shape[1:]
@@ -137,7 +138,7 @@ def plain_rows(q, x, key, value, layout, dropout, seed):
 
 
 def projected_global_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0, bias=None):
-    """`reference.projected_global_attention` in O(length) memory: the rows go in blocks."""
+    """`reference.projected_global_attention` in O(length) memory: the global rows go in blocks."""
     blocks = []
     for start, stop, rows in _spans(layout):
         keep = layout.key_padding_mask
@@ -208,13 +209,13 @@ def _slice(tokens):
 
 
 def true_places(mask):
-    """Indices of True, None where there is none."""
+    """Indices of True in a mask [n]; None where there is none."""
     index = mask.nonzero().squeeze(1)
     return index if len(index) else None
 
 
 def pool(pooling: str, k, v, weight, cells: Cells):
-    """`reference.pool` by strided views of the tokens, one for each place in a cell."""
+    """`reference.pool`, computed on strided views of the tokens, one for each place in a cell."""
     is_real, maximum = cells.layout.key_padding_mask, POOLINGS[pooling].maximum
     if is_real is not None:
         fill = torch.finfo(k.dtype).min if maximum else 0
@@ -355,8 +356,8 @@ class _Max(torch.autograd.Function):
 
 
 def band_probabilities(q, k, layout: Layout, *, window: int, dilation=1, causal=False):
-    """Probabilities of each token for the global tokens and for its window, before dropout, for
-    people to look at. Memory is that of the answer.
+    """Attention probabilities of each token for the global tokens and its window, before dropout,
+    for inspection. Memory is that of the result.
 
     Args:
         q, k: [total, heads, dim], as for `reference.sliding_window_attention`.
@@ -365,9 +366,9 @@ def band_probabilities(q, k, layout: Layout, *, window: int, dilation=1, causal=
 
     Returns:
         [total, heads, x + window + 1], x being the largest number of global tokens of a document:
-        the global tokens in order of position, then the offsets -window/2 to window/2 times the
-        dilation. Zeros at padding and global rows, at fillers, at what is out of reach, and for
-        global keys inside the window, which count once, in front.
+            the global tokens in order of position, then the offsets -window/2 to window/2 times the
+            dilation. Zeros at padding and global rows, at unused columns, out of reach, and for
+            global keys inside the window, which count once, in the first x columns.
     """
     total, heads, dim = q.shape
     radius = window // 2
@@ -403,7 +404,7 @@ def band_probabilities(q, k, layout: Layout, *, window: int, dilation=1, causal=
 
 
 def global_probabilities(q, x, key, layout: Layout):
-    """Probabilities of each global token for every token of its document.
+    """Attention probabilities of each global token for every token of its document.
 
     Args:
         q: [globals, heads, dim], query_global of the global tokens.

@@ -1,8 +1,8 @@
-"""The second level's cells, a few neighbouring tokens of a document each, and how they are pooled.
+"""Cells of the second level, a few neighbouring tokens of a document each, and how they are pooled.
 
 A cell's key and value are weighted sums of those of its tokens, or their maxima. A pooling, a class
-and its row in `POOLINGS`, says with which weights; the sums, and the gradients of both factors, are
-the backends'.
+in `POOLINGS`, computes the weights; the backends compute the sums and the gradients of both
+factors.
 
 Zhang et al. 2021 (arXiv:2105.04371) compare mean, max and a dynamic convolution. What exactly
 generates its weights could not be found there: `DynamicConvolution` is our reading of it.
@@ -30,16 +30,16 @@ def _shared(make):
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """The cells of a packed batch, every ``stride`` tokens one of ``size`` tokens.
+    """Cells of a packed batch: every ``stride`` tokens begins one of ``size`` tokens.
 
     Cell m of a document covers its tokens m * stride to m * stride + size - 1, counted from its
     first kept token, so that padding in front moves no cell. A document of n tokens from there on
     has ceil(n / stride) cells; what of the last ones would lie behind its end is cut off. Tokens
     between two cells (size < stride) are in none. A cell without any kept token is no cell.
 
-    All cells lie in one table of ``count`` rows, those of document d from row
-    ``cu_seqlens[d] // stride + d`` on: that is room enough, known without a look at the borders,
-    and leaves a row without a cell here and there.
+    All cells lie in one table of ``count`` rows, those of document d from row ``cu_seqlens[d] //
+    stride + d`` on: that is room enough, known without a look at the borders, and leaves a row
+    without a cell here and there.
 
     Args:
         layout: of the packed tokens.
@@ -53,12 +53,13 @@ class Cells:
 
     @property
     def count(self) -> int:
-        """Rows of the table."""
+        """Number of rows of the table of cells."""
         return self.layout.total_tokens // self.stride + len(self.layout.cu_seqlens) - 1
 
     @_shared
     def first(self) -> torch.Tensor:
-        """[documents] int64, the first kept token of each; its end where there is none."""
+        """First kept token of each document, [documents] int64; the document's end where there is
+        none."""
         cu_seqlens, keep = self.layout.cu_seqlens, self.layout.key_padding_mask
         if keep is None:
             return cu_seqlens[:-1]
@@ -68,32 +69,32 @@ class Cells:
 
     @_shared
     def row(self) -> torch.Tensor:
-        """[documents] int64, the row of the first cell of each."""
+        """Row of the first cell of each document, [documents] int64."""
         begin = self.layout.cu_seqlens[:-1]
         return begin // self.stride + torch.arange(len(begin), device=begin.device)
 
     @_shared
     def document_of(self) -> torch.Tensor:
-        """[count] int64, the document of each row."""
+        """Document of each row of the table, [count] int64."""
         row = torch.arange(self.count, device=self.row.device)
         return torch.searchsorted(self.row, row, right=True) - 1
 
     @_shared
     def start(self) -> torch.Tensor:
-        """[count] int64, the first token of each cell; maybe behind the document's end."""
+        """First token of each cell, [count] int64; may lie past the document's end."""
         document = self.document_of
         row = torch.arange(self.count, device=document.device)
         return self.first[document] + (row - self.row[document]) * self.stride
 
     def tokens(self, offset):
-        """The token ``offset`` places behind the start of each cell.
+        """Packed index of the token ``offset`` places after the start of each cell.
 
         Args:
             offset: int, or int64 tensor.
 
         Returns:
-            [count, ...] int64, its packed index, of some token where it is not ``inside``; and
-            [count, ...] bool, whether it is a kept token of the cell's document.
+            [count, ...] int64, the index, that of some other token where the mask is False; and
+                [count, ...] bool, True where it is a kept token of the cell's document.
         """
         end = self.layout.cu_seqlens[1:][self.document_of]
         if isinstance(offset, torch.Tensor):
@@ -108,21 +109,22 @@ class Cells:
 
     @_shared
     def inside(self) -> torch.Tensor:
-        """[count, size] bool, which places of each cell hold a kept token."""
+        """True for places of each cell that hold a kept token, [count, size] bool."""
         return self.tokens(torch.arange(self.size, device=self.row.device))[1]
 
     @_shared
     def valid(self) -> torch.Tensor:
-        """[count] bool, whether a row holds a cell."""
+        """True for rows of the table that hold a cell, [count] bool."""
         return self.inside.any(1)
 
     def lowest(self, place, window):
-        """The first cell of a document that a token ``place`` tokens behind its first one reaches;
-        cells that are not there are counted as well. ``place`` is an int or a tensor."""
+        """Number, in its document, of the first cell in reach of a token ``place`` tokens after the
+        first kept one, an int or a tensor; may be below 0."""
         return -((window + self.size - 1 - 2 * place) // (2 * self.stride))
 
     def highest(self, place, window):
-        """The last cell of a document that such a token reaches."""
+        """Number, in its document, of the last cell in reach of such a token; may lie past the last
+        cell."""
         return (window - self.size + 1 + 2 * place) // (2 * self.stride)
 
     def reach(self, window):
@@ -145,14 +147,16 @@ class Cells:
 
     @_shared
     def spans(self) -> list[tuple[int, int, int]]:
-        """(row of the first cell, first token, end) on the host of every document with cells."""
+        """(row of the first cell, first token, end) of every document with cells, read to
+        the host."""
         rows, first = self.row.tolist(), self.first.tolist()
         spans = zip(rows, first, self.layout.cu_seqlens_host[1:], strict=True)
         return [span for span in spans if span[1] < span[2]]
 
     @_shared
     def lanes(self) -> list[list[tuple[slice, slice]]]:
-        """For each offset, a document at a time, the rows that have a token there, and those."""
+        """For each offset in a cell, (rows of cells with a token there, those tokens) of every
+        document, as slices."""
         lanes = []
         for offset in range(self.size):
             lane = []
@@ -166,7 +170,7 @@ class Cells:
 
 
 class Pooling:
-    """A weighted sum of the tokens of a cell, keys and values alike or each by its own weights."""
+    """Base class of the ways to pool a cell by a weighted sum of its tokens."""
 
     maximum = False  # each feature's largest value in place of a sum; there are no shares then
 
@@ -182,17 +186,17 @@ class Pooling:
     def shares(
         self, keys: torch.Tensor, values: torch.Tensor, weight: torch.Tensor | None, cells: Cells
     ) -> torch.Tensor:
-        """Weights of the places of every cell, differentiable in all that they are made of.
+        """Weights of the places of every cell, differentiable in keys, values and weight.
 
         Args:
             keys, values: [total, heads, dim], zeros at padding.
-            weight: of the shape of `initial`, in any dtype.
+            weight: trained weight of the shape of `initial`, in any dtype.
             cells: where the cells lie.
 
         Returns:
             [1 or 2, cells.count or 1, heads or 1, dim or 1, cells.size] for keys and values, 1
-            where all are weighed alike. A place without a kept token adds nothing, whatever its
-            weight. Of sums that are normalised, float32 at least.
+                where all have the same weight. A place without a kept token adds nothing, whatever
+                its weight. Weights that are normalised are float32 at least.
         """
         raise NotImplementedError
 
@@ -235,7 +239,7 @@ class SeparateDynamicConvolution(DynamicConvolution):
 
 
 class Mean(Pooling):
-    """The mean of the kept tokens of a cell."""
+    """Mean of the kept tokens of a cell."""
 
     def shares(self, keys, values, weight, cells):
         inside = cells.inside[:, None]  # [cells, 1, size]
@@ -245,13 +249,14 @@ class Mean(Pooling):
 
 
 class Maximum(Pooling):
-    """The largest value of each feature among the kept tokens; the first of equal ones counts."""
+    """Largest value of each feature among the kept tokens; the first of equal ones gets the
+    gradient."""
 
     maximum = True
 
 
 class Convolution(Pooling):
-    """A depthwise convolution by weights [2, heads, dim, size], of keys and of values."""
+    """Depthwise convolution by trained weights [2, heads, dim, size], of keys and of values."""
 
     def initial(self, heads, dim, size):
         return torch.full((2, heads, dim, size), 1 / size)  # the mean of a full cell

@@ -1,4 +1,5 @@
-"""Derivatives that the fast backends do not have, and gradients without the output they are of."""
+"""Errors for derivatives that the fast backends lack, and gradients without recomputing
+the output."""
 
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,7 +12,8 @@ _WAY_OUT = "config.attention_backend='reference' has them, in memory of the squa
 
 
 def transformed():
-    """True within a transform of torch.func, such as grad or vmap, or forward differentiation."""
+    """True within a transform of torch.func, such as grad or vmap, or forward-mode
+    differentiation."""
     if torch.compiler.is_compiling():
         return False
     return (
@@ -20,7 +22,8 @@ def transformed():
 
 
 def refuse_transforms(name):
-    """Raise NotImplementedError where `transformed`, unless the backend ``name`` is plain torch."""
+    """Raise NotImplementedError within a transform of torch.func, unless backend ``name`` is plain
+    torch."""
     if name != "reference" and transformed():
         raise NotImplementedError(
             f"attention backend {name!r} has no rules for torch.func and forward differentiation; "
@@ -29,8 +32,8 @@ def refuse_transforms(name):
 
 
 def first_order(backward):
-    """The ``backward`` of an autograd function, whose gradients cannot be differentiated again:
-    that raises NotImplementedError.
+    """Decorator of the ``backward`` of an autograd function: differentiating its gradients again
+    raises NotImplementedError.
 
     torch's own ``once_differentiable`` raises only where a graph leads to what made the gradients
     that it was given. Second derivatives by the tensors of the forward pass it leaves out.
@@ -61,7 +64,7 @@ class _Last(torch.autograd.Function):
 
 
 def second_derivative():
-    """The NotImplementedError of a second derivative."""
+    """Make the NotImplementedError of a second derivative."""
     return NotImplementedError(f"fast attention has no second derivatives; {_WAY_OUT}")
 
 
@@ -71,7 +74,7 @@ _known: ContextVar[tuple | None] = ContextVar("_known", default=None)
 
 @contextmanager
 def noting():
-    """Context that gives a list of the results of what `once` runs in it."""
+    """Context manager that gives a list, to which `once` appends its results."""
     before = _noted.set([])
     try:
         yield _noted.get()
@@ -81,11 +84,11 @@ def noting():
 
 @contextmanager
 def unread(*known):
-    """Context in which outputs are not computed: gradients alone are wanted.
+    """Context manager in which outputs are not computed, because only gradients are wanted.
 
     Args:
-        known: what `once` returns in it, the result that `noting` gave; nothing where gradients do
-            without.
+        known: results that `once` returns in it, from the list of `noting`; none where the
+            gradients do not need them.
     """
     before = _known.set(known)
     try:
@@ -100,7 +103,8 @@ def is_unread():
 
 
 def once(attend, *arguments):
-    """``attend(*arguments)``, output and log-sum-exp; within `unread` those that it was given."""
+    """Call ``attend(*arguments)`` for (output, log-sum-exp); within `unread` return the
+    known ones."""
     known = _known.get()
     if known:
         return [x.detach() for x in known]

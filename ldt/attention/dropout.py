@@ -1,4 +1,5 @@
-"""Dropout of attention probabilities as a function of where they stand: no state, no storage."""
+"""Dropout of attention probabilities as a pure function of position and seed, without
+stored masks."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ def _mix(x):
 
 
 def token_codes(layout, heads, index, seed, salt):
-    """[heads, len(index)] int32: a hash of head, document, place in the document, and seed.
+    """Hash of head, document, place in the document, and seed, [heads, len(index)] int32.
 
     ``heads`` is their number, or an int64 tensor of the numbers of some of them.
     """
@@ -34,7 +35,8 @@ def token_codes(layout, heads, index, seed, salt):
 
 
 def kept(query_codes, key_codes, dropout, scratch=None, out=None):
-    """[heads, queries, keys] from `token_codes` of both: 0 with probability ``dropout``, else 1.
+    """Dropout mask [heads, queries, keys] from the `token_codes` of both: 0 with probability
+    ``dropout``, else 1.
 
     The codes are well mixed, so their exclusive or needs only one more round.
 
@@ -78,7 +80,7 @@ def dropout_mask(layout, heads, queries, keys, dropout, seed):
 
 @dataclass(frozen=True, slots=True)
 class Dropout:
-    """The probabilities that are dropped; see `dropout_mask`."""
+    """Settings of the probabilities that a pass drops; see `dropout_mask`."""
 
     layout: Any  # `Layout`
     rows: torch.Tensor  # [queries], packed index of each row of q
@@ -88,7 +90,7 @@ class Dropout:
     seed: int | torch.Tensor
 
     def codes(self):
-        """Codes of the queries and of the keys."""
+        """`token_codes` of the queries and of the keys."""
         return (
             token_codes(self.layout, self.heads, self.rows, self.seed, 1),
             token_codes(self.layout, self.heads, self.keys, self.seed, 2),

@@ -1,4 +1,4 @@
-"""The layout of a packed batch: its documents' borders, padding inside of them, global tokens."""
+"""Layout of a packed batch: borders of its documents, padding inside of them, global tokens."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
@@ -12,9 +12,10 @@ T = TypeVar("T")
 
 
 def places(mask, count=None):
-    """[count] int64, where a mask [n] is True; a known ``count`` saves waiting for the device.
+    """Indices where a mask [n] is True, [count] int64; giving ``count`` avoids waiting for the
+    device.
 
-    On CUDA ``count`` may be larger than the true one; n stands in the places beyond.
+    On CUDA ``count`` may be larger than the true number; the places beyond hold n.
     """
     if count is None or mask.device.type == "cpu":
         return mask.nonzero().squeeze(1)
@@ -22,7 +23,7 @@ def places(mask, count=None):
 
 
 def placed(mask, count):
-    """`places` of a known count, which waits for no device."""
+    """`places` with a known count, without waiting for the device."""
     place = torch.arange(len(mask), device=mask.device)
     slot = torch.where(mask, mask.cumsum(0) - 1, count)
     return place.new_full((count + 1,), len(mask)).scatter_(0, slot, place)[:-1]
@@ -42,17 +43,17 @@ def _table(make: Callable[[Any], T]) -> "cached_property[T]":
 
 
 def per_head(dilation, heads):
-    """Dilations as a tuple, one a head; ``dilation`` is an int for all of them, or such a tuple."""
+    """Dilation of each head as a tuple; ``dilation`` is an int for all heads, or such a tuple."""
     return (dilation,) * heads if isinstance(dilation, int) else tuple(dilation)
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The places of documents laid end to end in packed tokens ``[total_tokens, ...]``.
+    """Positions of documents laid end to end in packed tokens ``[total_tokens, ...]``.
 
     Args:
-        cu_seqlens: [documents + 1] int64: document d is tokens
-            ``cu_seqlens[d]:cu_seqlens[d + 1]``. Every document has at least one token.
+        cu_seqlens: [documents + 1] int64: document d is tokens ``cu_seqlens[d]:cu_seqlens[d + 1]``.
+            Every document has at least one token.
         key_padding_mask: [total_tokens] bool, False where a token inside a document is padding,
             which is masked everywhere (True is kept, as in FlashAttention; PyTorch's modules mean
             the opposite by this name). None: no padding inside of documents.
@@ -61,9 +62,9 @@ class Layout:
         total: number of tokens. None: read from ``cu_seqlens``.
         num_global: number of global tokens. None: counted. A tensor [] on the host in graphs of
             torch.compile, which hand it to the operators.
-        number: tensor [] on the host by which the operators of such a graph know the layout.
+        number: tensor [] on the host that identifies the layout to the operators of such a graph.
 
-    What is given need not be read from the device, so a forward pass does not wait for it.
+    A forward pass does not wait for the device to read numbers that are given here.
     """
 
     rows: ClassVar[tuple[int, int] | None] = None  # of `ldt.attention.padded.PaddedLayout` alone
@@ -82,56 +83,58 @@ class Layout:
 
     @cached_property
     def cu_seqlens_host(self) -> list[int]:
-        """``cu_seqlens`` on the host."""
+        """``cu_seqlens`` as a list on the host."""
         return self.cu_seqlens.tolist()
 
     @_table
     def global_index(self) -> torch.Tensor:
-        """[num_global] int64, packed indices of the global tokens, in order."""
+        """Packed indices of the global tokens, [num_global] int64, in order."""
         if self.is_global is None:
             return self.cu_seqlens.new_empty(0)
         return places(self.is_global, self.num_global)
 
     @property
     def global_count(self) -> int:
-        """Length of ``global_index``."""
+        """Number of global tokens, the length of ``global_index``."""
         return len(self.global_index) if self.num_global is None else int(self.num_global)
 
     @_table
     def cu_globals(self) -> torch.Tensor:
-        """[documents + 1] int64: document d has global tokens ``cu_globals[d]:cu_globals[d + 1]``
-        of ``global_index``."""
+        """Borders of the documents in ``global_index``, [documents + 1] int64: document d has
+        global tokens ``cu_globals[d]:cu_globals[d + 1]``."""
         return torch.searchsorted(self.global_index, self.cu_seqlens)
 
     @cached_property
     def cu_globals_host(self) -> list[int]:
-        """``cu_globals`` on the host."""
+        """``cu_globals`` as a list on the host."""
         return self.cu_globals.tolist()
 
     @property
     def documents(self) -> list[tuple[int, int, slice]]:
-        """(first token, end, slice of its tokens in ``global_index``) of each, on the host."""
+        """(first token, end, slice of its tokens in ``global_index``) of each document, on the
+        host."""
         borders = zip(pairwise(self.cu_seqlens_host), pairwise(self.cu_globals_host), strict=True)
         return [(start, stop, slice(*globals_)) for (start, stop), globals_ in borders]
 
     @_table
     def document_of(self) -> torch.Tensor:
-        """[total_tokens] int64, the document of each token."""
+        """Document of each token, [total_tokens] int64."""
         place = torch.arange(self.total_tokens, device=self.cu_seqlens.device)
         return torch.searchsorted(self.cu_seqlens, place, right=True) - 1
 
     @_table
     def masked_queries(self) -> torch.Tensor | None:
-        """[total_tokens] bool, tokens that the sliding window gives zeros: padding, and global
-        tokens, which attend to the whole document instead. None: there are none."""
+        """True for tokens whose sliding-window output is zero, [total_tokens] bool: padding, and
+        global tokens, which attend to the whole document instead. None: there are none."""
         if self.key_padding_mask is None:
             return self.is_global
         padding = ~self.key_padding_mask
         return padding if self.is_global is None else padding | self.is_global
 
     def to(self, device, non_blocking: bool = False) -> "Layout":
-        """The layout with its tensors on a device, once for this batch; what the host knows goes
-        along. The layers of a model that lies on several devices ask for it, by accelerate's hooks.
+        """Copy of the layout on a device, made once for this batch, with what the host knows.
+
+        The layers of a model that lies on several devices ask for it, through accelerate's hooks.
         """
         device = torch.device(device)
         if device == self.cu_seqlens.device:
@@ -147,18 +150,18 @@ class Layout:
         return moved
 
     def global_at(self, index: torch.Tensor) -> "Layout":
-        """The layout whose only global tokens are those at ``index`` [globals] int64, all
+        """Copy of the layout whose only global tokens are those at ``index`` [globals] int64, all
         different."""
         is_global = torch.zeros(self.total_tokens, dtype=torch.bool, device=index.device)
         is_global = is_global.index_fill(0, index, True)
         return replace(self, is_global=is_global, num_global=len(index), number=None)
 
     def none_global(self) -> "Layout":
-        """The layout without any global token."""
+        """Copy of the layout without any global token."""
         return replace(self, is_global=None, num_global=0, number=None)
 
     def all_global(self) -> "Layout":
-        """The layout in which all tokens but padding are global."""
+        """Copy of the layout in which all tokens but padding are global."""
         keep, count = self.key_padding_mask, self.total_tokens
         if keep is None:
             keep = torch.ones(count, dtype=torch.bool, device=self.cu_seqlens.device)

@@ -1,4 +1,4 @@
-"""Matrix products on the CPU by whichever library is faster there, at equal exactness."""
+"""Matrix products on the CPU by MKL or oneDNN, whichever is faster there and as exact."""
 
 import os
 import platform
@@ -28,7 +28,8 @@ _chosen: dict[str, bool] = {}  # kind of product -> True for oneDNN, without a p
 
 @contextmanager
 def fast_matmul(x):
-    """Context in which batched products of ``wide(x)`` are just that, on the faster library.
+    """Context manager in which batched products of ``wide(x)`` run on the faster library, without
+    autocast.
 
     Autocast would round their factors. Of bfloat16 nothing is lost where oneDNN takes a CPU's
     instructions for it, whose sums are float32.
@@ -36,9 +37,9 @@ def fast_matmul(x):
     MKL, torch's default in float32, holds its AVX-512 code back on CPUs of other makers; oneDNN
     does not. On those `linear` takes oneDNN; for batched products, and on other CPUs, a probe at
     first use decides. The environment variable LDT_ONEDNN overrides both (0: never, 1: always),
-    except where oneDNN would round to bfloat16, as on a CPU with AMX: there the default stays.
-    The libraries add in different orders, so bit-identical runs need the same choice: `chosen`.
-    The switch is a process-wide torch setting, restored at exit; other threads may briefly see it.
+    except where oneDNN would round to bfloat16, as on a CPU with AMX: there the default stays. The
+    libraries add in different orders, so bit-identical runs need the same choice: `chosen`. The
+    switch is a process-wide torch setting, restored at exit; other threads may briefly see it.
     """
     on_cpu, autocast = x.device.type == "cpu", nullcontext()
     if torch.is_autocast_enabled(x.device.type):
@@ -60,25 +61,23 @@ def linear(x, weight, bias):
 
 
 class Linear(nn.Linear):
-    """Linear layer by `linear`, for all parts of an encoder."""
+    """Linear layer that computes by `linear`; all parts of an encoder use it."""
 
     def forward(self, x):
         return linear(x, self.weight, self.bias)
 
 
 def foldable(module):
-    """(weight, bias) of a module where a product with them is all that calling it does, so that it
-    may be folded into other products; else the module, which must be called.
-
-    A layer without a bias has nothing to give here.
-    """
+    """(weight, bias) of a module if calling it is only a product with them, so that it may be
+    folded into other products; else the module itself, to be called. A layer without a bias is
+    never folded."""
     if not is_plain(module) or module.bias is None:
         return module
     return module.weight, module.bias
 
 
 def is_plain(module):
-    """True where calling a module is a product with its weight, and its bias, alone.
+    """True if calling a module only multiplies by its weight and adds its bias.
 
     Calling does more with hooks, adapters, parametrizations, quantised weights or a ``forward`` of
     the instance.
@@ -122,7 +121,7 @@ def _joins(weight):
 
 
 def divisible(module, x):
-    """True where a module may be given rows of x apart, and in threads of their own.
+    """True if a module may be given rows of x separately, and in threads of their own.
 
     On a CPU, where nothing is kept for a backward pass, and outside of training, whose dropout is
     drawn in an order that a recomputation has to meet. A hook may count its calls, or not bear two
@@ -136,7 +135,7 @@ def divisible(module, x):
 
 
 def hooked(module):
-    """True where calling a module runs more than the ``forward`` of its class."""
+    """True if calling a module runs more than the ``forward`` of its class."""
     state = vars(module)
     return any(state[name] for name in HOOKS) or _has_any_global_hook() or "forward" in state
 
@@ -175,13 +174,14 @@ def has_bfloat16():
 
 
 def choices():
-    """The kinds of products, each with True where this process takes oneDNN for them."""
+    """Choice of library by kind of product: True where this process takes oneDNN."""
     return {kind: _pays(kind) for kind in ("linear", "bmm")}
 
 
 @contextmanager
 def chosen(choices):
-    """Context with the `choices` of another process, whichever library is faster in this one."""
+    """Context manager with the `choices` of another process, whichever library is faster in this
+    one."""
     before = dict(_chosen)
     try:
         _chosen.update(choices)
@@ -201,7 +201,7 @@ def _applies(x):
 
 @contextmanager
 def onednn():
-    """Context in which float32 matrix products run on oneDNN, in all threads."""
+    """Context manager in which float32 matrix products run on oneDNN, in all threads."""
     settings = torch.backends.mkldnn.matmul
     with _switch:
         # Who comes first keeps what was set, who goes last sets it again.
@@ -262,7 +262,7 @@ def _probe(kind):
 
 
 def seconds(run):
-    """The time of a call."""
+    """Time of one call of ``run``, in seconds."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start

@@ -38,8 +38,8 @@ _TAGS = (torch.Tag.cudagraph_unsafe,)
 
 
 def count_globals(is_global):
-    """[] int64 on the host, the number of True in a mask [total]: a wait for the device, the only
-    one where a `Layout` is given the count."""
+    """Number of True in a mask [total], [] int64 on the host. It waits for the device: the only
+    such wait where a `Layout` is given the count."""
     return torch.ops.ldt.count_globals(is_global)
 
 
@@ -69,7 +69,8 @@ def pooled(q, k, v, weight, layout, pooling, size, stride, window, dropout, seed
 
 
 def shared(layout):
-    """The layout with a ``number``, so that the operators of a graph share what they make of it."""
+    """The layout with a ``number``, by which the operators of a graph share what they compute from
+    it."""
     if layout.rows is not None:  # of plain operators alone
         return layout
     *where, globals, _ = _where(layout)

@@ -1,4 +1,4 @@
-"""The definition on padded batches, in operators that ONNX and OpenVINO have; for inference.
+"""Attention on padded batches in operators that ONNX and OpenVINO have; for inference.
 
 Memory grows linearly with the length. Sizes stay symbols under torch.export: tokens are fetched by
 clamped positions, for padding to whole blocks would tie the length to the block.
@@ -19,13 +19,13 @@ BLOCK = 16, 128  # least and most queries of a block
 
 
 class Globals(NamedTuple):
-    """The tokens with global attention.
+    """Positions of the tokens with global attention in padded rows.
 
     Args:
         is_global: [b, n] bool.
         positions: [b, g] int64, where those of each row are, in rising order.
         present: [b, g] bool, False where a row has fewer.
-        single: whether g is 1 for any input.
+        single: True if g is 1 for any input.
     """
 
     is_global: torch.Tensor
@@ -35,14 +35,15 @@ class Globals(NamedTuple):
 
 
 def one_a_row(positions, keep):
-    """`Globals` with the token at ``positions`` [b] of each row, where ``keep`` [b, n] has it."""
+    """Make `Globals` of the token at ``positions`` [b] of each row, if ``keep`` [b, n] is True
+    there."""
     positions = positions[:, None]
     is_global = (torch.arange(keep.shape[1], device=keep.device) == positions) & keep
     return Globals(is_global, positions, is_global.gather(1, positions), single=True)
 
 
 def any_number(is_global):
-    """`Globals` of a mask [b, n] bool; as wide as the row that has the most, at least 1."""
+    """Make `Globals` of a mask [b, n] bool; as wide as the row that has the most, at least 1."""
     length = is_global.shape[1]
     most = is_global.sum(1).amax(0).clamp(min=1).item()
     torch._check(most >= 1)
@@ -102,9 +103,9 @@ class Window:
 
 @dataclass(frozen=True, eq=False)
 class PaddedLayout(Layout):
-    """The `Layout` of padded rows laid end to end, each a document with its padding in it.
+    """`Layout` of padded rows laid end to end, each a document with its padding in it.
 
-    The functions of `ldt.attention` take it as any other, and compute what stands here.
+    The functions of `ldt.attention` take it as any other, and compute by the functions below.
 
     Args:
         keep: [b, n] bool, real tokens.
@@ -116,7 +117,8 @@ class PaddedLayout(Layout):
 
     @classmethod
     def of(cls, keep, far):
-        """The layout of rows whose real tokens are at ``keep`` [b, n], with `Globals` or None."""
+        """Make the layout of rows whose real tokens are at ``keep`` [b, n], with `Globals`
+        or None."""
         b, n = keep.shape
         borders = torch.arange(b + 1, device=keep.device) * n
         is_global = None if far is None else far.is_global.flatten()
@@ -124,28 +126,29 @@ class PaddedLayout(Layout):
 
     @property
     def rows(self):
-        """(b, n)."""
+        """(number of rows b, tokens of a row n)."""
         return tuple(self.keep.shape)
 
     @property
     def global_index(self):
-        """[b * g] int64, packed indices; of some other token where a row has fewer global ones."""
+        """Packed indices of the global tokens, [b * g] int64; of some other token where a row has
+        fewer."""
         begin = self.cu_seqlens[:-1, None]
         return (self.far.positions + begin).flatten()
 
     def global_at(self, index):
-        """The layout itself, whose global tokens are those."""
+        """Return the layout itself, whose global tokens must be those."""
         return self
 
     def none_global(self):
         return replace(self, is_global=None, far=None)
 
     def all_global(self):
-        """The layout itself: `full_attention` looks at no global tokens."""
+        """Return the layout itself: `full_attention` looks at no global tokens."""
         return self
 
     def heads(self, x):
-        """[b, heads, tokens, dim] of x [b * tokens, heads, dim]."""
+        """View x [b * tokens, heads, dim] as [b, heads, tokens, dim]."""
         return x.unflatten(0, (self.rows[0], -1)).transpose(1, 2)
 
 

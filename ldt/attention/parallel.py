@@ -1,4 +1,4 @@
-"""Pieces of a pass on the CPU, each by one thread from its first operation to its last.
+"""Run pieces of a pass on the CPU, each by one thread from its first operation to its last.
 
 torch's kernels divide each operation among the threads of OpenMP, which wait for one another,
 hundreds of times a layer, and each time for the one that another process has taken off its core.
@@ -21,13 +21,14 @@ WHOLE = 512  # rows, or fewer, that torch's own threads share
 
 
 def run(work, pieces):
-    """Call ``work(piece)`` of each piece, on as many threads as torch has; none makes a graph.
+    """Call ``work(piece)`` for each piece, on as many threads as torch has, without autograd.
 
-    They take the pieces in their order. What a piece computes depends on no other, so that the
-    results do not depend on the threads. Without OpenMP, or in a region, one goes after the other.
+    Threads take the pieces in their order. What a piece computes must depend on no other, so that
+    the results do not depend on the threads. Without OpenMP, or in a region, they run one after the
+    other.
 
     Raises:
-        Exception: the first that ``work`` raised; pieces that nobody had taken are left out.
+        Exception: the first that ``work`` raised; pieces not yet begun are left out.
     """
     left, raised = deque(pieces), []
     number = threads(len(left))
@@ -57,7 +58,7 @@ def run(work, pieces):
 
 
 def threads(pieces):
-    """Number of threads that `run` takes for a number of pieces."""
+    """Number of threads on which `run` works for this many pieces."""
     # What looks at operators, as a trace or a counter of them does, looks at one thread's.
     if torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing() or _openmp() is None:
         return min(1, pieces)
@@ -82,11 +83,11 @@ def _openmp():
 
 
 def by_rows(work, *tensors):
-    """``work(*tensors)`` [rows, …], of parts of the rows one by one, put together.
+    """Compute ``work(*tensors)`` [rows, …] part by part of the rows, and join the parts.
 
     Args:
         work: function of tensors with n rows that gives a tensor with n rows of the first one's
-            shape and dtype, in which a row depends on those of its own number alone.
+            shape and dtype, in which a row depends only on the same row of the inputs.
         tensors: [rows, …].
     """
     rows = len(tensors[0])
@@ -104,13 +105,14 @@ def by_rows(work, *tensors):
 
 
 class InOrder:
-    """Acts of pieces on what they share, done in the order of the pieces whoever is done first."""
+    """Run actions on shared data in the order of their pieces, whichever thread is done first."""
 
     def __init__(self):
         self._lock, self._waiting, self._next = threading.Lock(), {}, 0
 
     def __call__(self, place, act):
-        """Call ``act()`` of piece ``place``, counted from 0, now or when the ones before are."""
+        """Run ``act()`` of piece ``place``, counted from 0, now or as soon as those before it have
+        run."""
         with self._lock:
             self._waiting[place] = act
             while self._next in self._waiting:

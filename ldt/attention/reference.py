@@ -1,4 +1,4 @@
-"""The definition: full score matrices, any dtype, the oracle of every other backend.
+"""Definition of attention by full score matrices: the oracle of every other backend, in any dtype.
 
 Memory grows with the square of the packed length; for tests and short inputs.
 """
@@ -110,14 +110,14 @@ def global_attention(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):
 
 
 def projected_global_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0, bias=None):
-    """`global_attention` where keys and values are made already.
+    """Attention of the global tokens to their document, with keys and values computed already.
 
     Args:
         q: [globals, heads, dim], query_global of the tokens at ``layout.global_index``.
         k, v: [total, heads, dim], key_global and value_global of all tokens.
         layout, dropout, seed: as in `sliding_window_attention`.
-        bias: None, or [globals, heads, longest], what is added to the products of each query and
-            the keys of its document, in their order; longest is the length of the longest one.
+        bias: None, or [globals, heads, longest], added to the scores of each query for the tokens
+            of its document, in their order; longest is the length of the longest document.
 
     Returns:
         [globals, heads, dim].
@@ -150,16 +150,17 @@ def _attend(q, index, k, v, layout, allowed, dropout, seed, more=0.0):
 
 
 def pool(pooling: str, k, v, weight, cells: Cells):
-    """Keys and values of the cells.
+    """Pool the keys and values of the tokens of each cell.
 
     Args:
         pooling: a name in `POOLINGS`.
         k, v: [total, heads, dim].
-        weight: of the shape of the pooling's `initial`, None where that is None.
+        weight: trained weight of the pooling, of the shape of its `initial`; None where that is
+            None.
         cells: where the cells lie.
 
     Returns:
-        [cells.count, heads, dim] twice; zeros where there is no cell.
+        Pooled keys and pooled values, [cells.count, heads, dim] each; zeros where there is no cell.
     """
     token, inside = cells.tokens(torch.arange(cells.size, device=k.device))
     outside = ~inside[..., None, None]  # [cells, size, 1, 1]

@@ -1,4 +1,4 @@
-"""The operators of the kernels that attend by a `Pattern`, with their gradients."""
+"""Operators of the kernels that attend by a `Pattern`, with their gradients."""
 
 import torch
 
@@ -32,17 +32,18 @@ def sliding_window_attention(
 def cell_attention(q, k, v, cells, *, window, dropout=0.0, seed=0):
     """`ldt.attention.reference.cell_attention` for CUDA tensors.
 
-    All else is as of `sliding_window_attention`.
+    Precision, memory and errors are those of `sliding_window_attention`.
     """
     check(q, k, v)
     return _attend(q, k, v, patterns.of_cells(cells, window), dropout, seed)
 
 
 def projected_global_attention(q, k, v, layout, *, dropout=0.0, seed=0):
-    """`reference.projected_global_attention`, keys and values [total, heads, dim].
+    """`reference.projected_global_attention` for CUDA tensors, with keys and values [total, heads,
+    dim].
 
-    Rows of q past the last global token stand for nothing and gather nothing. All else is as of
-    `sliding_window_attention`.
+    Rows of q past the last global token are padding and get zeros. Precision, memory and errors are
+    those of `sliding_window_attention`.
     """
     check(q, k, v)
     return _attend(q, k, v, patterns.of_globals(layout), dropout, seed)

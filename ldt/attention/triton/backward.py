@@ -27,7 +27,7 @@ from ldt.attention.triton.tiles import (
 
 
 class Backward:
-    """Gradients of what `Forward` took, written into tensors.
+    """Compiled backward pass to a `Forward`: writes the gradients of q, k and v into tensors.
 
     Called with dq, dkv, dout, q, k, v, out, lse and the seed, see `__init__`; ``out`` and ``lse``
     are what `Forward` returned.
@@ -36,11 +36,10 @@ class Backward:
         dq: [queries, heads, dim], to write to; in all of these the numbers of a token are
             contiguous.
         dkv: [2, keys, heads, dim], to write to.
-        dout: [queries, heads, dim], of the output.
+        dout: [queries, heads, dim], gradient of the output.
         q, k, v, pattern, dropout: as `Forward` took them.
-        out: that it returned.
-        joined: as `Forward` took it; then one tensor of the same shape is called with for dq and
-            dkv.
+        out: output of `Forward`.
+        joined: as `Forward` took it; then dq and dkv are one tensor of the same shape.
     """
 
     def __init__(self, dq, dkv, dout, q, k, v, out, pattern, dropout=0.0, joined=False):

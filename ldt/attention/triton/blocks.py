@@ -1,4 +1,5 @@
-"""Parts that the kernels of attention share: rows that a program owns, and tiles that it meets."""
+"""Parts shared by the attention kernels: the rows that a program owns, and the tiles that
+it reads."""
 
 import triton
 import triton.language as tl

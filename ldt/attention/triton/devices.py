@@ -38,8 +38,8 @@ OPTIONS = {"enable_fp_fusion": True}
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Work of a program: rows that it owns, columns at a time, warps, stages of loads; registers
-    that a thread may have, None where the compiler chooses."""
+    """Work of a program: rows that it owns, columns at a time, warps, pipeline stages of loads, and
+    registers that a thread may have, None where the compiler chooses."""
 
     rows: int
     columns: int
@@ -49,7 +49,7 @@ class Tile:
 
     @property
     def launch(self):
-        """Keyword arguments of the kernel and options of the launch."""
+        """Keyword arguments of a launch: the constants of the kernel and Triton's options."""
         return {
             "BLOCK_M": self.rows,
             "BLOCK_N": self.columns,
@@ -72,7 +72,7 @@ class Limits:
 
     @property
     def name(self):
-        """For people."""
+        """Name of the device class for messages."""
         major, minor = self.capability
         return f"compute capability {major}.{minor}, {self.shared // KIB} KiB of shared memory"
 
@@ -206,7 +206,7 @@ def precision(q):
 
 
 def refused(dtype, dim, why):
-    """The ValueError of a call that no kernel takes, of `lacking`."""
+    """Make the ValueError of a call that no kernel takes, with the reason of `lacking`."""
     return ValueError(
         f"backend 'triton' does not take {_short(dtype)} of {dim} dims: {why}; "
         "backend 'blocked' takes any"
@@ -214,7 +214,7 @@ def refused(dtype, dim, why):
 
 
 def find(kernel, dtype, dim, dropout, limits):
-    """The `Tile` of a kernel on a device of these limits, None where there is none.
+    """Look up the `Tile` of a kernel on a device with these limits; None where there is none.
 
     Args:
         kernel, dropout: as of `tile`.
@@ -233,9 +233,11 @@ def find(kernel, dtype, dim, dropout, limits):
 
 
 def fits(tile, kernel, size, dims, limits):
-    """True if a GPU of these `Limits` may have room for a `Tile`, and none of its products is one
-    of float32 by warpgroup units: what no program does without, sums and scores in registers (a
-    B200 has tensor memory for them) and a block of loads for each stage, is there.
+    """True if a GPU with these `Limits` may have room for a `Tile` and multiplies no float32 by
+    warpgroup units.
+
+    Counted is the least that a program needs: sums and scores in registers (a B200 has tensor
+    memory for them), and a block of loads for each stage.
 
     Args:
         kernel: "forward", "dq" or "dkv".
@@ -260,7 +262,8 @@ def fits(tile, kernel, size, dims, limits):
 
 @cache
 def lacking(dtype, dim, limits):
-    """Why a device of these limits has no kernels for heads of ``dim`` dims; None where it has."""
+    """Reason why a device with these limits has no kernels for heads of ``dim`` dims; None where it
+    has."""
     if dtype not in DTYPES:
         return f"{_short(dtype)} has no kernel"
     if dim > LARGEST:
@@ -282,7 +285,8 @@ def _short(dtype):
 
 
 def limits(device):
-    """`Limits` of a torch.device, which triton's driver tells; `LATEST` for what is not CUDA.
+    """`Limits` of a torch.device as triton's driver reports them; `LATEST` for other devices than
+    CUDA.
 
     Raises:
         ValueError: triton cannot ask the device, as where it finds no C compiler.

@@ -9,8 +9,8 @@ _M1, _M2 = tl.constexpr(0x7FEB352D), tl.constexpr(-0x7B935975)  # as in ldt.atte
 
 
 def on_device(seed, device):
-    """A seed, an int or int64 tensor [], where kernels read it; one on the device already is not
-    read by the host."""
+    """Put a seed, an int or int64 tensor [], on the device for kernels, without reading a tensor to
+    the host."""
     if isinstance(seed, torch.Tensor) and seed.device == device:
         return seed
     # Filled and not copied: a copy from the host would wait for the device.
@@ -18,7 +18,7 @@ def on_device(seed, device):
 
 
 def least(dropout):
-    """The smallest hash that is kept, see `kept`."""
+    """Smallest hash that dropout keeps, see `kept`."""
     return int(dropout * 2**32) - 2**31
 
 
@@ -39,19 +39,19 @@ def token_codes(table_ptr, count, token, inside, seed, head, ROLE: tl.constexpr)
 
 @triton.jit
 def document_code(document, seed, ROLE: tl.constexpr):
-    """The hash of a document, of which those of its tokens are made."""
+    """Hash of a document, from which those of its tokens are computed."""
     return _mix(_mix(seed.to(tl.int32) + ROLE) + document)
 
 
 @triton.jit
 def in_head(code, place, head):
-    """The hash of a token in a head, of that of its document and its place there."""
+    """Hash of a token in a head, from that of its document and its place there."""
     return _mix(_mix(code + head) + place)
 
 
 @triton.jit
 def kept(query_codes, key_codes, least):
-    """True if a probability is kept, of the codes of its query and key, in any shape."""
+    """True if a probability is kept, from the codes of its query and key, of any shape."""
     x = (query_codes ^ key_codes) * _M1
     x = x ^ (x >> 15)
     return x * _M2 >= least

@@ -20,7 +20,7 @@ LOG2E = math.log2(math.e)
 
 
 class Forward:
-    """Output and log-sum-exp of queries, keys and values of one shape and layout in memory.
+    """Compiled forward pass for queries, keys and values of one shape and memory layout.
 
     Called with q [queries, heads, dim], k and v [keys, heads, dim], the numbers of each token
     contiguous, with the seed of dropout, int64 [] on the device, or None, and with room for the
@@ -32,8 +32,8 @@ class Forward:
 
     Args:
         q, k, v: such tensors.
-        pattern: which keys each query sees.
-        dropout: probability that dropout takes a probability.
+        pattern: `Pattern` of the keys that each query sees.
+        dropout: probability of dropping an attention probability.
         joined: True if it is called with one tensor [tokens, 3, heads, dim] for all three of these.
     """
 
@@ -65,24 +65,25 @@ class Forward:
 
 
 def forward(q, k, v, pattern, dropout=0.0, seed=None):
-    """`Forward` of tensors as they are."""
+    """Build a `Forward` for these tensors and run it once."""
     q, k, v = rows(q), rows(k), rows(v)
     return Forward(q, k, v, pattern, dropout)(q, k, v, seed)
 
 
 def tables(pattern):
-    """Tables of a pattern: queries, keys, hidden and gathered keys, classes of heads."""
+    """Tensors of a pattern that kernels read: tables of queries, keys, hidden and gathered keys,
+    classes."""
     return pattern.queries, pattern.keys, pattern.hidden, pattern.gathered, pattern.classes()
 
 
 def firsts(q, joined):
-    """Where the numbers of k and of v begin in the tensors that kernels get for them."""
+    """Offsets of k and of v, in numbers, in the tensors that kernels get for them."""
     step = q.shape[1] * q.shape[2] if joined else 0
     return step, 2 * step
 
 
 def sizes(pattern, q, tile):
-    """The constants of a kernel that attends by a pattern, but for those of its launch."""
+    """Compile-time constants of a kernel that attends by a pattern, without those of its `Tile`."""
     dim = q.shape[2]
     return {
         "CLASSES": len(set(pattern.dilations)),

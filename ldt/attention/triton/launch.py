@@ -23,7 +23,7 @@ DIRECT = False
 
 
 class launched:
-    """Decorator of a kernel that is launched: ``kernel[grid](...)`` runs where its tensors are.
+    """Decorator of a kernel: ``kernel[grid](...)`` launches it on the device of its tensors.
 
     Triton launches on the current device of torch, and the layers of a model may lie on several.
     Arguments come in the order of the parameters: tensors, whose names end in ``_ptr``, numbers,
@@ -46,8 +46,8 @@ class launched:
 
 
 class Launch:
-    """A launch that is made again and again, of other tensors like those of its first call: of the
-    same dtypes, on the same device, and None where one was None.
+    """Repeated launch of a kernel on other tensors like those of its first call: of the same
+    dtypes, on the same device, and None where one was None.
 
     Args:
         kernel: a `launched` one.
@@ -128,8 +128,8 @@ class Launch:
 
 
 def room(x, shape, dtype=torch.float32):
-    """A tensor that takes no memory, of which torch makes another by ``empty_like``: in half the
-    time that it needs to make one of a shape and a dtype."""
+    """Make a tensor without memory as a template for ``empty_like``, which allocates from it in
+    half the time of a shape and a dtype."""
     return x.new_empty((), dtype=dtype).expand(shape)
 
 

@@ -74,15 +74,16 @@ class End:
         return out, copy, total
 
     def backward(self, dout, total, weight, bias, seed, parts, want_out=False):
-        """Gradients of the stream and of y, one tensor where they are the same, and the output in
-        the products' dtype, which may differ from the copy in its last digit, or None.
+        """Gradients of the stream and of y (one tensor where they are the same), and the output of
+        `forward` or None.
 
         Args:
-            dout: [n, width], contiguous.
+            dout: [n, width], gradient of the output, contiguous.
             total: [n, width], the sum that `forward` kept.
-            weight, bias, seed: as it took them.
-            parts: of `sums_of`, where those of the gradients of weight and bias and of y's sum go.
-            want_out: True to have the output again.
+            weight, bias, seed: as `forward` took them.
+            parts: room of `sums_of` for the gradients of weight and bias and of y's sum.
+            want_out: True to compute the output again, in the products' dtype; its last digit may
+                differ from the copy's.
         """
         dtotal, dtype = torch.empty_like(total), self.products
         dy = torch.empty_like(total, dtype=dtype) if self.own_dy else None
@@ -93,7 +94,7 @@ class End:
 
 
 def again(total, weight, bias, eps, dtype):
-    """The output of an `End` in ``dtype``, of the sum that it kept."""
+    """Compute the output of an `End` in ``dtype`` from the sum that it kept."""
     out = torch.empty_like(total, dtype=dtype)
     launch = _of_norm(total.shape, out.get_device(), total.dtype, dtype, eps)
     launch(total, None, None, weight, bias, None, out, None, None)
@@ -101,12 +102,12 @@ def again(total, weight, bias, eps, dtype):
 
 
 def gelu(wide, bias, in_place=False):
-    """The exact GELU of ``wide + bias``.
+    """Compute the exact GELU of ``wide + bias``.
 
     Args:
         wide: [n, width], contiguous.
         bias: [width].
-        in_place: True to write the output there.
+        in_place: True to write the output to ``wide``.
     """
     out = wide if in_place else torch.empty_like(wide)
     _of_gelu(wide.shape, wide.get_device(), wide.dtype)(wide, bias, out)
@@ -114,13 +115,13 @@ def gelu(wide, bias, in_place=False):
 
 
 def gelu_backward(wide, bias, slope, parts, want_out=True):
-    """Gradients of `gelu`; ``slope`` becomes that of its input.
+    """Turn ``slope`` from the gradient of `gelu`'s output into that of its input, in place.
 
     Args:
         wide, bias: as `gelu` took them.
-        slope: [n, width], of the output; it is written to.
-        parts: of `sums_of`, where those of the sum of the input's gradients go.
-        want_out: True to have the output again.
+        slope: [n, width], gradient of the output; overwritten.
+        parts: room of `sums_of` for the sum of the input's gradients.
+        want_out: True to compute the output again.
 
     Returns:
         The output or None.
@@ -132,7 +133,7 @@ def gelu_backward(wide, bias, slope, parts, want_out=True):
 
 
 def sums_of(total, wide):
-    """Room for the parts of a layer's sums over all tokens, which `added` adds up.
+    """Allocate room for the partial sums over all tokens of a layer, which `added` adds up.
 
     Args:
         total: [n, width], a sum that an `End` kept.
@@ -140,14 +141,15 @@ def sums_of(total, wide):
 
     Returns:
         [programs, 6 * width + wide] float32, float64 of float64: parts of the gradients of the
-        first norm's weight and bias and of the sum of its y's; those of the second; of the GELU's.
+            first norm's weight and bias and of the sum of its y's; those of the second; of the
+            GELU's.
     """
     (rows, width), dtype = total.shape, SUMS.get(total.dtype, torch.float32)
     return total.new_empty((max(_programs(rows, width, wide)), 6 * width + wide), dtype=dtype)
 
 
 def added(parts, rows, width, dtype):
-    """The sums of which these are the parts: six of [width] and one of [wide], in ``dtype``."""
+    """Add up the partial sums of `sums_of`: six of [width] and one of [wide], in ``dtype``."""
     columns = parts.shape[1]
     sums = parts.new_empty((columns,), dtype=dtype)
     _of_partials(parts.get_device(), parts.dtype, dtype, rows, width, columns)(parts, sums)

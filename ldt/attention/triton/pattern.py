@@ -1,4 +1,4 @@
-"""Which keys a query sees: the tables that the kernels of attention read.
+"""Tables of the keys that each query sees, as the attention kernels read them.
 
 Sliding windows, pooled cells and rows of global tokens are one thing to the kernels (`forward`,
 `backward`): every query sees an interval of keys, and every key is seen by an interval of queries.
@@ -15,11 +15,11 @@ Where windows have a dilation, a program takes tokens of one residue class: with
 row m of class r is token ``r + m * d``, intervals count rows of the class, and all else is as
 without one. Heads of one dilation share intervals.
 
-A program owns a block of queries (of keys in the backward pass of keys) of one head and meets what
+A program owns a block of queries (of keys in the backward pass of keys) of one head and reads what
 they see a tile at a time. Bounds never fall from a row to the next, so those of the first and the
-last row of the block tell which tiles all of its rows see whole: these need no mask. Where few
-rows see all of a document (global tokens as queries, gathered keys as keys), several programs share
-an interval, and `splits.combine` adds up what they found, always in the same order.
+last row of the block tell which tiles all of its rows see whole: these need no mask. Where few rows
+see all of a document (global tokens as queries, gathered keys as keys), several programs share an
+interval, and `splits.combine` adds up their results, always in the same order.
 """
 
 from dataclasses import dataclass, replace
@@ -39,22 +39,22 @@ TOKENS = 256  # of a program that fills tables
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The tables of one call, on its device, [rows, queries] and [rows, keys] int32.
+    """Tables of one call, on its device, [rows, queries] and [rows, keys] int32.
 
     Args:
         queries: the begin of the keys that each query sees, for each class of heads, that is for
             each dilation; in as many rows their end; document and place of the token whose dropout
             it has; if ``masked``, 1 where a query gets zeros; with gathered keys, the begin and the
             end of those that it sees.
-        keys: the same of the queries that see each key, document and place; if some are hidden,
-            the first such key at or after each one, else their number. Bounds never fall in a row.
+        keys: the same of the queries that see each key, document and place; if some are hidden, the
+            first such key at or after each one, else their number. Bounds never fall in a row.
         hidden: [keys] uint8, 1 at keys in an interval that nobody sees there; None: there are none.
-        masked: whether some queries are.
-        gathered: of `tokens`, keys that are seen besides; None: there are none.
-        few_gathered: whether a document has `FEW` of them at most, on average.
+        masked: True if some queries get zeros.
+        gathered: table of `tokens`, keys that are seen besides; None: there are none.
+        few_gathered: True if a document has at most `FEW` of them, on average.
         dilations: one a head.
         longest: keys that a query may see, if they are so many that programs share them; else 0.
-        few: whether a document has `FEW` queries at most, on average.
+        few: True if a document has at most `FEW` queries, on average.
     """
 
     queries: torch.Tensor
@@ -68,7 +68,7 @@ class Pattern:
     few: bool = False
 
     def classes(self):
-        """[heads, 2] int32, dilation and class of each head; None without a dilation."""
+        """Dilation and class of each head, [heads, 2] int32; None without a dilation."""
         if set(self.dilations) == {1}:
             return None
         kinds = sorted(set(self.dilations))

@@ -117,18 +117,18 @@ class Weights(NamedTuple):
 class RowsWork:
     """Plan and launches that all layers share in both passes over the global rows of a batch.
 
-    Sums of a tile live in registers, its tokens in shared memory.
+    Sums of a tile stay in registers, its tokens in shared memory.
     """
 
     @classmethod
     def of(cls, layout, x, heads, dim, dropout, placed, dtype):
-        """The work of a layout, which caches it.
+        """Get the work of a layout, made once and cached there.
 
         Args:
             x: [total, width], of the products' dtype.
             heads, dim: of the rows.
             dropout: probability.
-            placed: True to make queries of x, and to write a row where its token is.
+            placed: True to compute queries from x, and to write a row where its token is.
             dtype: of the weights.
         """
         key = "rows", x.shape[1], x.stride(0), x.dtype, dtype, heads, dim, dropout, placed

@@ -1,4 +1,4 @@
-"""Intervals that several programs share: how many of them, and the sum of what they found."""
+"""Split intervals among several programs, and sum their partial results."""
 
 import triton
 import triton.language as tl
@@ -14,8 +14,8 @@ SPLITS = 256  # at most: each costs memory
 
 
 def splits(programs, longest):
-    """Number of programs that share an interval of up to ``longest`` rows, where there are
-    ``programs`` without; one if ``longest`` is 0."""
+    """Number of programs that share an interval of up to ``longest`` rows, of ``programs``
+    intervals; 1 if ``longest`` is 0."""
     return max(1, min(cdiv(longest, PIECE), cdiv(PROGRAMS, max(programs, 1)), SPLITS))
 
 

@@ -1,4 +1,4 @@
-"""Products, loads of rows, and the check of tensors, for all Triton kernels."""
+"""Products, loads of rows, and checks of tensors, for all Triton kernels."""
 
 from functools import cache
 
@@ -12,7 +12,8 @@ PLACES = ["cuda"]  # types of devices that kernels run on; tests interpret them 
 
 
 def check(*tensors):
-    """Raises ValueError where Triton kernels do not run, and says what does."""
+    """Raise a ValueError that names a working backend if Triton kernels do not run on these
+    tensors."""
     first = tensors[0]
     if first.device.type not in PLACES:
         raise ValueError(
@@ -31,7 +32,7 @@ def check(*tensors):
 
 
 def rows(x):
-    """``x`` [tokens, ...] with the numbers of each token contiguous."""
+    """Return ``x`` [tokens, ...] with the numbers of each token contiguous, copied if need be."""
     last = x.stride()[1:]
     return x if last == ((1,) if x.dim() == 2 else (x.shape[2], 1)) else x.contiguous()
 
@@ -43,7 +44,7 @@ def cdiv(a, b):
 
 @cache
 def padded(dim):
-    """Dims of a tile that holds ``dim`` of them: a power of two, at least 16."""
+    """Number of dims of a tile that holds ``dim`` of them: a power of two, at least 16."""
     return max(16, triton.next_power_of_2(dim))
 
 
@@ -55,7 +56,7 @@ def dot(a, b, total=None, PRECISION: tl.constexpr = IEEE):
 
 @triton.jit
 def cast(x, dtype: tl.constexpr):
-    """``x``, float32, in another dtype, rounded to the nearest."""
+    """Cast float32 ``x`` to another dtype, rounded to the nearest."""
     return x.to(dtype)
 
 
