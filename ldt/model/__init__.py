@@ -1,4 +1,5 @@
-"""The encoder and its heads as PreTrainedModels, known to transformers' Auto classes."""
+"""Encoders and heads as PreTrainedModels; importing registers them with transformers' Auto
+classes."""
 
 from transformers import (
     AutoConfig,

@@ -1,5 +1,5 @@
-"""Bases of the encoders and of their heads: strict loading, packing of a padded batch, one way to
-call."""
+"""Base classes of the encoders and heads: strict loading, packing of a padded batch, one
+signature."""
 
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -25,9 +25,9 @@ INPUTS = ("input_ids", "attention_mask", "global_attention_mask", "token_type_id
 
 
 def takes_inputs(*names):
-    """Decorator of a ``forward(self, *, …, **inputs)`` whose inputs may come by position as well.
+    """Decorator of a ``forward(self, *, …, **inputs)``: inputs may also be passed by position.
 
-    Its signature names them: transformers' Trainer drops what a signature does not name.
+    The signature then names them: transformers' Trainer drops what a signature does not name.
     """
     shared = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None) for name in names]
 
@@ -82,7 +82,7 @@ class LdtPreTrainedModel(PreTrainedModel):
         super().__init__(config, *args, **kwargs)
 
     def get_correct_attn_implementation(self, requested_attention, is_init_check=False):
-        """transformers' name of the attention, for what ``attn_implementation`` asks.
+        """Check ``attn_implementation`` and return transformers' name of it.
 
         ``eager`` and ``sdpa`` mean the same here: the backend that ``config.attention_backend``
         names, by default the fastest that the device has.
@@ -104,12 +104,12 @@ class LdtPreTrainedModel(PreTrainedModel):
 
     @staticmethod
     def fit_weights(weights, config):
-        """Tensors of a file by the names, without the prefix of the base model, and in the shapes
-        of the model of a config; may change the dict ``weights``."""
+        """Rename and reshape the tensors of a file (names without the prefix of the base model) to
+        fit the model of a config; may change ``weights``."""
         return weights
 
     def global_projections(self):
-        """Pairs of modules of an encoder: a projection, and its twin for global tokens."""
+        """Pairs of modules of an encoder: a local projection, and that for global tokens."""
         return []
 
     def _init_weights(self, module):
@@ -160,8 +160,8 @@ class LdtModelOutput(ModelOutput):
 
 
 class PackedEncoder(LdtPreTrainedModel):
-    """Base of the encoders alone, which pack a padded batch at their door; see
-    `ldt.model.encoders`."""
+    """Base class of the encoders, which pack a padded batch, run the layers, and unpack
+    the output."""
 
     has_attentions = False  # True where probabilities can be asked for
 
@@ -231,7 +231,7 @@ class PackedEncoder(LdtPreTrainedModel):
         return LdtModelOutput(packing.unpack(x), pooled, **others)
 
     def refuse_attentions(self, asked):
-        """Raise a ValueError where attentions are asked for that are not there."""
+        """Raise a ValueError if ``asked`` for attentions that this encoder does not compute."""
         asked = self.config.output_attentions if asked is None else asked
         if asked and not self.has_attentions:
             raise ValueError(
@@ -239,7 +239,7 @@ class PackedEncoder(LdtPreTrainedModel):
             )
 
     def default_globals(self, words, attention_mask):
-        """The mask [b, n] of global tokens where none is given; None: there are none."""
+        """Mask [b, n] of the global tokens if the caller gives none; None: there are none."""
         return None
 
     def _encode(self, words, packing, ids, read, output_attentions, output_hidden_states):
@@ -257,8 +257,8 @@ class PackedEncoder(LdtPreTrainedModel):
 
 @dataclass
 class LdtHeadOutput(ModelOutput):
-    """Output of a head; None for the parts that it lacks, the dtype's least number at padding and
-    where a row has fewer. The last three are the encoder's.
+    """Output of a head. Parts that it lacks are None; at padding, and where a row has fewer, logits
+    are the dtype's least number. The last three are the encoder's.
 
     Args:
         loss: scalar, None without labels.
@@ -281,14 +281,14 @@ class LdtHeadOutput(ModelOutput):
 
 
 class Head(LdtPreTrainedModel):
-    """A head and the encoder of its config's ``model_type``, held under the encoder's own name.
+    """Base class of a head: holds the encoder of its config's ``model_type`` under the encoder's
+    own name.
 
-    Every head's ``forward`` takes the inputs of `ldt.model.LdtModel.forward`, which go to the
-    encoder as they are; any other keyword is a TypeError, unlike in transformers, whose models
-    take ``label=`` for ``labels=`` without a word. Of what its own docstring names, labels give a
-    loss, and ``num_items_in_batch`` divides it in place of the number of labels in this batch: it
-    is `loss_items` of all batches of an optimizer step. A head returns its output, or the tuple of
-    what is not None in it.
+    Every head's ``forward`` takes the inputs of `ldt.model.LdtModel.forward` and passes them to the
+    encoder; any other keyword is a TypeError, unlike in transformers, whose models ignore
+    ``label=`` for ``labels=``. The labels that its own docstring names give a loss, the mean over
+    the labels of this batch, or the sum divided by ``num_items_in_batch``: the `loss_items` of all
+    batches of an optimizer step. A head returns its output, or the tuple of what is not None in it.
 
     Args:
         config: of any encoder in `ldt.model.encoders.ENCODERS`.
@@ -305,7 +305,7 @@ class Head(LdtPreTrainedModel):
         self._answer_names = ()
 
     def add_answer(self, kind, outputs):
-        """Give the head its layers for a kind of answer, under the encoder's names.
+        """Add the output layers for a kind of answer, under the encoder's names for them.
 
         Args:
             kind: a name in `KINDS`.
@@ -317,7 +317,7 @@ class Head(LdtPreTrainedModel):
             setattr(self, name, layer)
 
     def answer(self, x):
-        """[..., d] -> [..., outputs], through the layers of `add_answer`."""
+        """Apply the layers of `add_answer`: [..., d] -> [..., outputs]."""
         for name in self._answer_names:
             x = getattr(self, name)(x)
         return x
@@ -329,19 +329,19 @@ class Head(LdtPreTrainedModel):
 
     @classmethod
     def of(cls, encoder):
-        """This head as a class that names the config of ``encoder``, for the Auto classes."""
+        """Subclass of this head whose config class is that of ``encoder``, for the Auto classes."""
         if cls.config_class is encoder.config_class:
             return cls
         names = {"config_class": encoder.config_class, "__module__": cls.__module__}
         return type(cls.__name__, (cls,), names)
 
     def default_globals(self, input_ids, inputs_embeds, attention_mask):
-        """[b, n] bool, the global tokens where no mask is given; None: there are none."""
+        """Mask [b, n] bool of the global tokens if the caller gives none; None: there are none."""
         return None
 
     def encode(self, **inputs):
-        """(states, packing, rest) of the encoder for its inputs and ``read``, see
-        `ldt.model.base.PackedEncoder.forward`."""
+        """Run the encoder: (states, packing, other fields of the output); see
+        `PackedEncoder.forward`."""
         first = {name: inputs.pop(name, None) for name in INPUTS}
         if first["global_attention_mask"] is None and self.has_global_attention:
             words = first["input_ids"], inputs.get("inputs_embeds")
@@ -351,26 +351,27 @@ class Head(LdtPreTrainedModel):
         return self.base_model(*first.values(), packed=True, **inputs)
 
     def loss_items(self, *, labels, attention_mask=None, **inputs):
-        """The number of items that the loss of a batch is a mean over.
+        """Number of items that the loss of a batch is a mean over.
 
-        The sum of these numbers over all batches of an optimizer step, given to each as
-        ``num_items_in_batch``, has their losses add up to the mean over all their items.
+        If the sum of these numbers over all batches of an optimizer step is given to each batch as
+        ``num_items_in_batch``, the losses add up to the mean over all items.
 
         Args:
             labels, attention_mask, inputs: the batch, as the keywords of `forward`.
 
         Returns:
-            Scalar int64, here the labels of real tokens; [parts] int64 of a loss with parts, each
-            a mean of its own.
+            Scalar int64, here the labels of real tokens; [parts] int64 of a loss with parts, each a
+                mean of its own.
         """
         real = real_tokens(tuple(labels.shape), attention_mask, labels.device)
         return (real & (labels != -100)).sum()
 
     def token_output(self, logits, packing, labels, rest, count=None, weights=None, gamma=0.0):
-        """`LdtHeadOutput` of packed logits [total, classes] and padded labels [b, n].
+        """Make the `LdtHeadOutput`, with loss, of packed logits [total, classes] and padded labels
+        [b, n].
 
         Args:
-            count: the loss is divided by it in place of the number of labels here.
+            count: divisor of the loss in place of the number of labels here.
             weights, gamma: of the loss, see `cross_entropy`.
         """
         loss = None
@@ -404,12 +405,12 @@ class LMHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def begin(self):
-        """The bias of a new head is zero."""
+        """Set the bias of a new head to zero."""
         init.zeros_(self.bias)
 
     @property
     def weight(self):
-        """[vocabulary, width], the decoder's."""
+        """Weight of the decoder, [vocabulary, width]."""
         return self.decoder.weight
 
     def forward(self, x):
@@ -417,7 +418,8 @@ class LMHead(nn.Module):
 
 
 def answers(config, kind, outputs):
-    """{name of an attribute of the head: layer}, in the order in which they are called.
+    """Make the output layers of a kind of answer: {attribute name: layer}, in the order of their
+    calls.
 
     Args:
         config: of the encoder.
@@ -437,18 +439,18 @@ def answers(config, kind, outputs):
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """The correspondence of padded positions [b, n] and packed tokens [total].
+    """Mapping between padded positions [b, n] and packed tokens [total].
 
-    The document of a row spans from its first to its last real token; padding inside is
-    masked. A row without any real token is a document of one masked token. Where no row begins or
-    ends with padding, packing is a reshape.
+    The document of a row spans from its first to its last real token; padding inside is masked. A
+    row without any real token is a document of one masked token. Where no row begins or ends with
+    padding, packing is a reshape.
 
     Args:
         layout: of the packed tokens.
         shape: (b, n) of the padded batch.
         index: [total] int64, the position of each packed token in the flattened batch; None when
             that is every position.
-        first_is_global: whether the first real token of every row is known to be global.
+        first_is_global: True if the first real token of every row is known to be global.
     """
 
     layout: Layout
@@ -464,11 +466,11 @@ class Packing:
         return replace(self, layout=self.layout.to(device), index=index)
 
     def pack(self, x, out=None):
-        """[b, n, ...] -> [total, ...], maybe written to ``out``."""
+        """Pack padded rows: [b, n, ...] -> [total, ...], written to ``out`` if given."""
         return _packed(x, self.index, out)
 
     def unpack(self, x, fill=0):
-        """[total, ...] -> [b, n, ...], ``fill`` at all padding."""
+        """Unpack to padded rows: [total, ...] -> [b, n, ...], ``fill`` at all padding."""
         if self.layout.key_padding_mask is not None:
             padding = ~self.layout.key_padding_mask
             x = x.masked_fill(padding.view(-1, *[1] * (x.dim() - 1)), fill)
@@ -478,36 +480,37 @@ class Packing:
         return x.unflatten(0, self.shape)
 
     def unpack_each(self, states):
-        """A tuple of `unpack` of each of the states, wherever it lies."""
+        """Unpack each of the states, which may lie on several devices, to a tuple."""
         return tuple(self.to(x.device).unpack(x) for x in states)
 
     def real(self):
-        """[b, n] bool, True at real tokens."""
+        """True at real tokens, [b, n] bool."""
         keep = self.layout.key_padding_mask
         if keep is None:
             keep = self.layout.cu_seqlens.new_ones(self.layout.total_tokens, dtype=torch.bool)
         return self.unpack(keep)
 
     def first(self, x):
-        """[total, ...] -> [b, ...], the first real token of each row."""
+        """Select the first real token of each row: [total, ...] -> [b, ...]."""
         return x.index_select(0, self.first_index())
 
     def first_index(self):
-        """[b] int64, the packed index of the first real token of each row."""
+        """Packed index of the first real token of each row, [b] int64."""
         begin = self.layout.cu_seqlens[:-1]
         if self.index is not None or self.layout.key_padding_mask is None:
             return begin
         return begin + self.layout.key_padding_mask.unflatten(0, self.shape).int().argmax(1)
 
     def last_index(self):
-        """[b] int64, the packed index of the last real token of each row."""
+        """Packed index of the last real token of each row, [b] int64."""
         end = self.layout.cu_seqlens[1:] - 1
         if self.index is not None or self.layout.key_padding_mask is None:
             return end
         return end - self.layout.key_padding_mask.unflatten(0, self.shape).flip(1).int().argmax(1)
 
     def reduce(self, x, reduction):
-        """[total, d] -> [b, d], ``mean`` or ``max`` of the real tokens of each row; else zeros."""
+        """Pool the real tokens of each row by ``mean`` or ``max``: [total, d] -> [b, d]; zeros
+        without any."""
         keep, rows = self.layout.key_padding_mask, self.layout.cu_seqlens.diff()
         dtype, count = x.dtype, rows
         x = x.to(torch.promote_types(dtype, torch.float32))  # long sums
@@ -521,7 +524,8 @@ class Packing:
         return largest.masked_fill((count == 0)[:, None], 0).to(dtype)
 
     def unpack_global_probabilities(self, probs):
-        """[globals, heads, longest document] -> [b, heads, n, x], x globals at most in a row.
+        """Unpack probabilities of global tokens: [globals, heads, longest document] -> [b, heads,
+        n, x], x being the largest number of global tokens in a row.
 
         Zeros at padding and in the columns of rows that have fewer than x global tokens.
         """
@@ -536,14 +540,14 @@ class Packing:
 
 
 def real_tokens(shape, attention_mask, device):
-    """[b, n] bool from an attention mask, True at real tokens; None means all of them are."""
+    """Mask of real tokens, [b, n] bool, from an attention mask; None means all of them are real."""
     if attention_mask is None:
         return torch.ones(shape, dtype=torch.bool, device=device)
     return _checked("attention_mask", attention_mask, shape) != 0
 
 
 def first_real(words, attention_mask):
-    """[b, n] bool, True at the first real token of each row of ``words`` [b, n, …]."""
+    """True at the first real token of each row of ``words`` [b, n, …]: [b, n] bool."""
     real = real_tokens(tuple(words.shape[:2]), attention_mask, words.device)
     return torch.zeros_like(real).scatter(1, real.int().argmax(1, keepdim=True), True)
 
@@ -561,15 +565,15 @@ def check_positions(positions, length):
 
 
 def at_positions(x, positions):
-    """[b, k, d] of x [b, n, d] at positions [b, k]; of the first one where one is negative."""
+    """Select [b, k, d] from x [b, n, d] at positions [b, k]; the first token for a negative one."""
     return x.gather(1, positions.clamp(min=0).unsqueeze(-1).expand(-1, -1, x.shape[-1]))
 
 
 def pack(shape, attention_mask=None, global_attention_mask=None, device=None):
-    """The `Packing` of a batch of ``shape`` (b, n).
+    """Make the `Packing` of a batch of ``shape`` (b, n) from its masks.
 
-    Reads from the device once, how many tokens there are of each kind; not at all without masks.
-    In a graph of torch.compile all padding stays in, masked: its lengths cannot be known there.
+    Reads from the device once, how many tokens there are of each kind; not at all without masks. In
+    a graph of torch.compile all padding stays in, masked: its lengths cannot be known there.
 
     Args:
         attention_mask: [b, n] bool, int or float: 0 at padding, 1 at real tokens, 2 at real tokens
@@ -653,9 +657,9 @@ def check_length(shape, longest, count, what):
     """Check that a batch of ``shape`` (b, n) is no longer than a model reads.
 
     Args:
-        longest: tokens of the longest input.
-        count: function that gives the tokens of the longest row, called where n is too large.
-        what: says so in the model.
+        longest: largest number of tokens of an input.
+        count: function that gives the tokens of the longest row, called if n is too large.
+        what: name of the config's limit for the message.
 
     Raises:
         ValueError: it is longer.
@@ -668,11 +672,10 @@ def check_length(shape, longest, count, what):
 
 
 def check_ids(name, ids, rows, shape):
-    """Check ids [b, n], or [1, n], of the ``rows`` of an embedding.
+    """Check that ids [b, n], or [1, n], name rows of an embedding with ``rows`` of them.
 
     Raises:
-        ValueError: they are of another shape or type, or (looked at on the CPU only) of no row:
-            an embedding would raise an IndexError, or CUDA an assertion.
+        ValueError: another shape or type, or (looked at on the CPU only) an id of no row.
     """
     if ids.shape not in (shape, (1, shape[1])) or ids.is_floating_point():
         raise ValueError(f"{name} must be {list(shape)} integers, got {[*ids.shape]}")

@@ -1,12 +1,12 @@
-"""A layer on CUDA as one function of autograd, with a backward pass by hand.
+"""Layer on CUDA as one function of autograd, with a backward pass by hand.
 
 Query, key and value are one product with a copy of their weights below each other; windows and
 global rows write to one tensor, and so do the gradients of query, key and value. Both halves end
 with dropout, the sum with the residual stream and its normalisation, in one kernel. What the
-backward pass needs is kept; what the activation gives, and the input of a product where that is the
-output of a normalisation, is computed again.
+backward pass needs is kept; the output of the activation, and the input of a product where that is
+the output of a normalisation, are computed again.
 
-The modules of `ldt.model.layers` run wherever this does not, and say what is right.
+The modules of `ldt.model.layers` run wherever this does not; they are its definition.
 """
 
 import weakref
@@ -31,8 +31,10 @@ MADE = "_ldt_made"  # attribute of an output
 
 
 def layer(module, x, layout, products, output_attentions=False, globals_only=False):
-    """``module(x, layout, ...)`` of an `ldt.model.layers.LdtLayer`; None where its
-    modules must run. Those of its attention may run alone.
+    """Compute ``module(x, layout, ...)`` of an `ldt.model.layers.LdtLayer` fused; None where its
+    modules must run.
+
+    Its attention may still be run by its modules, and the rest fused.
 
     Args:
         products: dtype of the products, of `ldt.model.gates.products_dtype`.
@@ -96,20 +98,20 @@ class _Call:
 
 
 class Attend:
-    """Windows and global rows of layers of one kind in a batch.
+    """Windows and global rows of all layers of one kind in a batch.
 
     Args:
         layout: of the packed tokens.
         x: [total, width].
-        windows: window, dilations of the heads, and True to look at no later token.
+        windows: window, dilations of the heads, and True for causal windows.
         products: dtype of the products.
         dropout: probability.
     """
 
     @classmethod
     def of(cls, module, layout, x, products):
-        """The attention of an `SelfAttention`, which the layout caches; None where its modules must
-        run."""
+        """Make the attention of a `SelfAttention`, cached by the layout; None where its modules
+        must run."""
         window, dilation, causal = module.pattern.values()
         windows = window, per_head(dilation, module.heads), causal
         settings = windows, products, module.dropout if module.training else 0.0
@@ -134,7 +136,7 @@ class Attend:
         self.pattern = pattern.windows(layout, *windows)
 
     def forward(self, low, weight, bias, of_global, keep):
-        """[total, width], and what `backward` needs if that is to be kept.
+        """Attention output [total, width], and what `backward` needs, if ``keep``.
 
         Args:
             low: [total, width], in the dtype of products.
@@ -152,12 +154,12 @@ class Attend:
         return out, (weight, qkv, lse, seed, *kept)
 
     def backward(self, dout, out, x, kept, of_global, dx, needed):
-        """Gradients of weights and biases.
+        """Gradients of the weights and biases of the projections.
 
         Args:
             dout, out: [total, width], contiguous: the gradient of the output, and the output.
-            x: [total, width], what `forward` took.
-            kept: what it returned besides.
+            x: [total, width], the input of `forward`.
+            kept: second result of `forward`.
             of_global: as `forward` took it.
             dx: [total, width], to which the gradient of x is added; None if nobody wants it.
             needed: True for each of the weights and biases whose gradient is wanted.
@@ -188,7 +190,7 @@ class Attend:
 
 
 def drawn(dropout, x):
-    """A seed from torch's generator, whose state gradient checkpointing restores; None without
+    """Draw a seed from torch's generator, whose state gradient checkpointing restores; None without
     dropout."""
     return torch.randint(2**31, (), device=x.device) if dropout else None
 
@@ -211,7 +213,7 @@ class _Made:
 
 
 def product_input(x, dtype, others):
-    """``x`` for a product, and (sum, weight, bias, eps) to compute it again from, or None."""
+    """(``x`` for a product, (sum, weight, bias, eps) to compute it again from, or None)."""
     made = getattr(x, MADE, None)
     if made is None or made.version != x._version or others:
         return _as(dtype, x), None
@@ -222,7 +224,7 @@ def product_input(x, dtype, others):
 
 
 def recompute(x):
-    """Have modules that keep the output of a function compute it again."""
+    """Mark ``x`` so that modules that would keep it for their backward pass compute it again."""
     made = getattr(x, MADE, None) if recomputes() else None
     total = made and made.total and made.total()
     if total is None or made.version != x._version:
@@ -240,10 +242,11 @@ def recompute(x):
 
 
 def by_hand(backward):
-    """The ``backward`` of a function: in the dtypes of its tensors, and no second derivative.
+    """Decorator of the ``backward`` of a function: gradients in the dtypes of their tensors, and an
+    error for second derivatives.
 
-    As the input is not kept, there is nothing to refuse a second derivative by but the first.
-    Autograd itself casts gradients of weights that were cast.
+    As the input is not kept, a second derivative can be refused only by the first. Autograd itself
+    casts gradients of weights that were cast.
     """
 
     @wraps(backward)

@@ -1,4 +1,4 @@
-"""Modules whose parts `ldt.model.fused` uses without calling them, and where it may."""
+"""Checks of the modules whose weights `ldt.model.fused` uses without calling them."""
 
 from functools import cache
 from operator import attrgetter, is_
@@ -39,7 +39,8 @@ PARTS = {"whole": {"attention": None, "attention.self": None} | ATTENTION | DENS
 
 
 def products_dtype(backend, stream):
-    """The dtype of products with a residual stream; None where functions do not run on it."""
+    """Dtype of products beside a residual stream; None where the fused functions do not
+    run on it."""
     if torch.compiler.is_compiling():
         return None
     dtype, device = stream.dtype, stream.device
@@ -71,7 +72,7 @@ def autocast_dtype(kind):
 
 
 def gate_of(layer, wanted, x):
-    """The `Gate` of a layer, None where its parts must be called.
+    """Get the `Gate` of a layer; None where its parts must be called.
 
     Args:
         wanted: a name in `PARTS`.
@@ -84,9 +85,9 @@ def gate_of(layer, wanted, x):
 
 
 class Gate:
-    """The parts of a module that are used without being called.
+    """Parts of a module that may be used without being called, looked up once.
 
-    They are looked up once: to see that they still are what they were takes less time.
+    Checking that they are unchanged takes less time than looking them up.
 
     Args:
         root: the module.
@@ -116,10 +117,10 @@ class Gate:
 
     @classmethod
     def of(cls, root, wanted, x):
-        """The gate of a module, None where there is none.
+        """Make the gate of a module; None where a part is missing or of another class.
 
         Args:
-            wanted: the parts and their classes.
+            wanted: names of the parts and their classes.
         """
         if "uncalled" not in vars(type(root)):
             return None
@@ -145,7 +146,8 @@ class Gate:
         return all(weight.is_contiguous() for weight in self.weights)
 
     def holds(self, root, x):
-        """True where the parts are what they were, and to call one runs its class's ``forward``."""
+        """True if the parts are unchanged, and calling one would run its class's
+        ``forward`` alone."""
         owners, names, values = self.entries
         return (
             x.dtype is self.dtype
@@ -160,8 +162,8 @@ class Gate:
         )
 
     def ends(self):
-        """Epsilon and probability of dropout of each half's end; None where an activation or a
-        dropout is not the functions'."""
+        """(epsilon, probability of dropout) of the end of each half; None where an activation or a
+        dropout is not one that the fused functions compute."""
         (norm, norm2), (drop, drop2), (activation,) = self.norms, self.dropouts, self.activations
         p, p2 = drop.p if drop.training else 0.0, drop2.p if drop2.training else 0.0
         if p >= 1 or p2 >= 1 or activation.act is not F.gelu:

@@ -90,8 +90,8 @@ class SecondLevel(nn.Module):
 
 
 def gates(model):
-    """{number of a layer: gate [heads] of its second level}; gates on other processes of a sharded
-    training are left out."""
+    """Gates [heads] of the second levels by number of their layer; those on other processes of a
+    sharded training are left out."""
     levels = {
         int(name.split(".")[-4]): module  # encoder.layer.N.attention.self.pooled
         for name, module in model.named_modules()

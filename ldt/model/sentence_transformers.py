@@ -1,8 +1,8 @@
-"""Folders of sentence-transformers: what their modules say of a model's vectors, and such modules.
+"""Folders of sentence-transformers: read and write the modules that turn states into vectors.
 
-A folder of theirs is one of transformers with modules.json, which lists what makes a vector of the
-states: pooling, maybe a projection and a normalisation. They are read as the dict ``embedding`` of
-a config. Files are written in the old form, which all versions and other servers read.
+A folder of theirs is one of transformers with modules.json, which lists these modules: pooling,
+maybe a projection and a normalisation. They are read as the dict ``embedding`` of a config. Files
+are written in the old form, which all versions and other servers read.
 """
 
 import json
@@ -55,7 +55,7 @@ _STATES = {"module_input_name": "token_embeddings", "module_output_name": "token
 
 
 def read_settings(folder: Path) -> dict[str, Any] | None:
-    """The dict ``embedding`` of a config, by the modules of a folder; None where it has none.
+    """Read the dict ``embedding`` of a config from the modules of a folder; None where it has none.
 
     Raises:
         ModelError: a module that is not computed here.
@@ -89,8 +89,8 @@ def read_settings(folder: Path) -> dict[str, Any] | None:
 
 
 def as_longformer(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The keys of config.json, those of a BERT or RoBERTa as of a Longformer that computes the
-    same: every token is in the window of every other."""
+    """Turn the keys of a BERT's or RoBERTa's config.json into those of a Longformer that computes
+    the same, with every token in the window of every other; other configs stay as they are."""
     kind = values.get("model_type")
     if kind not in FULL_ATTENTION:
         return values
@@ -102,7 +102,8 @@ def as_longformer(values: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def as_longformers(weights: dict[str, Any], config: Any, folder: Path) -> dict[str, Any]:
-    """Weights of a BERT or RoBERTa as those of `as_longformer`, of other models as they are."""
+    """Rename the weights of a BERT or RoBERTa to those of `as_longformer`; others stay as
+    they are."""
     if read_values(folder).get("model_type") not in FULL_ATTENTION:
         return weights
     weights = {name.removeprefix("bert."): tensor for name, tensor in weights.items()}
@@ -114,7 +115,7 @@ def as_longformers(weights: dict[str, Any], config: Any, folder: Path) -> dict[s
 
 
 def projection(folder: Path) -> dict[str, Any]:
-    """{name in the head: weight} of the folder's projection of vectors; {} without one."""
+    """Read the folder's projection of vectors as {name in the head: weight}; {} without one."""
     for kind, path in _modules(folder):
         if kind == "Dense":
             file = folder / path / "model.safetensors"

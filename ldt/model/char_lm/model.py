@@ -37,7 +37,7 @@ def read_causal_config(path, **changes):
 
 
 def sinusoids(distances, width):
-    """[n, width] float64: sines, then cosines, of distances [n] at width / 2 frequencies.
+    """Sines, then cosines, of distances [n] at width / 2 frequencies: [n, width] float64.
 
     Source: Dai et al. 2019 (arXiv:1901.02860), section 3.3, in the order of their code.
     """
@@ -53,8 +53,8 @@ class LayerCache:
         self.reach, self.last, self.table = reach, None, None
 
     def append(self, *new):
-        """The cached keys and values followed by ``new`` ones [b, n, heads, dim]; the last of them
-        stay in the cache."""
+        """Append ``new`` keys and values [b, n, heads, dim] and return them with the cached ones in
+        front; the cache keeps the last of them."""
         if self.last is not None:
             new = [torch.cat(pair, 1) for pair in zip(self.last, new, strict=True)]
         self.last = [x[:, -self.reach :].clone() for x in new]
@@ -62,11 +62,11 @@ class LayerCache:
 
 
 class KVCache:
-    """Keys and values of the last tokens of a text: of each layer those that its window reaches,
-    however long the text is.
+    """Keys and values of the last tokens of a text, for each layer as many as its window reaches
+    back, whatever the length of the text.
 
     Args:
-        real: [b, n] bool, False at padding of the tokens that are kept first.
+        real: [b, n] bool, False at padding of the first tokens.
         reaches: tokens before a token that each layer's windows reach.
 
     Raises:
@@ -81,7 +81,8 @@ class KVCache:
         self.keep = real[:, -self.reach :]
 
     def extend(self, n):
-        """[b, …] bool, False at padding, of the cached tokens and ``n`` new ones, all real."""
+        """Add ``n`` real tokens to the mask of the cached ones; return both, [b, …] bool, False at
+        padding."""
         keep = F.pad(self.keep, (0, n), value=True)
         self.keep = keep[:, -self.reach :]
         return keep
@@ -115,8 +116,7 @@ def cached_attention(q, k, v, keep, relative, dilation):
 
 
 class Recurrence:
-    """Packed documents cut into parts, each with the tokens before it in front, as memory through
-    which no gradient flows.
+    """Parts of packed documents, each with the tokens before it as memory without gradient.
 
     Where x [total, …] are the hidden states of a layer, each part is a document of its own in
     ``torch.cat([x.detach(), x])``: its memory taken from the first half, its tokens from the
@@ -124,7 +124,7 @@ class Recurrence:
     arXiv:1901.02860) the memory is not carried from batch to batch, an input begins without.
 
     Args:
-        layout: where the documents lie; without global tokens.
+        layout: of the packed documents; without global tokens.
         length: tokens of a part, and of the memory before it.
     """
 
@@ -149,15 +149,16 @@ class Recurrence:
         )
 
     def gather(self, x):
-        """[2 * total, …], without and with gradient -> [tokens and memories, …]."""
+        """Gather the parts with their memories: [2 * total, …], without and with gradient, ->
+        [tokens and memories, …]."""
         return x.index_select(0, self.source)
 
     def with_memories(self, q):
-        """[total, …] -> [tokens and memories, …], with zeros at the memories."""
+        """Add zeros at the memories: [total, …] -> [tokens and memories, …]."""
         return q.new_zeros(len(self.source), *q.shape[1:]).index_copy(0, self.places, q)
 
     def without_memories(self, out):
-        """[tokens and memories, …] -> [total, …]."""
+        """Remove the memories: [tokens and memories, …] -> [total, …]."""
         return out.index_select(0, self.places)
 
 
@@ -217,8 +218,8 @@ class RelativeAttention(nn.Module):
         return self.output(out.flatten(1).to(x.dtype)), new
 
     def step(self, x, keep, cache):
-        """[b, n, width] of the next tokens -> the same; their keys and values go into ``cache``,
-        which holds those of the tokens before them."""
+        """Attend from the next tokens: [b, n, width] -> the same, by the ``cache`` of the tokens
+        before them, to which their keys and values are added."""
         q = self._split(self.query(x))
         k, v = cache.append(*self.keys_and_values(x))
         dtype = torch.promote_types(q.dtype, torch.float32)
@@ -230,11 +231,12 @@ class RelativeAttention(nn.Module):
         return self.output(out.flatten(2).to(x.dtype))
 
     def keys_and_values(self, x):
-        """[..., width] -> two of [..., heads, dim]."""
+        """Keys and values, [..., heads, dim] each, of x [..., width]."""
         return self._split(self.key(x)), self._split(self.value(x))
 
     def table(self, half, dtype):
-        """[heads, half + 1, dim]: W r for each place of the window, the farthest first."""
+        """Projected sinusoids W r, [heads, half + 1, dim], for each place of the window, the
+        farthest first."""
         if is_plain(self.position):
             weight = self.position.weight
         else:  # with an adapter or a hook
@@ -346,21 +348,21 @@ class LdtForCausalLM(LdtPreTrainedModel):
         num_items_in_batch=None,
         at_labels=False,
     ):
-        """The logits of each next token.
+        """Compute the logits of each next token, and the loss.
 
         Args:
             input_ids: [b, n] int64.
             attention_mask: [b, n], 0 at padding, else 1; padding costs nothing. None: no padding.
             labels: [b, n] int64, the ids again, -100 where none is to be predicted; the label at a
-                place is that of the logits one place before. Without a real token right before
-                it, a label does not count.
+                place is that of the logits one place before. Without a real token right before it,
+                a label does not count.
             past_key_values: `KVCache` of the tokens before these; then all tokens are real.
-            use_cache: return a `KVCache` that goes on with these tokens; a given one is changed.
-                Every row must then end with a real token. None: as the config says.
+            use_cache: True to return a `KVCache` that ends with these tokens; a given one is
+                changed. Every row must then end with a real token. None: as the config says.
             output_hidden_states: None: as the config says.
             num_items_in_batch: labels of all batches of an optimizer step; the loss is divided by
                 it in place of the number of labels here.
-            at_labels: compute the logits only where there is a label: ``logits`` are
+            at_labels: True to compute the logits only where there is a label: ``logits`` are
                 [labels, vocabulary], in the order of the labels.
 
         Returns:

@@ -82,11 +82,11 @@ class RotaryAttention(nn.Module):
         self.out_drop = nn.Dropout(config.attention_dropout)
 
     def forward(self, x, layout, cos, sin):
-        """[total, width] -> the same."""
+        """Attention with its projections, [total, width] -> the same."""
         return self.out_drop(self.Wo(self.attend(x, layout, cos, sin)))
 
     def attend(self, x, layout, cos, sin):
-        """[total, width], what `Wo` then takes.
+        """Attention output before the output projection `Wo`, [total, width].
 
         Args:
             x: [total, width].
@@ -125,7 +125,8 @@ class RotaryAttention(nn.Module):
 
 
 class GatedFeedForward(nn.Module):
-    """Two wide maps, the activation of the first times the second, and a map back (GeGLU)."""
+    """Feed-forward network with two wide maps, the activation of the first times the second
+    (GeGLU)."""
 
     def __init__(self, config):
         super().__init__()
@@ -137,7 +138,7 @@ class GatedFeedForward(nn.Module):
         self.Wo = _linear(config, wide, width, config.mlp_bias, narrow=True)
 
     def forward(self, x, in_place=False):
-        """[total, width] -> the same; ``in_place`` where no graph needs what is between."""
+        """[total, width] -> the same; ``in_place`` if no graph needs the intermediate values."""
         wide = self.Wi(cast_once(x, self.Wi)())
         hot, gate = wide.chunk(2, -1)
         gelu = type(self.act) is GELUActivation and self.act.act is F.gelu
@@ -183,12 +184,12 @@ class ModernBertLayer(GradientCheckpointingLayer):
         return x + self.mlp(layer_norm(self.mlp_norm, x))
 
     def products(self):
-        """The modules whose linear layers `ldt.model.precision` may lower."""
+        """Modules whose linear layers `ldt.model.precision` may run in a lower precision."""
         return self.attn, self.mlp
 
 
 class PredictionHead(nn.Module):
-    """Dense, activation, norm: trained with the masked LM, and where all heads begin."""
+    """Dense, activation, norm: trained with the masked LM, and the first layers of all heads."""
 
     def __init__(self, config):
         super().__init__()
@@ -305,8 +306,8 @@ class LdtModernBertModel(PackedEncoder):
 
 
 def frequencies(config, kind):
-    """[dim / 2] float32 on the CPU, by how much the angle of each pair grows from token to token;
-    and what the tables are multiplied by (YaRN's temperature, else 1).
+    """Growth of the angle of each pair from token to token, [dim / 2] float32 on the CPU; and the
+    factor of the tables (YaRN's temperature, else 1).
 
     Args:
         config: a `transformers.ModernBertConfig`.
@@ -340,10 +341,9 @@ def tables(positions, growth, scale, dtype):
 
 
 def rotated(x, cos, sin):
-    """``x`` [total, parts, heads, dim] with its first two parts, queries and keys, turned.
+    """Rotate the first two parts of ``x`` [total, parts, heads, dim], queries and keys, in place.
 
-    In place: whoever made x gives it away. Nothing but the tables is kept for the backward pass,
-    which turns the gradient back.
+    Nothing but the tables is kept for the backward pass, which turns the gradient back.
     """
     if torch.compiler.is_compiling() or transformed():
         return torch.cat([turned(x[:, :2], cos[:, None], sin[:, None]), x[:, 2:]], 1)
@@ -353,7 +353,7 @@ def rotated(x, cos, sin):
 
 
 def turned(x, cos, sin):
-    """``x`` [..., dim] turned, as a new tensor."""
+    """Rotate ``x`` [..., dim] by the angles of ``cos`` and ``sin``, as a new tensor."""
     first, second = x.to(cos.dtype).chunk(2, -1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
 

@@ -1,4 +1,4 @@
-"""Heads of one set of logits: classes or a number of a document, classes of tokens, words."""
+"""Heads with one set of logits: classes or a number of a document, classes of tokens, words."""
 
 import torch
 from torch.nn import functional as F
@@ -60,13 +60,13 @@ class LdtForSequenceClassification(Head):
         num_items_in_batch=None,
         **inputs,
     ):
-        """`LdtHeadOutput` of the inputs of `Head`.
+        """Compute logits and loss of the inputs of `Head`, as `LdtHeadOutput`.
 
         Args:
             labels: [b] int64, -100 where there is none; or [b, num_labels]; or [b] numbers, of a
                 document's relevance alike in all of its rows.
-            documents: [b] int64, which document of its query each row is of, any numbers.
-            example_ids: [b] int64, which query each row is of, any numbers.
+            documents: [b] int64, number of the row's document; rows of one document are its chunks.
+            example_ids: [b] int64, number of the row's query.
             teacher: [b] numbers, another model's score of the document.
             num_items_in_batch, inputs: see `Head`.
         """
@@ -94,8 +94,9 @@ class LdtForSequenceClassification(Head):
         return first_real(given_words(input_ids, inputs_embeds), attention_mask)
 
     def loss_items(self, *, labels, documents=None, example_ids=None, teacher=None, **inputs):
-        """Rows that have a class, or the sum of its weights; of regression and of several labels a
-        row, all numbers. Of a ranking queries, listwise those that a document is relevant to."""
+        """Number of rows with a class, or the sum of their weights; with regression or several
+        labels a row, of all numbers; with ranking, of queries (listwise: with a relevant
+        document)."""
         if documents is not None:
             each = labels.new_ones(labels.shape) if self._counts_all(teacher) else labels
             return (rows_of_documents(example_ids).to(each.dtype) @ each > 0).sum()
@@ -170,7 +171,7 @@ class LdtForTokenClassification(Head):
 
     @takes_inputs(*INPUTS)
     def forward(self, *, labels=None, num_items_in_batch=None, **inputs):
-        """`LdtHeadOutput` of the inputs of `Head`.
+        """Compute logits and loss of the inputs of `Head`, as `LdtHeadOutput`.
 
         Args:
             labels: [b, n] int64, -100 where there is none.
@@ -182,7 +183,7 @@ class LdtForTokenClassification(Head):
         return self.token_output(logits, packing, labels, others, num_items_in_batch, *weighing)
 
     def loss_items(self, *, labels, **inputs):
-        """Labels, or the sum of their weights."""
+        """Number of labels, or the sum of their weights."""
         return class_items(labels, class_weights(self.config, labels.device))
 
 
@@ -217,12 +218,12 @@ class LdtForMaskedLM(Head):
 
     @takes_inputs(*INPUTS)
     def forward(self, *, labels=None, num_items_in_batch=None, at_labels=False, **inputs):
-        """`LdtHeadOutput` of the inputs of `Head`.
+        """Compute logits and loss of the inputs of `Head`, as `LdtHeadOutput`.
 
         Args:
             labels: [b, n] int64, -100 where there is none.
-            at_labels: compute the logits only where there is a label, which costs a seventh:
-                ``logits`` are [labels, vocabulary], in the order of the labels.
+            at_labels: True to compute the logits only where there is a label, which costs a
+                seventh: ``logits`` are [labels, vocabulary], in the order of the labels.
             num_items_in_batch, inputs: see `Head`.
         """
         x, packing, others = self.encode(**inputs)

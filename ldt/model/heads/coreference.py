@@ -77,8 +77,8 @@ class LdtForCoreference(Head):
         self.post_init()
 
     def begin(self):
-        """Draw the experts of a new head so that their scores have a deviation of about 1; few
-        spans are mentions, where each is to be told apart."""
+        """Initialise the experts of a new head so that their scores have a deviation of about 1;
+        few spans are mentions if each is classified."""
         if self.settings["singletons"]:
             init.constant_(self.mention_end_classifier.bias, -4.0)
         for form in FORMS if self.by_category else ():
@@ -87,7 +87,8 @@ class LdtForCoreference(Head):
 
     @staticmethod
     def fit_weights(weights, config):
-        """Tensors by name; those of a published head say which scorer it has."""
+        """Fit the tensors of a file; the names of a published head tell the config which scorer it
+        has."""
         if "mention_s2e_classifier.weight" in weights:
             scorer = "lingmess" if "antecedent_s2s_all_weights" in weights else "s2e"
             config.coref_head = {"scorer": scorer} | config.coref_head
@@ -97,13 +98,14 @@ class LdtForCoreference(Head):
     def forward(
         self, *, words=None, labels=None, example_ids=None, num_items_in_batch=None, **inputs
     ):
-        """`LdtHeadOutput` of the inputs of `Head`.
+        """Compute candidates with their links, and the loss, of the inputs of `Head`, as
+        `LdtHeadOutput`.
 
         Args:
-            words: [b, w, 6] int64, of each word of a row: its number in the document, its first
-                and its last token, the number of its sentence, the group of a pronoun or -1, a
-                number of the lower-cased word or -1 where it is a stop word; -100 where a row has
-                fewer. The words of a document are numbered on through its rows.
+            words: [b, w, 6] int64, of each word of a row: its number in the document, its first and
+                its last token, the number of its sentence, the group of a pronoun or -1, a number
+                of the lower-cased word or -1 where it is a stop word; -100 where a row has fewer.
+                The words of a document are numbered on through its rows.
             labels: [b, m, 3] int64, mentions: first and last word, number of the cluster.
             example_ids: [b] int64, the document of each row; None: each row is one.
             num_items_in_batch, inputs: see `Head`. Rows of one document give no hidden states.
@@ -137,7 +139,7 @@ class LdtForCoreference(Head):
         return LdtHeadOutput(loss, logits=logits, **others)
 
     def loss_items(self, *, words, example_ids=None, **inputs):
-        """The candidates of all documents."""
+        """Number of candidates of all documents."""
         sizes = (words[..., 0] >= 0).sum(1)
         if example_ids is not None:
             _, documents = example_ids.to(sizes.device).unique(return_inverse=True)
@@ -145,7 +147,7 @@ class LdtForCoreference(Head):
         return sum(map(self._candidates, sizes.tolist()), torch.zeros((), dtype=torch.int64))
 
     def word_states(self, words, **inputs):
-        """[b, w, 2d], the encoder's states at the first and at the last token of each word."""
+        """Encoder states at the first and at the last token of each word, joined: [b, w, 2d]."""
         return self._states(words, **inputs)[0]
 
     def _states(self, words, **inputs):
@@ -157,12 +159,12 @@ class LdtForCoreference(Head):
         return max(int(self.settings["top_lambda"] * words), min(words, 1))
 
     def links(self, states, words, mentions=None):
-        """The candidates [k, 5] of a document, as ``logits`` has them, and the sum of their losses.
+        """Candidates [k, 5] of one document, as ``logits`` has them, and the sum of their losses.
 
         Args:
             states: [w, 2d], of all words, see `word_states`.
             words: [w, 6], see `forward`.
-            mentions: [m, 3], right ones, see `forward`; None: there are none, and no loss.
+            mentions: [m, 3], gold ones, see `forward`; None: there are none, and no loss.
         """
         states = states.to(self.start_mention_mlp.dense.weight.dtype)
         count, size = len(words), self._candidates(len(words))
@@ -283,22 +285,23 @@ class FullyConnected(nn.Module):
 
 
 def bilinear(size):
-    """A layer between two states of unit variance, whose products begin with a deviation of 1."""
+    """Make a layer between two states of unit variance, whose products begin with a
+    deviation of 1."""
     layer = nn.Linear(size, size)
     layer.drawn = 1 / size, 3 / size
     return layer
 
 
 def recomputed(several):
-    """A caller of functions; while training, of several blocks, it runs each again in the backward
-    pass, so that memory is that of one."""
+    """Make a function that calls others; in training on ``several`` blocks it runs each again in
+    the backward pass, so that memory is that of one block."""
     if several and torch.is_grad_enabled():
         return partial(checkpoint, use_reentrant=False)
     return lambda run, *args: run(*args)
 
 
 class Spans:
-    """Candidates in the order of the text.
+    """Candidate spans in the order of the text.
 
     Args:
         first, last: [k], words, both inclusive.
@@ -306,8 +309,8 @@ class Spans:
         words: [w, 6], see `LdtForCoreference.forward`.
 
     Attributes:
-        clusters: [k], of each, -1 for none; None where they are not known.
-        before: [rows, columns] bool, of a `part`: whether a column may be linked to.
+        clusters: [k], number of each span's cluster, -1 for none; None if they are not known.
+        before: [rows, columns] bool, of a `part`: True if a row may be linked to a column.
     """
 
     clusters = before = None
@@ -316,7 +319,8 @@ class Spans:
         self.first, self.last, self.scores, self.words = first, last, scores, words
 
     def part(self, low, end, begin, reach):
-        """The spans from ``low`` to before ``end``; rows are those from ``begin`` on."""
+        """Select the spans from ``low`` to before ``end`` as columns; those from ``begin`` on are
+        the rows."""
         part = Spans(self.first[low:end], self.last[low:end], self.scores[low:end], self.words)
         if self.clusters is not None:
             part.clusters = self.clusters[low:end]
@@ -358,14 +362,14 @@ class Spans:
 
 
 class Clusters:
-    """The clusters of mentions [m, 3], by their first and last word, of ``count`` words."""
+    """Lookup of the cluster of a span among mentions [m, 3] of a document of ``count`` words."""
 
     def __init__(self, mentions, count):
         keys, order = (mentions[:, 0] * count + mentions[:, 1]).sort(stable=True)
         self.keys, self.clusters, self.count = keys, mentions[order, 2], count
 
     def __call__(self, first, last):
-        """[k] int64, the cluster of each span, -1 for none."""
+        """Number of the cluster of each span, [k] int64, -1 for none."""
         if not len(self.keys):
             return torch.full_like(first, -1)
         keys = first * self.count + last
@@ -374,10 +378,11 @@ class Clusters:
 
 
 def link_loss(pairs, part):
-    """Sum over the rows, and over all scorers of LingMess: the logarithm of the sum of exp(score)
-    over all antecedents and none, less that over the right ones; none where none is right.
+    """Negative log likelihood of the right antecedents, summed over rows and scorers of LingMess.
 
-    An expert has the pairs of its category alone; the last one has all.
+    Of each row the logarithm of the sum of exp(score) over all antecedents and "none", less that
+    over the right ones; "none" is right where no antecedent is. An expert sees only the pairs of
+    its category; the last one sees all.
     """
     rows, least = len(part.before), float("-inf")
     right = (part.clusters[-rows:, None] == part.clusters) & (part.clusters >= 0)
@@ -393,7 +398,7 @@ def link_loss(pairs, part):
 
 
 def mention_loss(band, mentions):
-    """Sum of the binary cross entropies of all spans: whether each is one of the mentions.
+    """Sum of the binary cross entropies of all spans for being a mention.
 
     Args:
         band: [w, width], scores, -inf where there is no span.

@@ -34,11 +34,11 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 
 
 class LdtForEmbedding(Head):
-    """Vectors of texts; ``vectors`` are [b, c, dim] in float32 at least.
+    """Embedding vectors of texts; ``vectors`` are [b, c, dim] in float32 at least.
 
-    ``config.embedding`` tells how they are made (`DEFAULTS`). Of a row there is one; with ``spans``
-    one of each span, the mean (or maximum) of its tokens' states in the whole row; with
-    ``vectors: tokens`` one of each token.
+    ``config.embedding`` has the settings (`DEFAULTS`). A row has one vector; with ``spans`` one for
+    each span, the mean (or maximum) of its tokens' states in the whole row; with ``vectors:
+    tokens`` one for each token.
 
     ``global_attention_mask=None`` means global attention on the first real token of each row where
     that is what is pooled, else none.
@@ -66,11 +66,11 @@ class LdtForEmbedding(Head):
         num_items_in_batch=None,
         **inputs,
     ):
-        """`LdtHeadOutput` of the inputs of `Head`.
+        """Compute vectors, and the loss of a batch of queries and documents, as `LdtHeadOutput`.
 
         The loss compares the texts of all rows, and while training those of all processes. Its
-        gradients are exact whatever is run at a time: rows are run again in the backward pass, with
-        the random numbers that they had (Gao et al. 2021, arXiv:2101.06983).
+        gradients are exact however few rows are run at a time: they are run again in the backward
+        pass, with the random numbers that they had (Gao et al. 2021, arXiv:2101.06983).
 
         Args:
             spans: [b, c, 2] int64, first token of a span in its row and the one behind the last;
@@ -79,7 +79,7 @@ class LdtForEmbedding(Head):
                 `POSITIVE` or `NEGATIVE`; -100 has no part in the loss.
             texts: [b] int64, a number of the row's text, the same for equal texts. Rows of one text
                 are parts of it.
-            scores: [b] float, what a teacher or a person says of a row and its query.
+            scores: [b] float, a teacher's or a person's score of a row for its query.
             example_ids: [b] int64, the example of each row.
             groups: numbers of the rows that are run at a time, in lists that have each row once;
                 None: all.
@@ -112,7 +112,7 @@ class LdtForEmbedding(Head):
         return first_real(given_words(input_ids, inputs_embeds), attention_mask)
 
     def loss_items(self, *, labels, texts, example_ids, **inputs):
-        """Pairs of a query and a text that is right for it."""
+        """Number of pairs of a query and a text that is right for it."""
         pairs = torch.stack([example_ids, texts])[:, labels == POSITIVE]
         return torch.tensor(pairs.unique(dim=1).shape[1], device=labels.device)
 
@@ -151,15 +151,15 @@ class LdtForEmbedding(Head):
 
 
 def pooled(x, packing, pooling):
-    """[total, d] -> [b, d], by the name of a pooling."""
+    """Pool packed states [total, d] to one vector a row, [b, d], by a pooling of this name."""
     if pooling in ("mean", "max"):
         return packing.reduce(x, pooling)
     return packing.first(x) if pooling == "cls" else x[packing.last_index()]
 
 
 def of_spans(x, packing, spans, reduction):
-    """[total, d] -> [b, c, d], the mean or the maximum of each span [b, c, 2] of a row's places;
-    zeros of an empty one."""
+    """Pool the tokens of spans: [total, d] -> [b, c, d], the mean or the maximum over each span [b,
+    c, 2] of a row's places; zeros of an empty one."""
     begin = packing.layout.cu_seqlens[:-1]
     rows = torch.arange(len(begin), device=x.device) * packing.shape[1]
     first = rows if packing.index is None else packing.index[begin]
@@ -176,18 +176,18 @@ def of_spans(x, packing, spans, reduction):
 
 
 class ComparedBatch:
-    """The queries and documents of a batch, and how like each other they are.
+    """Queries and documents of a batch with their similarities.
 
     Args:
-        vectors: [rows, c, dim] of the length 1; one that is zero is none.
+        vectors: [rows, c, dim] of length 1; a zero vector stands for none.
         labels, texts, scores, example_ids: [rows], see `LdtForEmbedding.forward`.
-        share: whether the documents of all processes are compared with the queries of this one.
-        each: whether all vectors of a query count, or their mean.
+        share: True to compare with the documents of all processes.
+        each: True if all vectors of a query count (MaxSim), False for their mean.
 
     Attributes:
         similarities: [queries, documents], see `similarities`.
         right: [queries, documents] bool, the documents that are right for a query.
-        own: the same of those that belong to its example.
+        own: [queries, documents] bool, the documents of the query's own example.
     """
 
     def __init__(self, vectors, labels, texts, scores, example_ids, share=False, each=False):
@@ -214,13 +214,14 @@ class ComparedBatch:
 
 
 def similarities(queries, documents, of_query, of_document, shape, each=False):
-    """[queries, documents] of a shape: for each vector of a query the largest product with one of
-    the document's; their sum, or their mean.
+    """Similarity of queries and documents, [queries, documents]: for each vector of a query the
+    largest product with a vector of the document; their sum (MaxSim), or their mean.
 
     Args:
         queries, documents: [rows, c, dim] of both; a vector that is zero is none.
         of_query, of_document: [rows] int64, the number of each row's query or document.
-        each: whether it is their sum.
+        shape: numbers of queries and documents.
+        each: True for the sum.
     """
     rows, width, _ = queries.shape
     there, least = documents.any(-1), torch.finfo(queries.dtype).min
@@ -240,8 +241,9 @@ def similarities(queries, documents, of_query, of_document, shape, each=False):
 
 
 def contrastive(batch, temperature):
-    """Sum over pairs of a query and a right document of minus the logarithm of its probability, by
-    a softmax over it and all documents of the batch that are not right for the query."""
+    """Contrastive loss (InfoNCE), summed over pairs of a query and a right document: minus the
+    logarithm of its softmax among itself and all documents of the batch that are not right for
+    the query."""
     logits = batch.similarities / temperature
     others = logits.masked_fill(batch.right, torch.finfo(logits.dtype).min).logsumexp(1)
     losses = torch.logaddexp(logits, others[:, None]) - logits
@@ -249,8 +251,8 @@ def contrastive(batch, temperature):
 
 
 def kl(batch, temperature):
-    """Sum over queries of the divergence of the softmax over its own documents from that of the
-    teacher's scores, for each right document."""
+    """KL divergence of the softmax over a query's own documents from that of the teacher's scores,
+    summed over queries, for each right document."""
     least = torch.finfo(batch.similarities.dtype).min
     logits = (batch.similarities / temperature).masked_fill(~batch.own, least).log_softmax(1)
     right = batch.scores.masked_fill(~batch.own, least).softmax(1)
@@ -289,8 +291,8 @@ LOSSES = {
 
 
 def gathered(x):
-    """[rows, …] of all processes, in their order, with gradients; filled up with zeros where other
-    processes have more columns."""
+    """Gather x [rows, …] of all processes in their order, with gradients; padded with zeros where
+    other processes have more columns."""
     shape = torch.tensor(x.shape, device=x.device)
     shapes = [torch.empty_like(shape) for _ in range(distributed.get_world_size())]
     distributed.all_gather(shapes, shape)

@@ -5,34 +5,30 @@ from torch.nn import functional as F
 
 
 def exact(x):
-    """``x`` in float32 at least: half precision could not hold a sum, nor tell few logits apart."""
+    """Cast ``x`` to float32 at least: half precision could not hold a sum, nor distinguish close
+    logits."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def mean(total, items, count=None):
-    """A loss of a sum over items; 0 where there is no item.
+    """Divide a sum of losses by the number of items; 0 where there is no item.
 
     Args:
         total: the sum, a scalar.
-        items: how many it is over, a scalar.
-        count: divides in place of ``items``: those of all batches of a step.
+        items: number of items in it, a scalar.
+        count: divisor in place of ``items``: the number in all batches of a step.
     """
     count = items if count is None else torch.as_tensor(count)
     return total / (count + (count == 0))
 
 
 def weighted(losses, weights):
-    """The sum of losses by their names, each times its weight, or 1 where none is named."""
+    """Sum of losses by name, each times its weight, or times 1 if there are no weights."""
     return sum(weights.get(name, 1) * loss for name, loss in losses.items())
 
 
 def counts(num_items_in_batch, parts):
-    """The count of each part of a loss, None for each where there are none.
-
-    Args:
-        num_items_in_batch: [parts], or [1, parts] as DataParallel hands it on; None.
-        parts: how many.
-    """
+    """Divisors of the parts of a loss, None for each part if there are none."""
     return [None] * parts if num_items_in_batch is None else num_items_in_batch.flatten()
 
 
@@ -79,11 +75,11 @@ def cross_entropy(logits, labels, count=None, weights=None, gamma=0.0):
 
 
 def binary_cross_entropy(logits, labels, weights=None, gamma=0.0):
-    """Sum over all labels, which are there (1) or not (0); see `cross_entropy`.
+    """Binary cross entropy, summed over all labels, which are 1 or 0; see `cross_entropy`.
 
     Args:
         logits, labels: [b, labels].
-        weights: [labels], of those that are there, as torch's ``pos_weight``.
+        weights: [labels], of the labels that are 1, as torch's ``pos_weight``.
         gamma: 0 or more.
     """
     cast = None if weights is None else weights.to(logits.dtype)
@@ -96,18 +92,18 @@ def binary_cross_entropy(logits, labels, weights=None, gamma=0.0):
 
 
 def focal(losses, gamma):
-    """-(1 - p)^gamma log p of -log p."""
+    """Focal loss -(1 - p)^gamma log p from ``losses``, -log p."""
     tiny = torch.finfo(losses.dtype).tiny  # the slope of 0^gamma is infinite below 1
     return (-torch.expm1(-losses)).clamp(min=tiny) ** gamma * losses
 
 
 def best_means(logits, member, most):
-    """[documents], the mean of the best logits of each document's chunks.
+    """Mean of the best logits of each document's chunks, [documents].
 
     Args:
         logits: [rows], one a chunk.
         member: [documents, rows] bool, the chunks of each document, one at least.
-        most: chunks that count; those of a document that has fewer count all.
+        most: number of chunks that count; all of them in a document that has fewer.
     """
     table = logits.expand(member.shape).masked_fill(~member, float("-inf"))
     best = table.topk(min(most, table.shape[1]), 1).values
@@ -116,18 +112,19 @@ def best_means(logits, member, most):
 
 
 def ranking_losses(scores, labels, there, teacher=None, pointwise=False):
-    """[queries], the loss of the documents of each query.
+    """Ranking loss of each query over its documents, [queries].
 
-    Listwise it is the cross entropy of the softmax over a query's documents with their labels, made
-    to add up to 1: of one relevant document -log of its share (ListNet's top one; Cao et al. 2007).
-    Pointwise it is the mean binary cross entropy. A teacher's scores add the cross entropy with
-    their softmax.
+    Listwise it is the cross entropy of the softmax over a query's documents with their labels,
+    scaled to add up to 1: for one relevant document -log of its share (ListNet's top one; Cao et
+    al. 2007). Pointwise it is the mean binary cross entropy. A teacher's scores add the cross
+    entropy with their softmax.
 
     Args:
         scores: [queries, documents], logits.
         labels: [queries, documents], how relevant each document is, from 0 on; pointwise up to 1.
         there: [queries, documents] bool, False where a query has fewer; labels are 0 there.
         teacher: [queries, documents], logits of another model; None: there are none.
+        pointwise: True for the pointwise loss.
     """
     least = torch.finfo(scores.dtype).min
     logs = scores.masked_fill(~there, least).log_softmax(1)

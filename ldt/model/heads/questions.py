@@ -45,7 +45,7 @@ POSITIONS = {"passages": "passage_positions", "sentences": "sentence_positions"}
 
 
 class QuestionHead(Head):
-    """The parts of an answer to a question on the document behind it.
+    """Base class of heads that answer a question about the document behind it, in several parts.
 
     A subclass names its ``parts`` in the order of their layers:
 
@@ -148,8 +148,11 @@ class QuestionHead(Head):
         return before_first(self.config, input_ids, attention_mask)
 
     def loss_items(self, *, input_ids, attention_mask=None, example_ids=None, **inputs):
-        """[items] int64: documents that have a right start, and a right end; rows that have a
-        class; labels of passages, or rows that have any where one is right; labels of sentences."""
+        """Number of items of each part's loss, [items] int64.
+
+        These are documents with a right start, and with a right end; rows with a class; labels of
+        passages, or rows with any where one is right; labels of sentences.
+        """
         items = []
         for part in self._learned():
             labels = [inputs[name] for name in LABELS[part]]
@@ -270,7 +273,7 @@ class EvidenceHead(nn.Module):
 
 
 def known_evidence(labels, positions):
-    """[b, k] bool: where there is a label and what it is of."""
+    """True where a place has a label and a marker, [b, k] bool."""
     return (labels != -100) & (positions >= 0)
 
 
@@ -290,9 +293,9 @@ def evidence_loss(logits, labels, positions, count=None):
 
 
 def one_passage_loss(logits, labels, positions, count=None):
-    """Negative log likelihood of the right passages of a row, or of none where none is right.
+    """Negative log likelihood of the right passages of a row, or of "none" where none is right.
 
-    The logarithm of the sum of exp(logit) over the passages of a row and of exp(0) for none, less
+    The logarithm of the sum of exp(logit) over the passages of a row and of exp(0) for "none", less
     that over its right ones, or 0; the mean over rows that have a label. So a logit is how much
     likelier its passage is than none, whatever else stands in its input.
 
@@ -313,10 +316,11 @@ def one_passage_loss(logits, labels, positions, count=None):
 
 
 def balanced_loss(logits, labels, positions, count=None):
-    """Cross entropy in which the evidence of a row counts as its other passages do together.
+    """Cross entropy of passages in which the evidence of a row has the weight of its other passages
+    together.
 
-    Of a row with p passages that are evidence and n that are not, each of the first counts n + 1
-    and each of the others p + 1; the weighted mean over them, and the mean of it over rows with a
+    In a row with p passages that are evidence and n that are not, each of the first has weight n +
+    1 and each of the others p + 1; the weighted mean over them, and the mean of it over rows with a
     labelled passage. 0 where there is none.
 
     Args:
@@ -341,7 +345,8 @@ def balanced_loss(logits, labels, positions, count=None):
 
 
 def span_loss(logits, positions, real, example_ids=None, count=None):
-    """OR loss: how improbable all right positions of a document together are.
+    """OR loss of a span's ends: negative log likelihood of all right positions of a document
+    together.
 
     The logarithm of the sum of exp(logit) over all tokens of a document, less that over its right
     positions, each counted once; the mean over documents that have any, 0 where none has. With one

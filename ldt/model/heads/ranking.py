@@ -18,10 +18,10 @@ from ldt.model.heads.rows import (
 
 
 class RankingHead(Head):
-    """A head whose loss is that of a question, which may have several rows of a batch."""
+    """Base class of heads with a loss for each question, which may have several rows of a batch."""
 
     def loss_items(self, *, labels, example_ids=None, **inputs):
-        """Questions that have a label, scalar int64."""
+        """Number of questions that have a label, scalar int64."""
         if example_ids is not None:
             labels = labels[_first_rows(rows_of_documents(example_ids))]
         return (labels != -100).sum()
@@ -133,13 +133,14 @@ class LdtForMultipleChoice(RankingHead):
         num_items_in_batch=None,
         **inputs,
     ):
-        """`LdtHeadOutput` of inputs [b, choices, n], or of packed ones [rows, n].
+        """Compute logits and loss of inputs [b, choices, n], or of packed ones [rows, n], as
+        `LdtHeadOutput`.
 
         Args:
             labels: [b] int64, the right choices; packed: [rows] int64, the right choice of the
                 question that the row is of, -100 for none.
-            choices: packed: [rows] int64, which choice each row has, from 0 on.
-            example_ids: packed: [rows] int64, which question each row is of, any numbers.
+            choices: packed: [rows] int64, the number of each row's choice, from 0 on.
+            example_ids: packed: [rows] int64, the number of each row's question, any numbers.
             num_items_in_batch, and the others: see `Head`.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Rows of a document, and inputs without a mask of global tokens, as several heads read them."""
+"""Helpers of several heads: rows of one document, separators, and groups of rows to run."""
 
 from functools import partial
 
@@ -9,12 +9,13 @@ from ldt.model.base import given_words, real_tokens
 
 
 def length_of(inputs):
-    """Tokens of the longest row of a head's inputs, padding included."""
+    """Number of tokens of the longest row of a head's inputs, padding included."""
     return given_words(inputs.get("input_ids"), inputs.get("inputs_embeds")).shape[1]
 
 
 def micro_batched(run, groups=None, **inputs):
-    """The results of ``run`` on each row alone, run again in the backward pass.
+    """Call ``run`` on each row, or group of rows, alone, and again in the backward pass; join the
+    results.
 
     Memory is that of the longest row, however many there are; training takes 4/3 of the time.
 
@@ -22,7 +23,7 @@ def micro_batched(run, groups=None, **inputs):
         run: returns a tuple of tensors [rows, …], of which no row depends on another.
         groups: numbers of the rows to run together, in lists that have each row once; None runs
             each alone.
-        inputs: its arguments. Of tensors [rows, …] it gets one group at a time.
+        inputs: arguments of ``run``; tensors [rows, …] are passed one group at a time.
     """
     if torch.is_grad_enabled():
         run = partial(checkpoint, run, use_reentrant=False)
@@ -35,11 +36,14 @@ def micro_batched(run, groups=None, **inputs):
 
 
 def by_tokens(lengths, most):
-    """Numbers of the rows in groups of at most so many tokens, or of one row; the longest first.
+    """Group rows so that a group has at most ``most`` tokens, or one row; the longest rows first.
 
     Args:
         lengths: tokens of each row.
         most: tokens of a group; None: one group of all.
+
+    Returns:
+        The numbers of the rows of each group.
     """
     groups, size = [[]], 0
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
@@ -51,7 +55,7 @@ def by_tokens(lengths, most):
 
 
 def same_document(example_ids):
-    """True if two rows are of one example.
+    """True if any two rows are of one example.
 
     Args:
         example_ids: [rows] int64, the example of each row; None: each row is one of its own.
@@ -60,7 +64,7 @@ def same_document(example_ids):
 
 
 def rows_of_documents(example_ids):
-    """[documents, rows] bool: the rows of each document, in the order of their ids.
+    """Membership of rows in documents, [documents, rows] bool, in the order of the documents' ids.
 
     Args:
         example_ids: [rows] int64, the document of each row: any whole numbers.
@@ -69,7 +73,7 @@ def rows_of_documents(example_ids):
 
 
 def separators(config, input_ids, attention_mask, choices=1):
-    """Real tokens and, among them, separators, both [b, n] bool, of ids [b, n].
+    """(real tokens, separators among them), both [b, n] bool, of ids [b, n].
 
     Raises:
         ValueError: a row with real tokens has no separator; with ``choices`` the rows are choices.
@@ -94,13 +98,13 @@ def separators(config, input_ids, attention_mask, choices=1):
 
 
 def before_first(config, input_ids, attention_mask):
-    """[b, n] bool, the real tokens before the first separator of each row; raises as `separators`
-    does."""
+    """True at the real tokens before the first separator of each row, [b, n] bool; raises as
+    `separators` does."""
     real, separator = separators(config, input_ids, attention_mask)
     return real & ~after_first(separator, 0)
 
 
 def after_first(separator, distance):
-    """[b, n] bool: at least ``distance`` tokens after the first separator of the row."""
+    """True at tokens at least ``distance`` after the first separator of the row, [b, n] bool."""
     position = torch.arange(separator.shape[1], device=separator.device)
     return position >= separator.int().argmax(1, keepdim=True) + distance

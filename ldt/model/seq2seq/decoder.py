@@ -1,4 +1,4 @@
-"""The decoder of an LED: BART's layers, which read documents that are kept once."""
+"""Decoder of an LED: BART's layers, with the keys and values of a document stored once."""
 
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -15,8 +15,8 @@ from ldt.model.seq2seq.layers import LedPart, PostNormLayer
 
 
 class SharedCache(EncoderDecoderCache):
-    """Keys and values of the decoder: of its own tokens for each row, of a document once, however
-    many beams or sequences are written of it.
+    """Keys and values of the decoder: of its own tokens for each row, of a document once, for all
+    beams or sequences that are generated from it.
 
     Args:
         own: transformers' cache of the decoder's own tokens.
@@ -28,7 +28,8 @@ class SharedCache(EncoderDecoderCache):
         self.memory: dict[int, list[tuple]] = {}
 
     def reorder_cache(self, beam_idx):
-        """Rows of the decoder change places within their document, whose keys and values stay."""
+        """Reorder the decoder's rows within their documents, whose keys and values stay in
+        place."""
         self.self_attention_cache.reorder_cache(beam_idx)
 
     def reset(self):
@@ -50,12 +51,13 @@ class Projections(nn.Module):
         self.out_proj = Linear(width, width)
 
     def attend(self, q, k, v, mask=None, causal=False):
-        """[b, heads, t, dim] of queries of that shape, and keys and values [b, heads, n, dim]."""
+        """Attention output [b, heads, t, dim] of queries of that shape, keys and values [b, heads,
+        n, dim]."""
         dropout = self.dropout if self.training else 0.0
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=causal)
 
     def project(self, x, *modules):
-        """[..., heads, dim] of x [..., width], one after the other, for each of the modules."""
+        """Project x [..., width] by each of the modules, to [..., heads, dim]."""
         for projected in project_each(modules, cast_once(x, *modules)):
             yield projected.unflatten(-1, (self.heads, -1))
 
@@ -82,10 +84,10 @@ class CausalAttention(Projections):
 
 @dataclass
 class RowGroup:
-    """Documents of one length that stand beside each other in a packed batch.
+    """Adjacent documents of one length in a packed batch.
 
     Args:
-        documents: how many.
+        documents: number of documents.
         length: tokens of each.
         mask: [documents, 1, 1, length] bool, False at padding; None: there is none.
     """
@@ -96,7 +98,10 @@ class RowGroup:
 
 
 def groups_of(packing: Packing) -> list[RowGroup]:
-    """The groups of a packed batch, in order. A document of padding alone sees its one token."""
+    """Split a packed batch into groups of documents of one length, in order.
+
+    A document of padding alone sees its one token.
+    """
     rows, length = packing.shape
     lengths = [length] * rows
     if packing.index is not None:
@@ -112,8 +117,8 @@ def groups_of(packing: Packing) -> list[RowGroup]:
 
 
 class CrossAttention(Projections):
-    """Attention to the documents, which has no order: all rows of a document, its beams and their
-    tokens, are queries of one block, and its keys and values are there once."""
+    """Attention to the documents: all rows of a document, its beams and their tokens, are queries
+    of one block, and its keys and values are stored once."""
 
     def forward(self, x, memory):
         """[rows, t, width] -> the same.

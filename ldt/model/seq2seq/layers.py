@@ -1,4 +1,4 @@
-"""Base of an encoder-decoder, and its encoder: Longformer's attention in BART's layers."""
+"""Base class of an encoder-decoder, and its encoder: Longformer's attention in BART's layers."""
 
 import torch
 from torch import nn
@@ -15,14 +15,14 @@ from ldt.model.recompute import cast_once, layer_norm, recomputing
 
 
 def fit_weights(weights, config):
-    """Tensors of a file by the names and in the shapes of `LdtSeq2SeqModel`; changes the dict.
+    """Rename and reshape the tensors of a file to fit `LdtSeq2SeqModel`; changes the dict.
 
     BART's files, and with them the authors', have two rows in front of both position tables that no
     position reads. Where embeddings are tied, a file may have them under one of four names.
 
     Args:
         weights: {name: tensor}, without the prefix of the base model.
-        config: says how many rows there are.
+        config: of the model; has the number of rows.
     """
     for part in ("encoder", "decoder"):
         name = f"{part}.embed_positions.weight"
@@ -72,7 +72,8 @@ class LedPart(LdtSeq2SeqPreTrainedModel):
 
 
 class PostNormLayer(GradientCheckpointingLayer):
-    """A layer that ends with a feed-forward network and normalises behind each of its parts.
+    """Base class of layers that end with a feed-forward network and normalise behind each of their
+    parts.
 
     Args:
         config: LdtSeq2SeqConfig.
@@ -92,7 +93,7 @@ class PostNormLayer(GradientCheckpointingLayer):
         self.final_layer_norm = nn.LayerNorm(width)
 
     def add(self, new, x, norm):
-        """``x`` and, behind dropout, ``new``, normalised by ``norm``."""
+        """Add ``new``, after dropout, to ``x`` and normalise the sum by ``norm``."""
         return layer_norm(norm, F.dropout(new, self.dropout, self.training) + x)
 
     def feed_forward(self, x):

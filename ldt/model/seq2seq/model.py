@@ -1,4 +1,4 @@
-"""LED: an encoder for long documents, a decoder that writes, and both for texts with evidence."""
+"""LED: an encoder for long documents with a decoder that generates text, and with evidence."""
 
 from dataclasses import dataclass
 from inspect import signature
@@ -151,7 +151,7 @@ INPUTS = tuple(signature(LdtSeq2SeqModel.forward).parameters)[1:]
 
 
 class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
-    """An LED that writes: summaries, answers. ``logits`` are [rows, t, vocabulary].
+    """LED that generates text: summaries, answers. ``logits`` are [rows, t, vocabulary].
 
     Differences from transformers' LEDForConditionalGeneration, besides those of `LdtSeq2SeqModel`:
     the loss is divided by ``num_items_in_batch``, so that accumulation over several batches gives
@@ -159,7 +159,7 @@ class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
     `generate` refuses a ``max_length`` that the decoder's position table does not hold, and caches
     of a fixed size.
 
-    Labels begin with the first token that is written, behind the start token: those of a RoBERTa
+    Labels begin with the first token to generate, behind the start token: those of a RoBERTa
     tokenizer with ``<s>`` and ``</s>``. All but -100 count in the loss, padding too where it is
     left in, as in transformers.
     """
@@ -228,7 +228,7 @@ class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
         return (labels != -100).sum()
 
     def prepare_decoder_input_ids_from_labels(self, labels):
-        """[rows, t] int64, the labels behind a start token, padding where there is none."""
+        """Shift labels [rows, t] behind a start token, with padding where there is none."""
         config = self.config
         ids = labels.masked_fill(labels == -100, config.pad_token_id)
         return F.pad(ids[:, :-1], (1, 0), value=config.decoder_start_token_id)
@@ -286,7 +286,7 @@ class LdtEvidenceGenerationOutput(Seq2SeqLMOutput):
 
 
 class LdtForEvidenceGeneration(LdtForConditionalGeneration):
-    """An answer that is written, and which passages of the document are its evidence.
+    """LED that generates an answer and scores which passages of the document are its evidence.
 
     To `LdtForConditionalGeneration` comes a linear layer of two outputs, other and evidence, on the
     encoder's state at the token in front of a passage (Dasigi et al. 2021, arXiv:2105.03011,
@@ -344,8 +344,8 @@ class LdtForEvidenceGeneration(LdtForConditionalGeneration):
         return LdtEvidenceGenerationOutput(**{**out, "loss": loss, "passage_logits": scores})
 
     def passage_logits(self, states, positions):
-        """[b, k] of the encoder's states [b, n, width] and positions [b, k], the dtype's least
-        number where a position is below 0.
+        """Logits [b, k] of passages from the encoder's states [b, n, width] at positions [b, k];
+        the dtype's least number where a position is below 0.
 
         Raises:
             ValueError: a position outside of the input.
