@@ -41,17 +41,18 @@ def evaluate(
     data: "DataSection | None" = None,
     **options: Any,
 ) -> "Result":
-    """Score a prediction file, and answers that are given without reading.
+    """Score a prediction file by the published rules, beside answers that are given without
+    reading.
 
-    The result has warnings of ids that do not meet, and of figures that are no better than those.
+    The result has warnings of ids that do not match, and of scores no better than those answers'.
 
     Args:
-        gold, pred: files, several where the layout has shards; the predictions may be JSON lines
-            of `ldt predict` too. "-", standard input, for at most one of them and of na_prob.
+        gold, pred: files, several where the layout has shards; the predictions may be JSON lines of
+            `ldt predict` too. "-", standard input, for at most one of them and of na_prob.
         format: a key of `METRICS`.
-        data: encoding of the gold file and what else says how it is read, its domain and evidence
-            too; None for the defaults.
-        options: fields of the class of the format; None is not given.
+        data: data section with the encoding of the gold file and other settings of its layout, its
+            domain and evidence too; None for the defaults.
+        options: fields of the class of the format; None is the default.
 
     Raises:
         UserError: an option that the format does not have, a file that is not there.

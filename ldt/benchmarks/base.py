@@ -1,4 +1,4 @@
-"""Base of the published data sets: gold, predictions, their scores, and answers without reading."""
+"""Base class of the published data sets: gold answers, predictions, their scores, and baselines."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -30,16 +30,16 @@ Truth = Annotated[bool, Strict()]
 
 @dataclass
 class Benchmark:
-    """A published data set: how its files are scored, and answers that need no reading.
+    """Published data set: how its files are read and scored, and answers that need no reading.
 
     A data set is a module with ``read(source, data)``, which yields examples with the fields of its
     task; ``published(answers)``, which makes the published layout of answers of ``ldt predict``;
     ``score(right, answer)``, the scores of one answer, from 0 to 1; and a class of this base.
     Fields that a class adds are options of ``ldt evaluate``. A source is a path, or "-" for
-    standard input, compressed or not; of what cannot be used a DataError tells the place.
+    standard input, compressed or not; a DataError about its content names the place.
 
     Args:
-        data: data section of a recipe, for the encoding and what else says how gold is read.
+        data: data section of a recipe, for the encoding and other settings of the gold file.
     """
 
     data: Any = DEFAULTS
@@ -63,11 +63,11 @@ class Benchmark:
 
     @classmethod
     def options(cls) -> list[str]:
-        """Names of the options of this data set alone."""
+        """Names of the options that only this data set has."""
         return [each.name for each in fields(cls) if each.init and each.name != "data"]
 
     def gold(self, files: Sequence[str]) -> list[Item]:
-        """The questions or documents of all files, with their right answers.
+        """Read the questions or documents of all files, with their right answers.
 
         Raises:
             UserError: there is no such file, or there are several where one is read.
@@ -84,18 +84,19 @@ class Benchmark:
         return checked(items, name_of(files), f"{self.noun}s")
 
     def item(self, example: Example) -> Item:
-        """A question or document with its right answer, its length and the answer's place."""
+        """Make the `Item` of an example: its id, right answer, length, and the place of
+        the answer."""
         raise NotImplementedError
 
     def load(self, files: Sequence[str]) -> Any:
-        """The value of a file of predictions: here one JSON value."""
+        """Load a file of predictions as `parse` takes it; here as one JSON value."""
         return strict_json.read(only(files, "predictions of this layout")).value
 
     def parse(self, value: Any, name: str) -> Answers:
-        """Predictions by id: here one object, id to text.
+        """Parse predictions to {id: answer}; here from one object {id: text}.
 
         Args:
-            value: as `load` or ``published`` makes it.
+            value: result of `load` or of ``published``.
             name: of the file, for messages.
 
         Raises:
@@ -104,11 +105,11 @@ class Benchmark:
         return {id: {"answer": text} for id, text in _TEXTS(value, name).items()}
 
     def answers(self, files: Sequence[str]) -> Answers:
-        """Predictions of files in the published layout, or of lines or a table of ldt predict.
+        """Read predictions, {id: answer}, from files in the published layout or from ldt predict.
 
         Raises:
             UserError: there is no such file, or there are several where one is read.
-            DataError: it is damaged; a line has not what the layout needs.
+            DataError: it is damaged; a line lacks what the layout needs.
         """
         name, marks = name_of(files), self.marks
         if not self.needs or not (
@@ -132,7 +133,7 @@ class Benchmark:
         return [line.fields for line in lines]
 
     def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
-        """The figures of all questions: here means of their scores.
+        """Compute the metrics of all questions; here the means of their scores.
 
         Args:
             name: of the file of predictions, for messages.
@@ -142,7 +143,7 @@ class Benchmark:
         return self.result(items, metrics, *compare([i.id for i in items], answers))
 
     def scored(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
-        """The figures beside those of `baselines`, with warnings of what is odd."""
+        """Compute the metrics beside those of `baselines`, with warnings about odd results."""
         result = self.aggregate(items, answers, name)
         result.warnings[:0] = unmatched(result, name)
         result.baselines = self.baselines(items, answers, name)
@@ -150,22 +151,22 @@ class Benchmark:
         return result
 
     def result(self, items: Sequence[Item], metrics: Mapping[str, float | int], *ids, **more):
-        """A result of this data set."""
+        """Make the `Result` of this data set from its metrics."""
         known: dict[str, Any] = {"title": self.title, "noun": self.noun, "shown": self.shown}
         known |= {"no_place": self.no_place, "no_length": self.no_length} | more
         title = known.pop("title")
         return Result(title, list(items), {**metrics}, self.units, *ids or ([], []), **known)
 
     def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
-        """Predictions that need no reading, by their names in words."""
+        """Predictions that need no reading, {description: {id: answer}}."""
         raise NotImplementedError
 
     def compared(self, name: str) -> bool:
-        """True of figures in which predictions without reading are compared."""
+        """True if predictions without reading are compared by the metric of this name."""
         return True
 
     def baselines(self, items: Sequence[Item], answers: Answers, name: str) -> Baselines:
-        """The best of `constants` for each figure of all questions."""
+        """Find the best of `constants` for each metric of all questions."""
         figures = {}
         for words, constant in self.constants(items).items():
             result = self.aggregate(items, constant, words)
@@ -179,15 +180,15 @@ class Benchmark:
 
 
 def always(answer: str, items: Sequence[Item], **more: Any) -> dict[str, Answers]:
-    """One answer to everything, for `Benchmark.constants`."""
+    """Predict one answer to everything, for `Benchmark.constants`."""
     return {baseline.quoted(answer): {item.id: {"answer": answer} | more for item in items}}
 
 
 class Shape:
-    """The shape of a JSON value: types, in lists and objects as JSON has them.
+    """Shape of a JSON value to check: types, in lists and objects as JSON has them.
 
     ``name?`` may be missing; {str: type} is an object with any keys; a tuple has alternatives. The
-    value that a call returns has no fields but those that are named.
+    value that a call returns has only the named fields.
     """
 
     def __init__(self, shape: Any):
@@ -236,12 +237,12 @@ def _is_table(file: str, keys: Sequence[str]) -> bool:
 
 
 def name_of(source: Names) -> str:
-    """Name of files in messages."""
+    """Name of one or several files in messages."""
     return "stdin" if named(source) == "-" else named(source)
 
 
 def once(keys: Iterable[Any], where: str) -> None:
-    """Refuse a key that comes twice; a tuple is shown by its last."""
+    """Raise a DataError if a key comes twice; of a tuple the last part is shown."""
     seen = set()
     for key in keys:
         if key in seen:
@@ -251,7 +252,7 @@ def once(keys: Iterable[Any], where: str) -> None:
 
 
 def checked(items: list[Item], where: str, noun: str) -> list[Item]:
-    """The items, of which there are some and each id comes once."""
+    """Return the items; raise a DataError if there is none or an id comes twice."""
     if not items:
         raise DataError(f"{where}: no {noun} in it")
     once((item.id for item in items), where)
@@ -259,7 +260,8 @@ def checked(items: list[Item], where: str, noun: str) -> list[Item]:
 
 
 def same_ids(ids: Sequence[str], answers: Answers, name: str, noun: str) -> None:
-    """Refuse predictions of other questions than those of gold, as the published scripts do."""
+    """Raise a DataError if predictions are not of the same questions as gold, as the published
+    scripts do."""
     for odd, what in zip(compare(ids, answers), ("no prediction of", "no gold of"), strict=True):
         if odd:
             what = f"{what} {plural(len(odd), noun)}, such as {odd[0]!r}"
@@ -267,5 +269,5 @@ def same_ids(ids: Sequence[str], answers: Answers, name: str, noun: str) -> None
 
 
 def by_id(answers: Iterable[dict]) -> dict[str, str]:
-    """The published layout {id: answer}."""
+    """Convert answers to the published layout {id: answer}."""
     return {str(answer["id"]): answer["answer"] for answer in answers}

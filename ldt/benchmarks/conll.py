@@ -67,7 +67,7 @@ def read(source: str, data) -> Iterator[Example]:
 
 
 def lines(file: Opened, encoding: str) -> Iterator[tuple[int, str]]:
-    """Yield lines with their numbers; nothing but a line feed, or the two together, ends one."""
+    """Yield (number, line); only a line feed, or carriage return and line feed, ends a line."""
     number = offset = 0
     raw = b""
     try:
@@ -187,7 +187,8 @@ def _cells(line: str) -> list[str]:
 
 
 def published(answers: Iterable[dict]) -> dict[str, list]:
-    """{id: tags}, which `ldt evaluate --format conll` reads; of raw text {id: entities}."""
+    """Convert answers to {id: tags}, which `ldt evaluate --format conll` reads; of raw text {id:
+    entities}."""
     return {str(answer["id"]): answer.get("tags", answer["entities"]) for answer in answers}
 
 

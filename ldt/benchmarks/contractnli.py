@@ -113,11 +113,10 @@ def class_figures(weights: np.ndarray, gold: np.ndarray, predicted: np.ndarray) 
 
 
 class SpanTable:
-    """Spans of pairs, counted once so that any weights of the pairs can be scored.
+    """Precision and recall of spans at each threshold, counted once for any weights of the pairs.
 
-    They are counted, of each pair, at each threshold that is a right one's score. A threshold that
-    lies between two of them has the recall of the higher one, and a lower precision, so that no
-    figure needs it.
+    The thresholds are the scores of right spans. A threshold between two of them has the recall of
+    the higher one, and a lower precision, so that no metric needs it.
 
     Args:
         pairs: of each pair which spans are right [spans], bool, and their probabilities.
@@ -173,8 +172,8 @@ class SpanTable:
 
 
 def mean_defined(figures: Sequence[Figures]) -> Figures:
-    """The mean of each figure over those where it is defined; NaN where it is so nowhere, none of
-    nothing."""
+    """Mean of each metric over those where it is defined; NaN if it is defined nowhere; {} for no
+    metrics."""
     means = {}
     for name in figures[0] if figures else ():
         values = np.stack([each[name] for each in figures])
@@ -198,7 +197,7 @@ def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
 
 
 class Pairs:
-    """Documents and hypotheses beside what is predicted of them, in groups.
+    """Pairs of a document and a hypothesis with their predictions, scored in groups.
 
     Args:
         golds: document, key, label and evidence of each pair.
@@ -228,7 +227,8 @@ class Pairs:
         self.two = np.array([label != NOT_MENTIONED and key in both for key, label in pairs])
 
     def of(self, numbers: Sequence[int]) -> Callable[[np.ndarray], Figures]:
-        """Figures of the pairs of these numbers, given weights of all pairs."""
+        """Function that computes the metrics of the pairs with these numbers from weights of all
+        pairs."""
         spans = [number for number in numbers if number in self.spans]
         table = SpanTable([self.spans[number] for number in spans])
         gold, two = self.gold[numbers], self.two[numbers]
@@ -248,14 +248,14 @@ class Pairs:
         return figures
 
     def by(self, names: Sequence[str]) -> dict[str, Callable[[np.ndarray], Figures]]:
-        """The figures (`of`) of each group, of which ``names`` has the name for each pair."""
+        """Functions (see `of`) for each group of pairs; ``names`` has the group of each pair."""
         members: dict[str, list[int]] = {}
         for number, name in enumerate(names):
             members.setdefault(name, []).append(number)
         return {name: self.of(numbers) for name, numbers in members.items()}
 
     def subsets(self) -> dict[str, dict[str, float | int]]:
-        """The figures of `SHOWN` in the other published groups, then of each hypothesis."""
+        """Metrics of `SHOWN` in the other published groups, then for each hypothesis."""
         once, by_key = np.ones((1, len(self.keys))), self.by(self.keys)
         # Of the spans of each pair, in the order of the figures of hypotheses, as means are too.
         alone: dict[str, list[Figures]] = {key: [] for key in by_key}
@@ -299,7 +299,7 @@ def _means(by_key: Mapping[str, Callable], weights: np.ndarray) -> Figures:
 
 
 def published(answers: Iterable[dict]) -> list[dict]:
-    """The official layout, a list of documents.
+    """Convert answers to the official layout, a list of documents.
 
     Args:
         answers: each with ``document`` (its id, as the gold file has it), ``key``, ``scores``

@@ -138,7 +138,7 @@ class _Reading:
 
 
 def documents(answers: Iterable[Mapping[str, Any]]) -> Iterator[Document]:
-    """The documents of answers that hold their words.
+    """Yield the documents of answers that hold their words.
 
     Raises:
         DataError: an answer holds none, as that for a raw text.
@@ -152,12 +152,13 @@ def documents(answers: Iterable[Mapping[str, Any]]) -> Iterator[Document]:
 
 
 def published(answers: Iterable[Mapping[str, Any]]) -> str:
-    """CoNLL-2012 of 12 columns, parted by tabs; of an id that ends in a number that is the part."""
+    """Convert answers to CoNLL-2012 of 12 columns, separated by tabs; a number at the end of an id
+    is the part of the document."""
     return "".join(part for each in documents(answers) for part in conll(each))
 
 
 def published_lines(answers: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """JSON lines of s2e and fastcoref."""
+    """Convert answers to JSON lines of s2e and fastcoref."""
     return clusters.json_lines(documents(answers))
 
 
@@ -193,8 +194,8 @@ def conll(document: Document) -> Iterator[str]:
 
 
 def by_words(document: Document) -> Clusters:
-    """The gold mentions, put into clusters without reading: those of the same words, and pronouns
-    with the last one of their group, else with the mention before."""
+    """Cluster the gold mentions without reading: the same words together, and pronouns with the
+    last one of their group, else with the mention before."""
     parts: Clusters = []
     of: dict[Any, list] = {}
     before = None
@@ -259,7 +260,7 @@ class CoreferenceScorer(Benchmark):
 
 
 def response(gold: Document, answer: Example | Document | None) -> Clusters:
-    """The clusters of an answer, in words.
+    """Clusters of an answer, in words of the gold document.
 
     Raises:
         DataError: it has other words than the gold document, or no clusters.

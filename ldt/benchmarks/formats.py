@@ -1,4 +1,4 @@
-"""Formats of data: lines, tables, texts, exports of label tools, and the published data sets.
+"""Formats of data files: lines, tables, texts, exports of label tools, and the published data sets.
 
 An example of `read` has the fields of the task that a published layout belongs to, as a JSON line
 would have them.
@@ -96,7 +96,8 @@ def read(
 
 
 def unread(format: str | None) -> dict[str, str]:
-    """Keys of ``data:`` that no file of a format is read by, with why; see `DataSection`."""
+    """Keys of ``data:`` that do not affect how files of a format are read, with the reason; see
+    `DataSection`."""
     keys = {"domain": "a domain is one of triviaqa files"}
     if format == "parquet":
         keys["encoding"] = "text in Parquet is UTF-8"
@@ -198,7 +199,7 @@ def _reader(format: str) -> Callable[[Any, "DataSection"], Iterator[Example]] | 
 
 
 def read_json(file: JsonFile, data: "DataSection") -> Iterator[Example]:
-    """The examples of a JSON file whose value is read already, in the layout of `PUBLISHED` that
+    """Yield the examples of a JSON file that is loaded already, in the layout of `PUBLISHED` that
     ``data.format`` names."""
     reader = _reader(str(data.format))
     assert reader is not None  # a layout of `PUBLISHED` has one
@@ -206,14 +207,15 @@ def read_json(file: JsonFile, data: "DataSection") -> Iterator[Example]:
 
 
 def classes(format: str | None) -> list[str] | None:
-    """The classes of a published layout, in their official order; None where it has none."""
+    """Classes of a published layout, in their official order; None if it has none."""
     if format not in LEXGLUE:
         return None
     return [*resolve_name("ldt.benchmarks.lexglue:TASKS")[format].classes]
 
 
 def detect(value: Any) -> str | None:
-    """The layout that the value of a JSON file with gold answers has; None for no known one."""
+    """Name of the published layout of a JSON file with gold answers, given its value; None if
+    unknown."""
     if isinstance(value, dict):
         lists = {key for key, each in value.items() if isinstance(each, list)}
         for name, key in (("squad", "data"), ("triviaqa", "Data"), ("contractnli", "documents")):

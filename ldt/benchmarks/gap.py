@@ -64,9 +64,9 @@ def _truth(cell: str, where: str) -> bool:
 
 
 def decisions(example: Mapping[str, Any], clusters: Iterable[Iterable[Mapping]]) -> list[bool]:
-    """True of each name that is in the cluster of the pronoun.
+    """Decide for each name whether it is in the cluster of the pronoun.
 
-    A span is the mention that has most of its characters, of equal ones the shortest.
+    A span counts as the mention with which it shares most characters, of equal ones the shortest.
     """
     mentions = [
         (each["start"], each["end"], number)
@@ -87,12 +87,13 @@ def decisions(example: Mapping[str, Any], clusters: Iterable[Iterable[Mapping]])
 
 
 def published(answers: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The lines of ldt predict, of which decisions are made beside the gold file."""
+    """Return the lines of ldt predict as they are; decisions are made when the gold file
+    is read."""
     return iter(answers)
 
 
 def score(right: Mapping[str, Any], answer: Any) -> dict[str, float]:
-    """Counts of decisions that are right, gold and found, of all and of the pronoun's gender.
+    """Count decisions that are right, gold and predicted, of all and of the pronoun's gender.
 
     Args:
         right: fields of the example.
@@ -113,7 +114,7 @@ def score(right: Mapping[str, Any], answer: Any) -> dict[str, float]:
 
 
 def figures(sums: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics, by sums or means of what `score` gives, or arrays of them."""
+    """Compute the metrics from sums or means of the results of `score`, or from arrays of them."""
     metrics: dict[str, Any] = {}
     for name in ("all", *GENDERS):
         right, gold, hits = (sums[f"{name}:{counted}"] for counted in _COUNTS)

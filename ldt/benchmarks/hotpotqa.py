@@ -66,7 +66,7 @@ def match_facts(
 ) -> AnswerMatch:
     """Score a set of supporting sentences, each (title, number in its paragraph).
 
-    None where none are wanted is an exact match with F1 0.
+    If gold and prediction are both empty, it is an exact match with F1 0.
     """
     facts, right = set(prediction), set(gold)
     both = len(facts & right)
@@ -75,7 +75,8 @@ def match_facts(
 
 
 def joint(answer: AnswerMatch, facts: AnswerMatch) -> AnswerMatch:
-    """Both at once: the products of exact matches, precisions and recalls, and their F1."""
+    """Score answer and facts together: products of exact matches, precisions and recalls, and their
+    F1."""
     both = word_overlap.of(answer.prec * facts.prec, answer.recall * facts.recall)
     return AnswerMatch(answer.em * facts.em, *both)
 
@@ -101,7 +102,8 @@ def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[st
 
 
 def published(answers: Iterable[dict]) -> dict[str, dict]:
-    """The official layout: {"answer": {id: text}, "sp": {id: [[title, sentence]]}}."""
+    """Convert answers to the official layout: {"answer": {id: text}, "sp": {id: [[title,
+    sentence]]}}."""
     answers = list(answers)
     facts = {str(answer["id"]): answer["supporting_facts"] for answer in answers}
     return {"answer": base.by_id(answers), "sp": facts}

@@ -41,11 +41,11 @@ _CONCEPTS = tuple(
 
 
 class LexGlueTask(NamedTuple):
-    """A part of the benchmark.
+    """One data set of the benchmark.
 
     ``classes`` are in the official order. ``raw`` is the field of the published labels; ``several``
-    says whether a document can have more than one, or none; ``none`` whether having none is scored
-    as one more class; ``parted`` whether blank lines part its text into paragraphs.
+    is True if a document can have more than one, or none; ``none`` if having none is scored as one
+    more class; ``parted`` if blank lines separate its text into paragraphs.
     """
 
     name: str
@@ -74,12 +74,12 @@ class LexGlueTask(NamedTuple):
 
     @property
     def by_number(self) -> str:
-        """Field of the numbers of the classes."""
+        """Name of the field that holds labels as numbers of classes."""
         return "labels" if self.several else "label"
 
     def labels(self, line: Example) -> list[int] | None:
-        """The numbers of the classes of a line, None if it has no labels; names that are not among
-        the classes are dropped, as the published data set drops them."""
+        """Numbers of the classes of a line, None if it has no labels; names that are not among the
+        classes are dropped, as the published data set drops them."""
         key = next((key for key in (self.raw, self.by_number) if key in line.fields), None)
         if key is None:
             return None
@@ -114,7 +114,7 @@ def _text(line: Example) -> Any:
 
 
 def numbers(values: Any, classes: int, where: str) -> list[int]:
-    """Numbers of classes in order, each once."""
+    """Check and sort the numbers of classes; each comes once."""
     for value in values if isinstance(values, list) else [values]:
         if type(value) is not int or not 0 <= value < classes or not isinstance(values, list):
             what = f"a list of numbers of the {classes} classes, from 0 to {classes - 1}"
@@ -146,10 +146,10 @@ _LINE = 1 << 20  # bytes of a row at most
 
 
 def decided(logits: np.ndarray, *, several: bool) -> np.ndarray:
-    """The classes [documents, classes] bool that logits say.
+    """Decide the classes [documents, classes] bool from logits.
 
-    With several a document, those whose sigmoid is above 0.5, so that a logit of 0 is no; else
-    the highest, the first at a tie.
+    If a document can have several, those whose sigmoid is above 0.5, so that a logit of 0 is no;
+    else the highest, the first at a tie.
     """
     if several:
         return logits > 0
@@ -157,7 +157,8 @@ def decided(logits: np.ndarray, *, several: bool) -> np.ndarray:
 
 
 def with_none(classes: np.ndarray) -> np.ndarray:
-    """Classes [documents, classes] bool with one more, of documents that have no other."""
+    """Add one more class to classes [documents, classes] bool: that of documents that have no
+    other."""
     return np.column_stack([classes, ~classes.any(1)])
 
 
@@ -176,8 +177,8 @@ def f1(
 
 
 def table(rows: Iterable[Iterable[float]]) -> str:
-    """The published table: number of the document from 0 and its logits, with 5 decimals, parted
-    by tabs, without a header.
+    """Write logits in the published table: number of the document from 0 and its logits, with 5
+    decimals, separated by tabs, without a header.
 
     Args:
         rows: logits of each document in the order of the gold file, one a class.
@@ -207,13 +208,13 @@ def published(answers: Iterable[dict]) -> Iterator[dict]:
 
 
 def published_logits(answers: Iterable[dict]) -> str:
-    """The published table (`table`) of a classification's answers, whose ``scores`` are logits."""
+    """Write the published table (`table`) of a classification's answers, whose ``scores`` are
+    logits."""
     return table([answer["scores"][name] for name in _part(answer).classes] for answer in answers)
 
 
 def part_of(classes: Iterable[str]) -> LexGlueTask | None:
-    """The part of the benchmark that has these classes, None where none has; ECtHR A stands for
-    B."""
+    """Data set of the benchmark that has these classes, None if none has; ECtHR A also for B."""
     names = set(classes)
     return next((task for task in TASKS.values() if names == set(task.classes)), None)
 
@@ -268,7 +269,7 @@ class LexGlueScorer(Benchmark):
 
     @staticmethod
     def published(lines):
-        """`published` as lines of a file."""
+        """Lines of a file for the answers of ldt predict, by `published`."""
         return [Example(each, each["id"], f"answer {each['id']}") for each in published(lines)]
 
     def parse(self, value, name):

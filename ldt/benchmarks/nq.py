@@ -31,7 +31,7 @@ _TYPES = {"p": "paragraph", "table": "table", "ul": "list", "ol": "list", "dl": 
 
 
 class PageSpan(NamedTuple):
-    """A part of a page, in bytes of the HTML and in tokens; -1 where not known."""
+    """Part of a page, in bytes of the HTML and in tokens; -1 where not known."""
 
     start_byte: int
     end_byte: int
@@ -140,7 +140,8 @@ def offsets(
 
 
 def whole_words(fields: Mapping[str, Any], span: tuple[int, int]) -> tuple[int, int]:
-    """The characters of the words that a span has a part of; arguments are those of `offsets`."""
+    """Widen a span to the whole words that it shares a character with; arguments are those of
+    `offsets`."""
     tokens = fields["tokens"]
     first, last = _words(tokens, span)
     return tokens["start"][first], tokens["end"][last]
@@ -259,12 +260,12 @@ def _annotations(
 
 
 def same(one: PageSpan, other: PageSpan) -> bool:
-    """True if the bytes of two spans are known and equal, or their tokens are."""
+    """True if two spans have known and equal bytes, or equal tokens."""
     return one[:2] == other[:2] != NOTHING[:2] or one[2:] == other[2:] != NOTHING[2:]
 
 
 def published(answers: Iterable[dict]) -> dict[str, list[dict[str, Any]]]:
-    """The published layout; yes or no takes the place of a span.
+    """Convert answers to the published layout; yes or no takes the place of a span.
 
     Args:
         answers: ``id``, ``passage_score``, ``span_score``, ``yes_no`` ("yes", "no" or None) and

@@ -35,7 +35,7 @@ Annotation = tuple[Any, Sequence[Any], str | None]
 
 
 class PassageAnswer(NamedTuple):
-    """A passage, spans or yes or no, and how sure each of the two is."""
+    """Predicted passage, and spans or yes or no, with a score of each of the two."""
 
     passage: Any = None
     passage_score: float = 0.0
@@ -60,10 +60,10 @@ class PassageGold(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """One answer to one question.
+    """Score of one answer to one question.
 
-    ``has_gold`` and ``answered`` tell whether there is an answer on either side, ``right`` is from
-    0 to 1, and ``score`` is the confidence that thresholds are put on.
+    ``has_gold`` and ``answered`` are True if there is an answer on either side, ``right`` is from 0
+    to 1, and ``score`` is the confidence that thresholds apply to.
     """
 
     has_gold: bool
@@ -101,15 +101,16 @@ def score_parts(
     rule: Callable[..., float],
     same: Callable[[Any, Any], bool] = lambda one, other: one == other,
 ) -> tuple[Scored, Scored]:
-    """The passage and the span of an answer by the published rules.
+    """Score the passage and the span of an answer by the published rules.
 
-    A question has a passage, or a span, yes or no, where `NEEDED` annotations have one. A passage
-    is right if it is that of any annotation; yes or no if any says it; spans by ``rule``. No
-    prediction at all is a wrong answer of score 0 where gold has none, and else silence.
+    A question has a passage, or a span, yes or no, if `NEEDED` annotations have one. A passage is
+    right if it is that of any annotation; yes or no if any says it; spans by ``rule``. No
+    prediction at all is a wrong answer of score 0 where gold has none, and else counts as "no
+    answer".
 
     Args:
         rule: `same_set` or `overlap`.
-        same: tells whether two passages, or two spans, are the same.
+        same: function that tells if two passages, or two spans, are the same.
     """
     has_passage, has_span = has = _voted(annotations, NEEDED)
     if answer is None:
@@ -162,13 +163,13 @@ class Curve:
         return divide(right, answered), divide(right, (counts @ self._gold)[:, None])
 
     def best(self, counts: np.ndarray, prefix: str) -> dict[str, np.ndarray]:
-        """The figures at the best threshold, 0 to 100, and the threshold, each [resamples].
+        """Metrics at the best threshold, 0 to 100, and the threshold, each [resamples].
 
-        At equal F1 the higher threshold stays; it is 0 where nothing is right. Beside it the
+        At equal F1 the higher threshold stays; it is 0 where nothing is right. With them come the
         largest recall at each of `TARGETS`, and the precision there.
 
         Args:
-            prefix: of the names: "long-".
+            prefix: beginning of the names, such as "long-".
         """
         if not len(self.thresholds):
             nothing = np.zeros(len(counts))
@@ -187,7 +188,7 @@ class Curve:
         return dict(zip(_names(prefix), values, strict=True))
 
     def whole(self, counts: np.ndarray, prefix: str) -> dict[str, np.ndarray]:
-        """Figures of all answers as they are, 0 to 100; arguments are those of `best`."""
+        """Metrics of all answers without a threshold, 0 to 100; arguments are those of `best`."""
         right = counts @ self._right
         precision = divide(right, counts @ self._answered)
         recall = divide(right, counts @ self._gold)
@@ -196,12 +197,12 @@ class Curve:
 
 
 def divide(over: np.ndarray, under: np.ndarray) -> np.ndarray:
-    """The quotient; 0 where divided by 0."""
+    """Divide; 0 where the divisor is 0."""
     return np.divide(over, under, out=np.zeros(np.broadcast(over, under).shape), where=under != 0)
 
 
 def harmonic(precision: np.ndarray, recall: np.ndarray) -> np.ndarray:
-    """F1."""
+    """Harmonic mean of precision and recall (F1)."""
     return divide(2 * precision * recall, precision + recall)
 
 
@@ -221,26 +222,26 @@ def _names(prefix: str) -> list[str]:
 
 
 def right_of(annotations: Sequence[Annotation]) -> tuple[bool, bool]:
-    """Tell whether a question has a passage, and whether it has a span, yes or no.
+    """(True if a question has a passage, True if it has a span, yes or no).
 
-    It has where `NEEDED` annotations say so, or the only one.
+    It has if `NEEDED` annotations, or the only one, have it.
     """
     return _voted(annotations, min(NEEDED, len(annotations)) or NEEDED)
 
 
 def scored(gold: PassageGold, answer: PassageAnswer) -> tuple[Scored, Scored]:
-    """The passage and the span of an answer, each by the published rule.
+    """Score the passage and the span of an answer, each by the published rule.
 
-    Where a question has one annotation, as in training data, it counts as two that say the same;
-    by the published rules there would be no answer.
+    A question with one annotation, as in training data, counts as one with two equal ones; by the
+    published rules there would be no answer.
     """
     annotations = gold.annotations * (NEEDED if len(gold.annotations) == 1 else 1)
     return score_parts(annotations, answer, same_set if gold.language is None else overlap)
 
 
 def score(right: PassageGold, answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Scores of passage and answer by the published rules; where a question has none, 1.0 for
-    silence."""
+    """Score passage and answer by the published rules; 1.0 for "no answer" if a question
+    has none."""
     if answer is None:
         return {"passage": 0.0, "answer": 0.0}
     spoken = {"passage": answer["passage"] is not None, "answer": bool(answer["answer"])}
@@ -252,13 +253,14 @@ def score(right: PassageGold, answer: Mapping[str, Any] | None) -> dict[str, flo
 
 
 def in_bytes(offsets: Mapping[str, Any]) -> Pair:
-    """The span of an answer in the published layout of TyDi QA."""
+    """Read the span of an answer in the published layout of TyDi QA."""
     places = offsets["minimal_answer"]
     return places["start_byte_offset"], places["end_byte_offset"]
 
 
 def answer_of(answer: Mapping[str, Any]) -> PassageAnswer:
-    """An answer of the task with its span in the unit of the golds (`PassageGold`)."""
+    """Convert an answer of the task to a `PassageAnswer`, with its span in the unit of
+    `PassageGold`."""
     offsets = answer.get("offsets", {})
     if answer["best_start"] is None:  # yes, no, or not a word
         spans = []
@@ -276,11 +278,11 @@ def answer_of(answer: Mapping[str, Any]) -> PassageAnswer:
 def measure(
     golds: Sequence[PassageGold], answers: Sequence[PassageAnswer]
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Return F1, precision and recall of passages and of spans, and rows of the languages.
+    """Compute F1, precision and recall of passages and of spans, and a row for each language.
 
-    Each is at the best threshold of its score on these very questions, 0 to 100. With languages
-    it is the mean over them, each with thresholds of its own, without English unless that is the
-    only one. ``f1`` is the mean of both F1. Beside them passage_threshold and span_threshold, the
+    Each is at the best threshold of its score on these very questions, 0 to 100. With languages it
+    is the mean over them, each with thresholds of its own, without English unless that is the only
+    one. ``f1`` is the mean of both F1. With them come passage_threshold and span_threshold, the
     best ones over all questions together, midway to the next lower score.
     """
     pairs = [scored(*pair) for pair in zip(golds, answers, strict=True)]
@@ -329,7 +331,7 @@ YesNo = Annotated[Literal["yes", "no"] | None, BeforeValidator(_spoken)]  # in a
 
 
 class PageBenchmark(Benchmark):
-    """A set of questions on pages, each of which has a long and a short answer."""
+    """Base class of sets of questions on pages, each of which has a long and a short answer."""
 
     units = "pages"
     no_place = "the annotations of a question stand in several places"
@@ -356,12 +358,12 @@ def lines(source: str, shape: Shape, encoding: str | None = None) -> Iterator[Ex
 
 
 def pair(item: Mapping[str, Any], unit: str, within: Units | int | None, where: str) -> Pair:
-    """Two offsets, start and end (exclusive); (-1, -1) where there are none.
+    """Read start and end (exclusive) from an object; (-1, -1) if there are none.
 
     Args:
         item: the object that holds them; missing ones are -1.
-        unit: name of the start with ``start`` in it, "start_byte"; that of the end has ``end``.
-        within: the text that bytes are of, or the largest end; None is not known.
+        unit: key of the start with ``start`` in it, "start_byte"; that of the end has ``end``.
+        within: the text that bytes are of, or the largest end; None if not known.
     """
     names = unit, unit.replace("start", "end")
     first, last = (item.get(name, -1) for name in names)
@@ -379,7 +381,7 @@ def pair(item: Mapping[str, Any], unit: str, within: Units | int | None, where: 
 
 
 def index(number: int, candidates: int, where: str) -> int | None:
-    """The number of a candidate, from 0; None where it is -1."""
+    """Check the number of a candidate, from 0; None if it is -1."""
     if not -1 <= number < candidates:
         raise DataError(
             f"{where}: candidate_index is {number}, expected 0 to {candidates - 1:,}, or -1"

@@ -101,8 +101,8 @@ def _by_row(value: Any) -> Any:
 
 
 def reference(answer: Mapping[str, Any], where: str) -> Reference:
-    """Answer of an annotator: the first that holds of unanswerable, which has no evidence whatever
-    is listed, spans, a free form, yes or no."""
+    """Answer of an annotator, the first of these that applies: unanswerable (then without
+    evidence), spans, free form, yes or no."""
     evidence = answer["evidence"]
     if answer["unanswerable"]:
         return Reference(UNANSWERABLE, "none", [])
@@ -156,7 +156,7 @@ def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[st
 
 
 def best_type(references: Sequence[Reference], answer: str) -> str:
-    """The type of the annotator whose answer is met best; of equal ones the first."""
+    """Type of the annotator's answer with the highest F1; of equal ones the first."""
     return max(references, key=lambda each: answer_f1(answer, each.answer)).type
 
 
@@ -176,7 +176,7 @@ def published(answers: Iterable[dict]) -> Iterator[dict]:
 
 
 def score_line(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return `score` of a line of ldt predict, in which "" stands for Unanswerable."""
+    """Score a line of ldt predict by `score`; its "" stands for Unanswerable."""
     if answer is not None and not answer["answer"]:
         answer = {"answer": UNANSWERABLE, "evidence": []}
     return score(right, answer)

@@ -42,8 +42,8 @@ _SPANS: Any = Shape([{"start": Whole, "end": Whole}])
 
 
 def read_qrels(source: str) -> Qrels:
-    """Judgements of a TREC file, lines of query, 0, document and relevance, or of a table with a
-    header (query-id, corpus-id, score).
+    """Read judgements, lines of query, 0, document and relevance (TREC), or a table with a header
+    (query-id, corpus-id, score).
 
     Raises:
         DataError: a line is of another layout, or judges a document again.
@@ -59,7 +59,8 @@ def read_qrels(source: str) -> Qrels:
 
 
 def read_run(source: str) -> Rankings:
-    """Scores of a TREC run, lines of query, Q0, document, rank, score and tag; ranks do not count.
+    """Read the scores of a TREC run, lines of query, Q0, document, rank, score and tag; ranks are
+    ignored.
 
     Raises:
         DataError: a line is of another layout, or ranks a document again.
@@ -69,7 +70,7 @@ def read_run(source: str) -> Rankings:
 
 
 def run_lines(rankings: Rankings, tag: str = "ldt") -> str:
-    """A TREC run, the best documents first."""
+    """Write rankings as a TREC run, the best documents first."""
     return "".join(
         f"{_word(query)} Q0 {_word(id)} {rank} {float(np.float32(scores[id]))!r} {tag}\n"
         for query, scores in rankings.items()
@@ -78,7 +79,7 @@ def run_lines(rankings: Rankings, tag: str = "ldt") -> str:
 
 
 def qrels_lines(qrels: Qrels) -> str:
-    """TREC judgements."""
+    """Write judgements as a TREC qrels file."""
     return "".join(
         f"{_word(query)} 0 {_word(id)} {relevance}\n"
         for query, judged in qrels.items()
@@ -145,9 +146,10 @@ class Collection:
     """Documents, queries and judgements of a retrieval set.
 
     Args:
-        documents, queries: texts by id; queries that are judged alone.
+        documents: texts by id.
+        queries: texts by id; only those with judgements.
         qrels: judgements.
-        places: of evidence in its document, from 0 to 1, by query, where it is known.
+        places: position of the evidence in its document, from 0 to 1, by query, where it is known.
     """
 
     documents: dict[str, str]
@@ -157,7 +159,7 @@ class Collection:
 
     @classmethod
     def read(cls, name: str) -> "Collection":
-        """The collection of a folder, or of a file of judgements in its folder ``qrels``.
+        """Read the collection of a folder, or of a file of judgements in its folder ``qrels``.
 
         Raises:
             UserError: a part of it is not there, or there are several and none is called test.
@@ -183,7 +185,7 @@ class Collection:
         return cls(documents, {query: asked[query][0] for query in qrels}, qrels, places)
 
     def without_itself(self, query: str, scores: dict[str, float]) -> dict[str, float]:
-        """Scores of documents for a query; it is left out where it is one of them."""
+        """Scores of documents for a query, without the query's own id if that is a document too."""
         if self.documents.get(query) == self.queries[query]:
             scores.pop(query, None)
         return scores
@@ -193,8 +195,8 @@ def read(source: str, data: "DataSection") -> Iterator[Example]:
     """Yield judged queries with the documents that are right for them and those that are wrong.
 
     Args:
-        source: judgements in the folder ``qrels`` of a collection, or its folder, of which those
-            called train are read.
+        source: file of judgements in the folder ``qrels`` of a collection; or the collection's
+            folder, of whose judgements those called train are read.
         data: unused.
 
     Raises:
@@ -215,7 +217,8 @@ def read(source: str, data: "DataSection") -> Iterator[Example]:
 
 
 def read_triples(source: str, data: "DataSection") -> Iterator[Example]:
-    """Yield a query, a right and a wrong document of each line, without a header, as MS MARCO's.
+    """Yield query, right and wrong document from each line of a table without a header, as MS
+    MARCO's.
 
     Raises:
         DataError: a line has other columns.
@@ -225,7 +228,7 @@ def read_triples(source: str, data: "DataSection") -> Iterator[Example]:
 
 
 def is_collection(name: str) -> bool:
-    """True for a name that `Collection.read` takes."""
+    """True if `Collection.read` can read this name."""
     path = Path(name)
     folder = path.parent.parent if path.is_file() else path
     return path.exists() and bool(_files(folder, "corpus") and _files(folder, "queries"))
@@ -256,11 +259,11 @@ def search(
     depth: int = DEPTH,
     total: bool = False,
 ) -> Rankings:
-    """Return for each query the documents that are most similar to it, by all vectors of each.
+    """Find for each query the documents most similar to it, by all vectors of each.
 
     Args:
         queries: vectors [n, dim] by id.
-        documents: id and vectors of each, in falling order of ids, so that of equally similar ones
+        documents: id and vectors of each, sorted by falling id, so that of equally similar ones
             those are left that `ldt.metrics.ranking.ranked` puts first; read in blocks.
         depth: number of documents of a query at most.
         total: see `ldt.metrics.ranking.similarities`.
@@ -296,7 +299,7 @@ def search(
 
 
 def top(scores: np.ndarray, depth: int) -> np.ndarray:
-    """Places of the largest scores, of equal ones the first."""
+    """Indices of the ``depth`` largest scores in falling order, of equal ones the first."""
     places = np.arange(len(scores))
     if len(scores) > depth:
         places = np.flatnonzero(scores >= np.partition(scores, -depth)[-depth])

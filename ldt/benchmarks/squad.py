@@ -72,7 +72,7 @@ def read(source: str, data) -> Iterator[Example]:
 
 
 def category(id: str) -> str:
-    """The category of a question of CUAD: the end of its id, behind the last ``__``."""
+    """Category of a question of CUAD: the end of its id, behind the last ``__``."""
     return id.rpartition("__")[2]
 
 
@@ -295,7 +295,8 @@ def _different(text: str) -> frozenset[str]:
 def count(
     id: str, answers: Sequence[str], predictions: Mapping[str, float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Clauses that are found, and predictions that are none, at each threshold: [101] and [101].
+    """Count gold clauses that are found, and wrong predictions, at each of 101 thresholds: [101]
+    and [101].
 
     A prediction counts where its probability is above the threshold. One may find several clauses,
     and several may find one; where the id has "Parties" in it, a clause inside a prediction is
@@ -347,7 +348,8 @@ def curve_figures(hits: Any, wrong: Any, clauses: Any) -> dict[str, np.ndarray]:
 
 
 def published_n_best(answers: Iterable[dict]) -> dict[str, list[dict]]:
-    """The layout of CUAD: the `N_BEST` best spans of each question, "" always among them.
+    """Convert answers to the layout of CUAD: the `N_BEST` best spans of each question, "" always
+    among them.
 
     Args:
         answers: each with id, ``n_best``, a list of {answer, start_logit, end_logit}, and ``null``,

@@ -77,7 +77,7 @@ def scorer(stemmer: bool = True) -> Any:
 
 
 def metrics(means: dict[str, Any]) -> dict[str, Any]:
-    """Figures of means of scores, times 100, or of arrays of them; those that are defined.
+    """Metrics from means of scores, or arrays of them: times 100, and only those that are defined.
 
     ROUGE and shares in percent, ``longest_copied_run``, ``summary_words`` and ``reference_words``
     in words.
@@ -89,7 +89,7 @@ def metrics(means: dict[str, Any]) -> dict[str, Any]:
 
 
 def published(answers: Iterable[Mapping[str, Any]]) -> str:
-    """A summary a line, in the order of the documents; `BREAK` for a line break."""
+    """Write one summary a line, in the order of the documents; `BREAK` stands for a line break."""
     return "".join(BREAK.join(answer["summary"].splitlines()) + "\n" for answer in answers)
 
 
@@ -183,7 +183,7 @@ class SummarizationScorer(Benchmark):
 
 
 def beginning(text: str | list[str], words: int) -> str:
-    """A document, or several of them, up to the end of so many words."""
+    """First ``words`` words of a document, or of several documents."""
     joined = _joined(text)
     ends = [word.end() for word in islice(re.finditer(r"\S+", joined), words)]
     return joined[: ends[-1]] if ends else ""

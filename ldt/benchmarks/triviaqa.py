@@ -184,14 +184,15 @@ def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[st
 
 
 def better(answer: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """True if an answer has a higher ``score``; None, no word in the document, has none."""
+    """True if an answer has a higher ``score`` than another; None, no word in the document, is
+    lowest."""
     return answer["score"] is not None and (
         other["score"] is None or answer["score"] > other["score"]
     )
 
 
 def published(answers: Iterable[dict]) -> dict[str, str]:
-    """{question: answer}, of each question from the document with the highest score."""
+    """Convert answers to {question: answer}, the one from the document with the highest score."""
     chosen: dict[str, dict] = {}
     for answer in answers:
         key = str(answer.get("question_id", answer["id"]))
