@@ -51,7 +51,7 @@ LITTLE_MEMORY, LITTLE_DISK = 4 << 30, 5 << 30  # bytes
 
 
 class MachineFinding(NamedTuple):
-    """Something that costs time or may end a run, and what would do."""
+    """Something on this machine that costs time or may end a run, and its remedy."""
 
     what: str
     remedy: str
@@ -66,7 +66,7 @@ class Size(int):
 
 @dataclass(frozen=True)
 class MachineReport:
-    """A report on a machine: facts by part and name, and what is slow here."""
+    """Report on a machine: facts by part and name, and what is slow here."""
 
     parts: dict[str, dict[str, Any]]
     slow: list[MachineFinding]
@@ -281,7 +281,7 @@ def _without_home(text: str) -> str:
 
 
 def slow(parts: dict[str, dict[str, Any]]) -> Iterator[MachineFinding]:
-    """Findings by part; a part that failed is one."""
+    """Yield findings about slow or failed parts."""
     for name, facts in parts.items():
         if "failed" in facts:
             what = f"{name} could not be looked at ({facts['failed']})"

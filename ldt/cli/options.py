@@ -58,11 +58,12 @@ _SHARED = documented(
 
 
 def explained(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give the parameters of a command their help: of the ``Args:`` of its docstring, else what
-    several commands share, or of `PredictOptions`, with its bounds.
+    """Decorator that gives the parameters of a command their help: from the ``Args:`` of its
+    docstring, else from those that several commands share, or from `PredictOptions`, with its
+    bounds.
 
     A text beside a type is its metavar; a parameter without a default is an argument, and a bool a
-    flag, where typer's own mark says nothing else.
+    flag, unless typer's own mark says otherwise.
     """
     text = inspect.getdoc(command) or ""
     parameters, meanings = inspect.signature(command).parameters, documented(text)
@@ -91,7 +92,7 @@ _KEY = re.compile(r"([a-z]\w*(?:\.[\w-]+)*)=")
 
 
 def files_and_keys(arguments: Iterable[str], plain: bool = False) -> tuple[list[str], list[str]]:
-    """Part the FILE arguments of a command from its KEY=VALUE ones, both in their order.
+    """Separate the FILE arguments of a command from its KEY=VALUE ones, both in their order.
 
     A key has a dot, as in ``data.text=body``, or is one of the data section, whose dotted name
     `ldt.recipe.recipe.reading` then suggests. What exists is a file whatever its name.
@@ -111,7 +112,7 @@ def files_and_keys(arguments: Iterable[str], plain: bool = False) -> tuple[list[
 
 
 def refuse(what: str, *keys: str, **options: Any) -> None:
-    """Refuse options and KEY=VALUE arguments that a command has no use for.
+    """Raise a UserError for options and KEY=VALUE arguments that a command cannot use.
 
     Args:
         what: thing that is asked for without them, for the message.
@@ -127,7 +128,7 @@ def refuse(what: str, *keys: str, **options: Any) -> None:
 
 
 def keyed(words: Iterable[str], keys: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
-    """The files among some arguments, and the values of those that are KEY=VALUE.
+    """Separate arguments into files, and values of KEY=VALUE by key.
 
     Args:
         keys: names that there are.
@@ -140,8 +141,8 @@ def keyed(words: Iterable[str], keys: Iterable[str]) -> tuple[list[str], dict[st
 
 
 def takes(command: Callable[..., Any], keys: Mapping[str, str]) -> frozenset[str]:
-    """Note what a command takes as KEY=VALUE, for its help; the options of prediction that it has
-    as --name."""
+    """Register the KEY=VALUE arguments of a command for its help; return the options of prediction
+    that it has as --name."""
     flags = frozenset(inspect.signature(command).parameters) & PredictOptions.model_fields.keys()
     left = {name: meaning for name, meaning in keys.items() if name not in flags}
     command.keys = left  # type: ignore[attr-defined]
@@ -149,7 +150,7 @@ def takes(command: Callable[..., Any], keys: Mapping[str, str]) -> frozenset[str
 
 
 class Command(TyperCommand):
-    """A command whose help also lists what it takes as KEY=VALUE."""
+    """Command whose help also lists its KEY=VALUE arguments."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         super().format_options(ctx, formatter)

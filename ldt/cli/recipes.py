@@ -141,7 +141,7 @@ def _with_model(name: str, text: str, model: str, target: str) -> tuple[str, lis
 
 
 def conversion(model: str, length: int) -> tuple[str, list[str]]:
-    """The folder that a model is converted to at a length, and the command that does it."""
+    """(folder to which a model is converted at a length, command that converts it)."""
     name = f"{_last(model)}-{length}".lstrip("-")
     arguments = f"{shlex.quote(model)} {shlex.quote(name)} --max-length {length}"
     return f"./{name}", [f"ldt convert {arguments}"]
@@ -154,10 +154,10 @@ def _last(model: str) -> str:
 
 
 def new_file(target: Path, overwrite: bool, other: str = "") -> Path:
-    """The path of a recipe that is to be written.
+    """Check that a recipe can be written to a path, and return the path.
 
     Args:
-        other: further words on what would do where there is one.
+        other: further remedies for the message if the file exists.
     """
     target = target.expanduser()
     if not target.parent.is_dir():

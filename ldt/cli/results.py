@@ -34,12 +34,12 @@ def check(target: str | Path | None, *inputs: Any, option: str = "--json") -> No
 
 
 def tell(facts: Callable[[], Any], target: str | None, show: Callable[[], None]) -> None:
-    """Show a result and write it into a file, or print it as JSON in place of that.
+    """Show a result and write it to a file, or print it as JSON instead.
 
     Args:
-        facts: makes all there is to say of the result, as JSON has it.
+        facts: function that makes the whole result as JSON values.
         target: the file of --json; "-" for JSON on standard output, None for neither.
-        show: prints the result for people.
+        show: function that prints the result for people.
 
     Raises:
         UserError: the file cannot be written.

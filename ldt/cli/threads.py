@@ -15,7 +15,7 @@ _Result = TypeVar("_Result")
 
 
 def thread_limited(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """The command, run with limited threads."""
+    """Decorator of a command that limits the threads before it runs."""
 
     @wraps(command)
     def run(*args: _Parameters.args, **options: _Parameters.kwargs) -> _Result:
@@ -26,10 +26,10 @@ def thread_limited(command: Callable[_Parameters, _Result]) -> Callable[_Paramet
 
 
 def limit_threads() -> None:
-    """Let torch and numpy take the threads of `ldt.system.threads`, and say a quota.
+    """Limit the threads of torch and numpy to those of `ldt.system.threads`, and report a quota.
 
-    Beside other programs a warning names fewer threads. They are not taken: the last digits of an
-    answer, and with them a training, would depend on who else computes.
+    If other programs compute, a warning suggests fewer threads. They are not taken: the last digits
+    of an answer, and with them a training, would depend on who else computes.
 
     Raises:
         UserError: LDT_THREADS is no whole number from 1 on.

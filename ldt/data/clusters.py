@@ -45,7 +45,7 @@ class Document:
 
     Args:
         id: id of the document.
-        text: the text; given words have a space between them, sentences a line end.
+        text: the text; given words are joined by spaces, and sentences by line ends.
         words: first character of each word, and the one behind its last.
         sentences: first word of each sentence, and the one behind its last; empty if unknown.
         speakers: speaker of each word, "" for none; None if unknown.
@@ -63,7 +63,7 @@ class Document:
 
     @classmethod
     def of_words(cls, id: str | int, sentences: Sequence[Sequence[str]], **more: Any) -> "Document":
-        """A document of given words; ``more`` are further fields."""
+        """Make a document from given words; ``more`` are further fields."""
         ends = [*accumulate(map(len, sentences), initial=0)]
         letters = [len(word) + 1 for sentence in sentences for word in sentence]
         starts = [*accumulate(letters, initial=0)]
@@ -72,14 +72,14 @@ class Document:
         return cls(id, text, words, [*pairwise(ends)], **more)
 
     def characters(self) -> Clusters:
-        """The clusters in characters, end exclusive."""
+        """Clusters in characters, end exclusive."""
         return [
             [(self.words[start][0], self.words[end - 1][1]) for start, end in cluster]
             for cluster in self.clusters or []
         ]
 
     def in_words(self, clusters: Clusters, where: str) -> Clusters:
-        """Turn mentions in characters into words, those that a mention has a part of.
+        """Convert mentions in characters to words: those with which a mention shares a character.
 
         Raises:
             DataError: a mention has no word, or is outside of the text.
@@ -97,7 +97,7 @@ class Document:
         return turned
 
     def sentence_words(self) -> list[list[str]]:
-        """The words of each sentence; one sentence if they are unknown."""
+        """Words of each sentence; all words as one sentence if sentences are unknown."""
         words = [self.text[start:end] for start, end in self.words]
         return [words[start:end] for start, end in self.sentences or [(0, len(words))]]
 
@@ -105,11 +105,11 @@ class Document:
 def read(
     example: Example, path: Callable[[str], str] = str, like: Document | None = None
 ) -> Document:
-    """The document of a JSON line; of a mention that stands twice the first one counts.
+    """Read the document of a JSON line; if a mention is given twice the first one counts.
 
     Args:
         path: names of fields in the file, as `ldt.tasks.base.path_of` gives them.
-        like: document whose words it has if it does not say them.
+        like: document from which the words are taken if the line has none.
 
     Raises:
         DataError: there are no words, or something else than the layouts have.
@@ -214,7 +214,7 @@ def _mention(value: Any, key: str, document: Document, where: str) -> Span:
 def json_lines(
     documents: Iterable[Document], layout: Literal["s2e", "preco", "coref-data"] = "s2e"
 ) -> Iterator[dict[str, Any]]:
-    """JSON lines in a published layout.
+    """Write documents as JSON lines in a published layout.
 
     Args:
         documents: documents of given words; for s2e of raw text as well.

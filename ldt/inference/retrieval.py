@@ -1,4 +1,4 @@
-"""Rankings of a collection by a model that makes vectors: scored here or by mteb, and for training
+"""Rankings of a collection by a model that makes vectors, for ldt's metrics and mteb, and training
 lines with hard negatives."""
 
 import math
@@ -37,7 +37,7 @@ from ldt.tasks.units import unit_length
 def evaluate(
     folder: str, gold: str, *, target: str | None = None, options: Mapping[str, Any]
 ) -> Result:
-    """Score the rankings of a collection by the vectors of a model.
+    """Rank the documents of a collection by the vectors of a model, and score the rankings.
 
     Args:
         folder: of a run, or of a model whose files say how texts become vectors.
@@ -69,8 +69,10 @@ def _opened(folder: str, options: Mapping[str, Any]) -> Engine:
 
 
 def rank(engine: Engine, collection: Collection, depth: int = DEPTH) -> Rankings:
-    """Return the documents that are most similar to each query, by the largest similarity of a
-    document's vectors; the options of the engine are those of documents."""
+    """Rank documents for each query by the largest similarity of a document's vectors.
+
+    The options of the engine are those of documents.
+    """
     queries = dict(
         zip(collection.queries, _asked(engine, collection.queries.values()), strict=True)
     )

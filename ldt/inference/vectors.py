@@ -28,7 +28,8 @@ GROUP = 8 << 20, 1 << 13  # bytes of lines, or rows, that are written at a time
 
 
 def lines_for(task: AnyTask, dtype: DType, kept: bool) -> Callable[[Answer], Iterable[Answer]]:
-    """Function that gives the lines of an answer: of any but vectors itself.
+    """Choose the function that turns an answer into lines of output; answers without vectors stay
+    as they are.
 
     Args:
         kept: True for a file, whose `layout_of` makes rows of one line for each answer.
@@ -39,10 +40,10 @@ def lines_for(task: AnyTask, dtype: DType, kept: bool) -> Callable[[Answer], Ite
 
 
 def packed(dtype: DType, answer: Answer) -> Answer:
-    """The answer as a line holds it until the end, its array in a type for numbers.
+    """Pack the array of an answer into its line as text, in a type for numbers.
 
-    In int8 a vector is its numbers times its ``scale``, the largest of them divided by 127. That
-    of a query with its documents, for ``ldt evaluate``, stays as it is.
+    In int8 a vector is its numbers times its ``scale``, the largest of them divided by 127. That of
+    a query with its documents, for ``ldt evaluate``, stays as it is.
     """
     if "vectors" not in answer:
         return answer
@@ -57,7 +58,7 @@ def packed(dtype: DType, answer: Answer) -> Answer:
 
 
 def unpacked(line: Answer) -> tuple[list[Answer], np.ndarray]:
-    """A row for each vector of a line of `packed`, without it, and the vectors [n, size].
+    """Unpack a line of `packed`: a row for each vector, and the vectors [n, size].
 
     Raises:
         UserError: it is that of a query with its documents.
@@ -78,8 +79,8 @@ def unpacked(line: Answer) -> tuple[list[Answer], np.ndarray]:
 
 
 def lines(dtype: DType, answer: Answer) -> Iterator[Answer]:
-    """A JSON object for each vector of an answer, or of a line of `packed`; one of a query with its
-    documents."""
+    """Yield a JSON object for each vector of an answer, or of a line of `packed`; one object for a
+    query with its documents."""
     if "vectors" not in answer:
         yield answer
         return
@@ -89,7 +90,7 @@ def lines(dtype: DType, answer: Answer) -> Iterator[Answer]:
 
 
 def layout_of(output: Path) -> Callable[[Path, Path], None]:
-    """Writer of a file of this name, given that of the lines and the new one.
+    """Choose the writer of a file by its ending: a function of the file of lines and the new file.
 
     Raises:
         UserError: the ending is of another kind of file.
@@ -113,7 +114,7 @@ def write_lines(answers: Path, target: Path) -> None:
 
 
 def ids_of(output: Path) -> Path:
-    """The file beside an array that has the rows' ids."""
+    """Path of the file beside an array that has the rows' ids."""
     return output.with_suffix(".ids.jsonl")
 
 

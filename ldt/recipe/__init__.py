@@ -1,4 +1,4 @@
-"""Recipes: one YAML file and overrides to a checked `Recipe`."""
+"""Recipes: read one YAML file and overrides into a checked `Recipe`."""
 
 from ldt.recipe.recipe import Recipe, check_training, dump, load, shipped
 

@@ -1,4 +1,4 @@
-"""A first recipe for a data file, with what each key means and what was seen in the file."""
+"""Draft of a first recipe for a data file, with comments on what was found in the file."""
 
 import itertools
 import math
@@ -26,7 +26,7 @@ _WIDTH = 98  # of the comments
 
 
 class Key(NamedTuple):
-    """A key of a recipe, its value, and what was seen that speaks for it."""
+    """Key of a recipe, its value, and the observation in the data that suggests it."""
 
     name: str
     value: Any
@@ -34,10 +34,10 @@ class Key(NamedTuple):
 
 
 def lengths(survey: Survey, task: str, count: Callable[[str], int] | None = None) -> list[int]:
-    """Tokens of each document, rising, as the beginnings of a few let expect.
+    """Estimate the tokens of each document, rising, from the first documents of the file.
 
     Args:
-        count: tokens of a text; by default they are guessed by the number of its words.
+        count: function that counts the tokens of a text; by default they are estimated from words.
     """
     documents = survey.documents(task)
     if count is None:
@@ -49,10 +49,11 @@ def lengths(survey: Survey, task: str, count: Callable[[str], int] | None = None
 
 
 def suggested(tokens: list[int], longest: int | None = None) -> int:
-    """The longest input for documents of so many tokens, special ones not counted.
+    """Suggest the longest input for documents of these lengths, special tokens not counted.
 
     Args:
-        longest: input of the model, in tokens; none where it is yet to be made long.
+        tokens: of each document.
+        longest: longest input of the model, in tokens; None if it is yet to be converted.
     """
     limit = longest or USUAL
     most = tokens[min(len(tokens) - 1, int(FITTING * len(tokens)))] if tokens else limit
@@ -69,7 +70,7 @@ def draft(
     width: int | None = None,
     name: str = "recipe.yaml",
 ) -> str:
-    """The recipe, as YAML with comments.
+    """Write the recipe, as YAML with comments.
 
     Args:
         survey: the data file.

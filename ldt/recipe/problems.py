@@ -1,4 +1,4 @@
-"""Problems with values that a person wrote, each with its place: the lines of a `RecipeError`."""
+"""Problems with values of a recipe, each with its place: the lines of a `RecipeError`."""
 
 import json
 import re
@@ -14,12 +14,12 @@ MAX_LINES = 50  # in one error
 
 
 class Place(NamedTuple):
-    """The place where a value was written.
+    """Place where a value was written.
 
     Args:
         label: ``recipes/x.yaml:12``, or an override as it was typed.
-        names: how many of the value's keys the label names itself.
-        order: by which messages are sorted.
+        names: number of the value's keys that the label names itself.
+        order: position by which messages are sorted.
     """
 
     label: str
@@ -27,13 +27,13 @@ class Place(NamedTuple):
     order: int = 0
 
     def say(self, keys: tuple) -> str:
-        """``recipes/x.yaml:12: data: train``."""
+        """Beginning of a message about a key: ``recipes/x.yaml:12: data: train``."""
         words = [f"item {key + 1}" if isinstance(key, int) else word(key) for key in keys]
         return ": ".join([self.label, *words[self.names :]])
 
 
 class Problems:
-    """Problems found so far with values whose places are known.
+    """Collected problems with values whose places are known.
 
     Args:
         places: where the value at each path of keys was written.
@@ -44,22 +44,22 @@ class Problems:
         self.found: list[tuple[int, tuple, str]] = []  # (order, keys, line)
 
     def add(self, keys: tuple, what: str, place: Place | None = None) -> None:
-        """Note a problem; without a place of its own it gets that of its keys."""
+        """Add a problem; its place is that of its keys unless another is given."""
         place = place or self.place(keys)
         self.found.append((place.order, keys, f"{place.say(keys)}: {what}"))
 
     def place(self, keys: tuple) -> Place:
-        """The place of the value, or of the nearest value around it."""
+        """Place of the value at these keys, or of the nearest value around it."""
         while keys and keys not in self.places:
             keys = keys[:-1]
         return self.places.get(keys, Place("recipe"))
 
     def clean(self, keys: tuple) -> bool:
-        """True if nothing is wrong at these keys or above them."""
+        """True if there is no problem at these keys or above them."""
         return not any(keys[: len(path)] == path for _, path, _ in self.found)
 
     def stop(self) -> None:
-        """Raise what there is, in the order of the file."""
+        """Raise a RecipeError with all problems, in the order of the file, if there are any."""
         if self.found:
             lines = [line for _, _, line in sorted(self.found, key=itemgetter(0))]
             more = len(lines) - MAX_LINES
@@ -80,7 +80,8 @@ _EXPECTED = {
 
 
 def explain(error: ValidationError, value: Any) -> Iterable[tuple[tuple, str | None]]:
-    """(keys, what) of each problem that pydantic problems, None as `what` of an unknown key.
+    """Yield (keys, message) for each problem of a pydantic error; the message is None for an
+    unknown key.
 
     A union has an error for each of its branches; they become one line, of the branch that came
     furthest.
@@ -121,7 +122,7 @@ def _reason(items):
 
 
 def shown(value: Any) -> str:
-    """A value as a recipe would write it, on one line, cut where it is long."""
+    """Write a value as in a recipe, on one line, shortened if it is long."""
     if isinstance(value, dict):
         return "keys and values"
     text = repr(value) if isinstance(value, str) else json.dumps(value)
@@ -129,7 +130,7 @@ def shown(value: Any) -> str:
 
 
 def word(text: str) -> str:
-    """A key or an override, quoted where it does not fit on a line, cut where it is long."""
+    """Write a key or an override, quoted if it does not fit on a line, shortened if it is long."""
     return _cut(text if text.isprintable() else repr(text))
 
 

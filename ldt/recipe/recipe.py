@@ -1,7 +1,7 @@
-"""A recipe: one YAML file that describes one run by four keys: task, model, data, training.
+"""Recipe: one YAML file that describes one run by four keys: task, model, data, training.
 
-`load` reads it, with overrides from the command line, and lists all that is wrong at once.
-How values are read (``3e-5`` is a number, ``no`` and ``007`` are text) is in `ldt.recipe.yaml`.
+`load` reads it, with overrides from the command line, and lists all that is wrong at once. How
+values are read (``3e-5`` is a number, ``no`` and ``007`` are text) is in `ldt.recipe.yaml`.
 """
 
 import glob
@@ -40,12 +40,12 @@ _Section = TypeVar("_Section", bound=Section)
 
 @dataclass(frozen=True)
 class Recipe:
-    """One run; not changed once loaded.
+    """Checked content of a recipe; not changed once loaded.
 
     Args:
         task: a task of `ldt.tasks.TASKS`, with its fields.
         model: the section of the task's kind, a class of `ldt.recipe.sections.MODELS`.
-        data: the same of `ldt.data.options.OPTIONS`.
+        data: the data section of the task's kind, a class of `ldt.data.options.OPTIONS`.
         training: keys of `transformers.TrainingArguments`, word for word, and ldt's own ones
             (`ldt.recipe.sections.OWN_TRAINING_KEYS`).
         path: the file it came from.
@@ -60,7 +60,7 @@ class Recipe:
     places: dict[tuple, Place] = field(default_factory=dict, compare=False, repr=False)
 
     def where(self, *keys: str | int) -> str:
-        """The beginning of a message about a key: ``recipes/x.yaml:12: data: train``."""
+        """Beginning of a message about a key: ``recipes/x.yaml:12: data: train``."""
         return Problems(self.places).place(keys).say(keys)
 
 
@@ -86,7 +86,7 @@ FILES = {"model": ("path", "tokenizer"), "data": ("train", "eval", "test", "evid
 
 
 def shipped() -> dict[str, Path]:
-    """Name and file of every recipe that comes with ldt, as wikihop, by name.
+    """Find the recipes that come with ldt: {name, such as wikihop: file}, sorted by name.
 
     They lie in the package; of a checkout, which has a pyproject.toml, beside it. Beside an
     installed package a folder of that name is somebody else's.
@@ -103,20 +103,20 @@ def load(
     *,
     search: bool = True,
 ) -> Recipe:
-    """Read a recipe.
+    """Read and check a recipe.
 
     Args:
-        path: the YAML file, or the name of a recipe that comes with ldt (`shipped`), where there is
-            no such file. Relative paths in it (``data.train``, ``data.eval``, ``model.path``) are
-            taken from the current directory, else from beside the recipe if they exist there;
-            ``~`` is expanded, environment variables are not.
+        path: the YAML file, or the name of a recipe that comes with ldt (`shipped`), if there is no
+            such file. Relative paths in it (``data.train``, ``data.eval``, ``model.path``) are
+            taken from the current directory, else from beside the recipe if they exist there; ``~``
+            is expanded, environment variables are not.
         overrides: ``key=value`` with a dotted key (``training.learning_rate=2e-5``); the value is
-            read by the rules of the file and replaces what the file says.
+            read by the rules of the file and replaces the file's value.
         command: a name of `NEEDS`, whose keys must then be present and whose training section and
-            ``model.config`` are checked, which imports transformers; `ITS_OWN` is that which
-            trains the task. None leaves them unchecked.
-        search: whether patterns are looked for beside the recipe too. Who reads no training data
-            need not wait until a pattern has been through a disk.
+            ``model.config`` are checked, which imports transformers; `ITS_OWN` is that which trains
+            the task. None leaves them unchecked.
+        search: True to look for patterns beside the recipe too; False if no training data is read,
+            so that nobody waits until a pattern has been through a disk.
 
     Raises:
         UserError: there is no such file.
@@ -154,7 +154,7 @@ def load(
 
 
 def of_keys(task: dict[str, Any], overrides: Iterable[str], label: str) -> Recipe:
-    """A recipe without a file: the keys of a task, and overrides as of `load`.
+    """Make a recipe without a file, from the keys of a task and overrides as of `load`.
 
     Args:
         label: name that stands for the file in messages.
@@ -167,7 +167,8 @@ def of_keys(task: dict[str, Any], overrides: Iterable[str], label: str) -> Recip
 
 
 def values_of(overrides: Iterable[str], known: Sequence[str]) -> tuple[dict[str, Any], Problems]:
-    """Values of ``key=value`` arguments without a recipe, as of `load`, and their places.
+    """Read ``key=value`` arguments without a recipe: their values, and `Problems` that know their
+    places.
 
     Args:
         known: dotted keys that may be given, each with all below it.
@@ -187,10 +188,10 @@ def values_of(overrides: Iterable[str], known: Sequence[str]) -> tuple[dict[str,
 
 
 def reading(overrides: Iterable[str], names: Sequence[str] = READING) -> DataSection:
-    """The data section that ``data.text=body`` and the like make, without a recipe.
+    """Make a data section from overrides such as ``data.text=body``, without a recipe.
 
     Args:
-        overrides: ``key=value`` as of `load`; what none of them names is not in the section's
+        overrides: ``key=value`` as of `load`; keys that none of them names are not in the section's
             ``model_fields_set``.
         names: keys of the section that may be given, each with all below it.
     """
@@ -202,14 +203,14 @@ def reading(overrides: Iterable[str], names: Sequence[str] = READING) -> DataSec
 
 
 def dump(recipe: Recipe) -> str:
-    """YAML with every key of the recipe, defaults too; `load` of it gives an equal recipe."""
+    """Write every key of the recipe as YAML, defaults too; `load` of it gives an equal recipe."""
     parts = (recipe.task, recipe.model, recipe.data)
     values = [section.model_dump(mode="json") for section in parts]
     return yaml.dump(dict(zip(SECTIONS, [*values, recipe.training], strict=True)))
 
 
 def check_training(training: dict[str, Any], places: dict[tuple, Place] | None = None) -> None:
-    """Compare keys and types with `training_section`, which imports transformers.
+    """Check keys and types of a training section against `training_section`; imports transformers.
 
     Args:
         training: the section.

@@ -1,8 +1,8 @@
-"""Run folders: made, found, read, fingerprinted and described.
+"""Run folders: create, find, read, fingerprint and describe them.
 
-``run.json`` says what the run is (`identity`), with which versions it began, which files its model
-consists of, the hashes of its weights, and whether it is finished. A folder without it was not made
-by ldt and is left alone.
+``run.json`` has the `identity` of the run, the versions with which it began, the files of its
+model, the hashes of its weights, and whether it is finished. A folder without it was not made by
+ldt and is left alone.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 
 class FolderLost(Exception):
-    """The run folder is no longer the one that the training began in; the message says why."""
+    """Error: the run folder is no longer the one that the training began in; the message
+    says why."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Description:
 
 
 class Run:
-    """A run folder, there or to be made.
+    """Run folder, which exists or is to be created.
 
     Args:
         folder: its path.
@@ -108,13 +109,14 @@ class Run:
 
     @classmethod
     def of(cls, recipe: Recipe) -> Run:
-        """The run of a recipe: in its training.output_dir, else in runs/ by the recipe's name."""
+        """Run folder of a recipe: its training.output_dir, else runs/NAME by the recipe's name."""
         name = recipe.path.stem if recipe.path else recipe.task.name
         return cls(recipe.training.get("output_dir") or f"runs/{name}")
 
     @classmethod
     def find(cls, model: str | Path | None) -> Run:
-        """The folder of a fine-tuned model; None is the newest run of the current directory."""
+        """Find the folder of a fine-tuned model; None is the newest run of the current
+        directory."""
         folder = Path(model or LATEST).expanduser()
         if folder.is_file():
             raise UserError(
@@ -132,8 +134,9 @@ class Run:
 
     @classmethod
     def below(cls, folder: Path, depth: int = DEPTH) -> Iterator[Run]:
-        """Yield the runs in a folder, itself included: a phase of a staged training lies in its
-        run. Links are not followed.
+        """Yield the runs in a folder, the folder itself included, down to ``depth`` levels.
+
+        A phase of a staged training lies in its run. Links are not followed.
 
         Raises:
             OSError: a folder cannot be read.
@@ -150,7 +153,7 @@ class Run:
     # -- reading
 
     def record(self) -> dict[str, Any] | None:
-        """The content of run.json, None where there is none."""
+        """Content of run.json, None if there is none."""
         file = self.folder / RUN
         if not os.path.lexists(file):
             return None
@@ -160,7 +163,7 @@ class Run:
         return record
 
     def results(self) -> dict[str, Any]:
-        """The content of metrics.json; {} of a run that is not finished."""
+        """Content of metrics.json; {} for a run that is not finished."""
         file = self.folder / RESULTS
         results = _object(file) if file.is_file() else {}
         if results is None:
@@ -168,24 +171,25 @@ class Run:
         return results
 
     def config(self) -> dict[str, Any]:
-        """The content of the model's config.json; {} of one that loading refuses."""
+        """Content of the model's config.json; {} if loading refuses it."""
         return _object(self.folder / CONFIG) or {}
 
     def decisions(self) -> dict[str, Any]:
-        """The decisions in force, of the model's config; {} where there are none."""
+        """Decisions (thresholds, calibration, abstention) in the model's config; {} if there are
+        none."""
         decisions = self.config().get("decisions")
         return decisions if isinstance(decisions, dict) else {}
 
     def classes(self) -> list[str] | None:
-        """The classes of the model, by its config; None where it has none."""
+        """Classes of the model, from its config; None if it has none."""
         labels = self.config().get("id2label")
         return list(map(str, labels.values())) if isinstance(labels, dict) else None
 
     def describe(self, overrides: Iterable[str] = ()) -> Description:
-        """Read the folder of a run that is finished or not.
+        """Read the folder of a run, finished or not.
 
         Args:
-            overrides: keys of its recipe to change, as those that say how the gold file is read.
+            overrides: keys of its recipe to change, such as those for reading another gold file.
         """
         file = self.folder / RECIPE
         if not file.is_file():
@@ -198,7 +202,7 @@ class Run:
         return Description(self.folder, recipe, keys, *more)
 
     def size(self) -> int:
-        """Bytes of the files in the folder, as far as they can be seen; links are not followed."""
+        """Total bytes of the files in the folder that can be read; links are not followed."""
         total = 0
         for path, _, names in os.walk(self.folder):
             for name in names:
@@ -207,7 +211,7 @@ class Run:
         return total
 
     def fingerprint(self, recipe: Recipe) -> str:
-        """A hash of the files that decide what the model answers.
+        """Hash of the files that decide what the model answers.
 
         Args:
             recipe: of the run, read from a file.
@@ -226,7 +230,7 @@ class Run:
     # -- checkpoints and log
 
     def checkpoints(self) -> dict[int, Path]:
-        """The checkpoint folders, valid or not, by step, oldest first."""
+        """Checkpoint folders by step, valid or not, oldest first."""
         folders = {}
         for path in self.folder.glob("checkpoint-*"):
             match = _CHECKPOINT.fullmatch(path.name)
@@ -235,12 +239,12 @@ class Run:
         return dict(sorted(folders.items()))
 
     def checkpoint(self, step: int) -> Path:
-        """The folder of the checkpoint of a step, there or not."""
+        """Path of the checkpoint of a step, whether it exists or not."""
         return self.folder / f"checkpoint-{step}"
 
     def log(self) -> list[dict[str, Any]]:
-        """The lines of the log, each with a whole number of its ``step``; others are left out, such
-        as one that is being written. Empty where there is no log.
+        """Read the lines of the log, each with a whole number of its ``step``; others are left out,
+        such as one that is being written. Empty if there is no log.
 
         Raises:
             OSError: it is there and cannot be read.
@@ -248,7 +252,7 @@ class Run:
         return [row for row, _ in self._log_lines()]
 
     def cut_log(self, step: int) -> None:
-        """Drop the lines after a checkpoint, that of the end (``train_loss``) and one cut short."""
+        """Remove the log's lines after a step, its closing line (``train_loss``), and a cut one."""
         if (self.folder / LOG).exists():
             lines = [
                 text
@@ -276,11 +280,12 @@ class Run:
     # -- leave to use the folder
 
     def check_use(self, wanted: dict, *, resume: bool, overwrite: bool) -> bool:
-        """True if the run that the folder holds is finished already; False to go ahead.
+        """Check that a training may use the folder: True if the same run is finished already, False
+        to train.
 
         Args:
             wanted: the `identity` of the run to be.
-            resume, overwrite: as the user asked.
+            resume, overwrite: options of the user.
         """
         record = self.record()
         if record is None:
@@ -314,12 +319,12 @@ class Run:
         )
 
     def stopped(self) -> str:
-        """Progress of a run that nobody trains, in words."""
+        """Progress of a run that is not being trained, in words."""
         steps = list(self.checkpoints())
         return f"stopped {f'after step {steps[-1]:,}' if steps else 'before its first checkpoint'}"
 
     def check_writable(self) -> None:
-        """Raise UserError where the folder cannot be made; nothing is written."""
+        """Raise UserError if the folder cannot be created; nothing is written."""
         parent = files.existing(self.folder)
         if not parent.is_dir():
             raise UserError(f"{self}: is a file or lies in one, not a folder")
@@ -328,7 +333,8 @@ class Run:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """The folder for this process alone; one that stays empty is removed."""
+        """Context manager that locks the folder for this process; if it stays empty it is
+        removed."""
         lock = files.Lock(self.folder)
         try:
             with lock:
@@ -343,7 +349,7 @@ class Run:
     def begin(
         self, wanted: dict, recipe: Recipe, facts: dict[str, Any], *, resume: bool = False
     ) -> None:
-        """Write what the run is; of an older run that is overwritten nothing stays.
+        """Create the folder's run.json and recipe; remove all of an older run that is overwritten.
 
         run.json comes first: a folder without it counts as somebody else's, so a process that is
         killed in between leaves a run that can be resumed or overwritten.
@@ -375,10 +381,10 @@ class Run:
         self._begun = session, self._place()
 
     def clear(self) -> None:
-        """Remove what ldt wrote for the run, and nothing else; run.json goes last.
+        """Remove the files that ldt wrote for the run, and nothing else; run.json goes last.
 
-        A finished run is none from the first removal on: killed in between, it is not taken for
-        one.
+        From the first removal on the run counts as unfinished, even if the process is killed in
+        between.
         """
         record = self.record()
         if record is None:
@@ -430,7 +436,7 @@ class Run:
         files.write_whole(self.folder / RUN, f"{text}\n")
 
     def point_latest(self) -> None:
-        """Have ``runs/latest`` of the current directory point to this run, which is finished."""
+        """Make ``runs/latest`` of the current directory point to this finished run."""
         if LATEST.exists() and not LATEST.is_symlink():
             log.warning("%s is not a link and stays as it is", LATEST)
             return
@@ -449,8 +455,8 @@ class Run:
     # -- a folder that goes away while its run trains
 
     def fault(self) -> str | None:
-        """Fate of the folder since `begin`, in words that go on behind its name; None if
-        nothing did, or before."""
+        """Fate of the folder since `begin`, in words to follow its name, such as "was removed";
+        None if it is unchanged, or before `begin`."""
         if self._begun is None:
             return None
         session, place = self._begun
@@ -467,13 +473,13 @@ class Run:
         return stat.st_dev, stat.st_ino
 
     def rescued(self) -> Run:
-        """Make an empty folder for what is rescued: ``RUN-rescued`` or, if that exists,
+        """Create an empty folder to rescue the training to: ``RUN-rescued`` or, if that exists,
         ``-rescued-2`` … This one is given up: it has no `fault` any more.
 
         Beside the run folder, else in the current directory, else among the temporary files.
 
         Raises:
-            OSError: none of them can be made.
+            OSError: none of them can be created.
         """
         self._begun = None
         for parent in (self.folder.parent, Path(), Path(tempfile.gettempdir())):
@@ -491,7 +497,8 @@ class Run:
 
 
 def recipe_file(path: Path) -> Path:
-    """The recipe of a run folder, that of its run for a checkpoint; a file itself."""
+    """Path of the recipe of a run folder, or of the run of a checkpoint; a file stands for
+    itself."""
     if not path.is_dir():
         return path
     inherited = path.name.startswith("checkpoint-") and not (path / RECIPE).is_file()
@@ -501,13 +508,14 @@ def recipe_file(path: Path) -> Path:
 def identity(
     recipe: Recipe, training: dict[str, Any], hashes: dict[str, str | None], processes: int = 1
 ) -> dict[str, Any]:
-    """The identity of a run, by which a folder holds the same one: dotted keys and values.
+    """Keys and values that decide what a run trains, by which a folder is known to hold the same
+    run.
 
     Args:
         recipe: its data paths are replaced by the hashes, so that files may move.
         training: the section with the defaults filled in.
         hashes: sha256 by key of the data section (train, eval); None of what is no file.
-        processes: that train together.
+        processes: number of processes that train together.
     """
     keys = {}
     for name in ("task", "model", "data"):
@@ -574,18 +582,18 @@ def _remove(path: Path) -> None:
 
 
 def number(value: Any) -> float | None:
-    """A value of a log as a finite number, None of anything else."""
+    """Convert a value of a log to a finite number; None for anything else."""
     is_finite = isinstance(value, int | float) and math.isfinite(value)
     return float(value) if is_finite else None
 
 
 def is_metric(name: str) -> bool:
-    """True for a number of an evaluation that is about the model, not about its speed."""
+    """True if a number of an evaluation is about the model, not about its speed."""
     return name.startswith("eval_") and not name.endswith(
         ("_runtime", "_per_second", "_preparation_time")
     )
 
 
 def evaluated(metric: Any) -> str:
-    """The name in the log of a metric, which recipes have with or without ``eval_``."""
+    """Name of a metric in the log, with ``eval_``; recipes may leave that out."""
     return f"eval_{str(metric).removeprefix('eval_')}"

@@ -1,4 +1,4 @@
-"""JSON Schema of recipes, made of the classes that check them: editors complete keys by it."""
+"""JSON Schema of recipes, made from the classes that check them, for completion in editors."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -19,10 +19,10 @@ _TRAINING = "Arguments of transformers.TrainingArguments, word for word, and ldt
 
 
 def schema(task: str | None = None) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of recipes; imports torch and transformers.
+    """Make the JSON Schema (draft 2020-12) of recipes; imports torch and transformers.
 
     It allows what `ldt.recipe.load` allows for the command that trains the task, key by key. It
-    does not say what depends on several keys, on files, or on how a number is written.
+    cannot express what depends on several keys, on files, or on how a number is written.
 
     Args:
         task: name of the only task that it allows; None for all of them, where the sections go by

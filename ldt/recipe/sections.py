@@ -1,4 +1,4 @@
-"""Sections `model:` and `training:` of a recipe, and meanings of its keys."""
+"""Sections `model:` and `training:` of a recipe, and descriptions of its keys."""
 
 import dataclasses
 import functools
@@ -252,7 +252,7 @@ TYPES: dict[str, Any] = {
 
 @functools.cache
 def training_section() -> type[BaseModel]:
-    """A model whose fields are the keys of the section with their types; imports transformers."""
+    """pydantic model whose fields are the keys of the training section; imports transformers."""
     from transformers import TrainingArguments
 
     hints = typing.get_type_hints(TrainingArguments)
@@ -284,12 +284,12 @@ def training_section() -> type[BaseModel]:
 
 
 def summary(item: object) -> str:
-    """The first paragraph of a docstring, on one line."""
+    """First paragraph of a docstring, on one line."""
     return " ".join((inspect.getdoc(item) or "").partition("\n\n")[0].split())
 
 
 def meanings(cls: type) -> dict[str, str]:
-    """Name -> meaning of the ``Args:`` of a class's docstring, those of its bases included."""
+    """Descriptions by name from the ``Args:`` of a class's docstring and those of its bases."""
     from ldt.tasks.base import AnyTask
 
     known: dict[str, str] = {}
@@ -305,7 +305,7 @@ def meanings(cls: type) -> dict[str, str]:
 
 
 def training_meanings() -> dict[str, str]:
-    """Name -> meaning of a training key, as transformers has it; imports transformers.
+    """Descriptions of the training keys by name, from transformers' own; imports transformers.
 
     The first paragraph alone, the list of a key's values included.
     """
@@ -319,8 +319,8 @@ def training_meanings() -> dict[str, str]:
 
 
 def meant(name: str, names: Iterable[str]) -> str:
-    """The end of a message about an unknown key: what does its job, or the nearest of the names
-    that there are; "" for nothing."""
+    """End of a message about an unknown key: the key that does its job, or the most similar of
+    ``names``; "" if there is none."""
     if key := KEYS.get(name):
         tail = key.partition(".")[2]
         return f", did you mean {(tail if tail in names else key)!r}?"
@@ -328,8 +328,8 @@ def meant(name: str, names: Iterable[str]) -> str:
 
 
 def unknown_option(option: str) -> str:
-    """The end of a message about an unknown option of a command that takes keys of a recipe; may
-    import transformers."""
+    """End of a message about an unknown option of a command that takes keys of a recipe; may import
+    transformers."""
     name = option.lstrip("-").partition("=")[0].replace("-", "_")
     keys = {key: f"training.{key}" for key in training_section().model_fields}
     for section, kinds in (("data", OPTIONS), ("model", MODELS)):

@@ -144,7 +144,7 @@ class Survey:
         return documents
 
     def lines(self, task: str) -> Iterator[str]:
-        """Findings in words, as far as they are about a task."""
+        """Yield the findings that concern a task, in words."""
         count = len(self.texts) or len(self.examples)
         more = " or more" if count == _most(self.format) else ""
         more += f", layout {self.format}" if self.format else ""
@@ -160,7 +160,7 @@ class Survey:
 
 
 def survey(source: str) -> Survey:
-    """Look at a data file, as far as its first records; a published layout is read whole.
+    """Survey a data file by its first records; a published layout is read whole.
 
     Raises:
         UserError: there is no such file.
@@ -206,7 +206,7 @@ def survey(source: str) -> Survey:
 
 
 def check_fields(survey: Survey, task: str) -> None:
-    """Refuse a task that the file has no fields for."""
+    """Raise a UserError if the file lacks the fields of a task."""
     reads, labels = TASKS[task].reads, survey.labels
     other = survey.format is not None and survey.format not in TASKS[task].answers.layouts
     if other and survey.task != task and task != "mlm":
@@ -232,7 +232,8 @@ def check_fields(survey: Survey, task: str) -> None:
 
 
 def guessed(text: str) -> int:
-    """Tokens of a text by its words; of scripts without spaces each letter is taken for one."""
+    """Estimate the tokens of a text from its words; in scripts without spaces each letter
+    counts."""
     unspaced = sum(letter >= "\u2e80" for letter in text)
     return unspaced + math.ceil(TOKENS_A_WORD * len(text.split()))
 

@@ -1,6 +1,6 @@
-"""YAML without its traps: values as YAML 1.2 means them, and the line of every one.
+"""YAML parser without YAML 1.1's traps: values as YAML 1.2 has them, each with its line.
 
-What differs from PyYAML's own loader, which follows YAML 1.1:
+Differences from PyYAML's own loader, which follows YAML 1.1:
 
 - numbers are decimal and may have an exponent without a point (``3e-5``, ``1E3``); a number with a
   leading zero (``007``, ``010``), with ``_``, ``:`` or ``0x`` in it stays text, as labels and
@@ -74,7 +74,7 @@ class _Composer(yaml.SafeLoader):
 
 
 def parse(text: str | bytes) -> Tree:
-    """The tree of one YAML document; whatever the text holds, problems are listed, not raised."""
+    """Parse one YAML document to a `Tree`; problems are listed in it, never raised."""
     try:
         if len(text) > MAX_BYTES:
             raise _Refused(None, f"more than {MAX_BYTES:,} bytes")
@@ -162,7 +162,11 @@ def _read(node):
 
 
 def resolve(text: str) -> Any:
-    """The value of a plain (unquoted) scalar; ValueError for a number that Python cannot hold."""
+    """Value of a plain (unquoted) scalar.
+
+    Raises:
+        ValueError: a number that Python cannot hold.
+    """
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
@@ -192,5 +196,6 @@ _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _number, list("-+.01234
 
 
 def dump(value: Any) -> str:
-    """YAML of dicts, lists and scalars, keys in their order; `parse` gives the same value back."""
+    """Write dicts, lists and scalars as YAML, keys in their order; `parse` gives the same value
+    back."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)

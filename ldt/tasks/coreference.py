@@ -370,8 +370,11 @@ class Coreference(Continuing, Drawing, Joining):
 
 
 def linked(antecedents: Sequence[int]) -> list[list[int]]:
-    """Candidates in groups, by the place of the one that each is linked to, -1 for none; in the
-    order of their first ones."""
+    """Group candidates into clusters, in the order of their first mentions.
+
+    Args:
+        antecedents: place of the candidate that each is linked to, -1 for none.
+    """
     groups: list[list[int]] = []
     of: list[list[int]] = []
     for place, antecedent in enumerate(antecedents):
@@ -383,12 +386,12 @@ def linked(antecedents: Sequence[int]) -> list[list[int]]:
 
 
 def spans_of(clusters: Iterable[Iterable[dict[str, Any]]]) -> Clusters:
-    """The characters of the mentions of an answer."""
+    """Clusters of an answer, mentions as (start, end) in characters."""
     return [[(each["start"], each["end"]) for each in cluster] for cluster in clusters]
 
 
 def resolved(text: str, clusters: Iterable[Sequence[dict[str, Any]]]) -> str:
-    """The text with each pronoun replaced by the first mention of its cluster that is none."""
+    """Replace each pronoun of a text by the first mention of its cluster that is none."""
     changes: list[tuple[Span, str]] = []
     for cluster in clusters:
         names = [each["text"] for each in cluster if each["text"].lower() not in GROUPS]

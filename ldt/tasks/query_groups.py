@@ -1,4 +1,4 @@
-"""A query with its documents as training files have them: names of fields, texts and scores."""
+"""Queries with their documents as training files have them: names of fields, texts and scores."""
 
 import math
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ _ALSO = {  # names of fields in triplets and in pairs
 
 
 def named(task: Task, example: Example, data: DataSection, name: str) -> str | None:
-    """Path of a field by its name or one of its others; None if the example has none of them."""
+    """Path of a field, by its name or one of the alternatives; None if the example has none of
+    them."""
     paths = path_of(task, name, data), *_ALSO[name]
     return next((path for path in paths if has(example, path)), None)
 
 
 def judged(task: Task, example: Example, data: DataSection) -> dict[str, list[str]]:
-    """Texts of ``pos`` and ``neg``, the documents that are right for a query and those that are
-    not, which may be missing.
+    """Texts of ``pos`` and ``neg``: documents that are right for a query, and wrong ones, if given.
 
     Raises:
         DataError: no document is right, or one is no text.
@@ -51,7 +51,7 @@ def teacher_scores(
 
 
 def numbers_of(example: Example, path: str, count: int) -> list[float]:
-    """Numbers in a field, one per document.
+    """Read the numbers of a field, one per document.
 
     Raises:
         DataError: it has another form.
@@ -68,7 +68,7 @@ def numbers_of(example: Example, path: str, count: int) -> list[float]:
 
 
 def texts_of(example: Example, path: str) -> list[str]:
-    """Texts of a document or of a list of them, with titles in front.
+    """Read the texts of a document or of a list of them, with titles in front.
 
     Raises:
         DataError: there is none, or one is no text.

@@ -1,4 +1,4 @@
-"""Units of a text that have a vector each: their tokens, the inputs that hold them, their vectors.
+"""Units of a text (document, chunks, sentences, paragraphs) with a vector each.
 
 The vector of a document is that of its input; of a longer one, read in parts, the mean of theirs,
 each weighted by its share of the tokens. Vectors of its chunks, sentences or paragraphs are *late*:
@@ -24,7 +24,7 @@ CONTEXT = 8  # parts share an eighth of their tokens at least
 
 
 class UnitSettings(NamedTuple):
-    """The units that a text is parted into.
+    """Settings of the units into which a text is divided.
 
     Args:
         kind: document, chunk, sentence or paragraph.
@@ -39,8 +39,9 @@ class UnitSettings(NamedTuple):
     each: bool = False
 
     def of(self, text: str, offsets: np.ndarray) -> tuple[list[Span], list[Span]]:
-        """The characters of each unit, and its tokens; a token is of the unit of its first
-        character.
+        """Divide a text into units: the characters of each, and its tokens.
+
+        A token belongs to the unit of its first character.
 
         Args:
             offsets: [tokens, 2], the characters of each token.
@@ -61,7 +62,8 @@ class UnitSettings(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Tokens of a unit in a part: all of them, or those that have most context there."""
+    """Tokens of a unit within a part of the document: all of them, or those with most context
+    there."""
 
     part: int
     unit: int
@@ -70,7 +72,7 @@ class Piece(NamedTuple):
 
 
 def pieces_of(tokens: Sequence[Span], parts: Sequence[Span]) -> Iterator[Piece]:
-    """The pieces of units in the parts of a document; none of tokens that no part has.
+    """Yield the pieces of units in the parts of a document; none for tokens that no part has.
 
     Args:
         tokens: of each unit.
@@ -199,7 +201,7 @@ def _add_rows(feature: Feature, piece: Piece, offsets: np.ndarray, size: int, la
 def token_vectors(
     outputs: Sequence[Outputs], features: Sequence[Feature], skip: Sequence[int]
 ) -> tuple[np.ndarray, list[list[int]]]:
-    """The vectors of the tokens of a text, [tokens, size], and the characters of each.
+    """Collect the vectors of the tokens of a text, [tokens, size], and the characters of each.
 
     Args:
         skip: ids of tokens that have none.
@@ -216,10 +218,10 @@ def token_vectors(
 def unit_vectors(
     outputs: Sequence[Outputs], features: Sequence[Feature], normalised: bool
 ) -> np.ndarray:
-    """The vector of each unit, [units, size] in float32, of the outputs for its parts.
+    """Compute the vector of each unit, [units, size] in float32, from the outputs for its parts.
 
     Args:
-        normalised: True if vectors have the length 1.
+        normalised: True if vectors have length 1.
     """
     total = np.zeros((len(features[0]["places"]), outputs[0]["vectors"].shape[-1]))
     weights, counts = np.zeros(len(total)), np.zeros(len(total), int)
@@ -235,6 +237,6 @@ def unit_vectors(
 
 
 def unit_length(vectors: Any, dtype: Any = np.float32) -> np.ndarray:
-    """Vectors [n, dim] with the length 1; zero stays."""
+    """Scale vectors [n, dim] to length 1; zero stays."""
     vectors = np.asarray(vectors, dtype)
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)

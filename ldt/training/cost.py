@@ -1,4 +1,4 @@
-"""Forecast of a training's steps, time and memory, and a batch that fits, by measured steps."""
+"""Forecast of a training's steps, time and memory, and of a batch that fits, by measured steps."""
 
 from __future__ import annotations
 
@@ -62,18 +62,18 @@ _MEASURED = {
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of a run.
+    """Forecast cost of a run.
 
     Args:
-        steps: optimizer steps; None where a dry run does not know how many there will be.
+        steps: optimizer steps; None if a dry run does not know how many there will be.
         seconds: of steps, evaluations and checkpoints; of one step where ``steps`` is None.
         memory: bytes of the process, or of the GPU, at the peak.
-        limit: bytes that are there for it.
+        limit: bytes of memory that are available.
         batch: inputs that the recipe runs at a time.
-        fits: True if memory holds them, and some more.
-        largest: most inputs that fit at a time, a power of two; 0 where one does not.
-        longest: units of the longest input.
-        unit: ``token``, or what else the length of an input is counted in.
+        fits: True if memory holds the batch with a margin.
+        largest: most inputs that fit at a time, a power of two; 0 if one does not.
+        longest: length of the longest input, in units.
+        unit: ``token``, or another unit of the length of an input.
         device: cpu or cuda.
     """
 
@@ -90,7 +90,7 @@ class Cost:
 
     @property
     def notice(self) -> Notice:
-        """The line for the user; a warning where memory will not do."""
+        """Line about the cost for the user; a warning if memory is too small."""
         size = f"{self.longest:,} {self.unit}s"
         needed, there = (f"{value / 2**30:,.1f} GiB" for value in (self.memory, self.limit))
         took = _minutes(self.seconds)
@@ -110,12 +110,12 @@ class Cost:
 
 
 def estimate(job: Job, prepared: Prepared, trainer: Trainer) -> Cost | None:
-    """Measure steps of a training that has not begun, and say what it will take.
+    """Measure steps of a training that has not begun, and forecast its cost.
 
     The longest input, two of them, the largest batch that an epoch is expected to have and three
     typical ones are trained on, each with an optimizer step, and an evaluation batch is answered;
-    then weights and random state are what they were. Where that would take longer than
-    `MOST_SECONDS`, single inputs stand for the batches but for the two longest.
+    then weights and random state are restored. Where that would take longer than `MOST_SECONDS`,
+    single inputs stand for the batches but for the two longest.
 
     Returns:
         The cost; None where a batch cannot be parted, as in a run of several processes.
@@ -202,8 +202,10 @@ def _evaluations(args, epochs: float, steps: int) -> int:
 
 
 def fitting(prepared: Prepared, trainer: Trainer, cost: Cost) -> int | None:
-    """The inputs that are run at a time with per_device_train_batch_size=auto; None: all of a
-    batch. What the `estimate` says is tried with the longest ones."""
+    """Number of inputs that per_device_train_batch_size=auto runs at a time; None: all of a batch.
+
+    The number of the `estimate` is tried with the longest inputs.
+    """
     size, items = min(cost.largest or 1, cost.batch), _Sample(prepared.train_items)
     while size > 1:
         (_, step), _, fits = measure(trainer, [items.longest(1), items.longest(size)], None, size)
@@ -214,7 +216,7 @@ def fitting(prepared: Prepared, trainer: Trainer, cost: Cost) -> int | None:
 
 
 def memory_limit(device: torch.device) -> int:
-    """Bytes that this process can have of a device: those it has and those that are free."""
+    """Bytes of a device that this process can have: those it has and those that are free."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device)
@@ -222,7 +224,7 @@ def memory_limit(device: torch.device) -> int:
 
 
 def tokens(inputs: Sequence) -> int:
-    """Number of tokens in items, each an input or a list of inputs."""
+    """Total number of tokens in items, each an input or a list of inputs."""
     parts = [part for item in inputs for part in (item if isinstance(item, list) else [item])]
     return sum(len(part["input_ids"]) for part in parts)
 
@@ -373,13 +375,13 @@ def _restored(trainer: Trainer) -> Iterator[int]:
 
 
 class Peak(TrainerCallback):
-    """Context that knows the most bytes in use since `begin`: allocated on a CUDA device, else
-    resident in this process, by looking every other millisecond. As a callback it measures each
-    step, from the end of the one before.
+    """Context manager that measures the peak memory since `begin`, in bytes: allocated on a CUDA
+    device, else resident in this process, by looking every other millisecond. As a Trainer's
+    callback it measures each step, from the end of the one before.
 
     Args:
         device: where the model runs.
-        copied: bytes that are there for the sake of the measurement alone.
+        copied: bytes that are there only for the measurement.
     """
 
     def __init__(self, device: torch.device, copied: int = 0):
@@ -418,7 +420,7 @@ class Peak(TrainerCallback):
         self._base = self._most = memory(self.device)
 
     def end(self) -> Step:
-        """Cost of what was done since `begin`."""
+        """Time and memory used since `begin`."""
         seconds, optimizer = self._now() - self._began, self._optimizer
         peak = max(self._most, memory(self.device)) - self.copied
         self._optimizer = 0.0
