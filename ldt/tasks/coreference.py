@@ -297,10 +297,10 @@ class Coreference(Continuing, Drawing, Joining):
         lines = []
         if long:
             what = f"of more than {self.max_span_length:,} words, which are not learnt"
-            lines.append(f"train: of {mentions:,} mentions {long:,} {what}")
+            lines.append(f"of {mentions:,} mentions {long:,} {what}")
         if lost:
             what = f"lost where documents are cut to {self.chunks:,} chunks (task.chunks)"
-            lines.append(f"train: of {links:,} links {lost:,} {what}")
+            lines.append(f"of {links:,} links {lost:,} {what}")
         return lines
 
     # -- answer
@@ -360,9 +360,11 @@ class Coreference(Continuing, Drawing, Joining):
     # -- score
 
     def measure(self, answers, golds, config) -> Scores:
-        """Return the metrics of all documents, from 0 to 100."""
+        """Return the F1 scores of all documents, 0 to 100; ``ldt evaluate`` has all metrics."""
         responses = (spans_of(answer["clusters"]) for answer in answers)
-        return metrics.measure(zip(golds, responses, strict=True)), []
+        scores = metrics.measure(zip(golds, responses, strict=True))
+        names = [*(f"{name}_f1" for name in metrics.METRICS), f"{metrics.MULTIPLE}conll_f1"]
+        return {name: scores[name] for name in ("conll_f1", *names)}, []
 
     def baseline(self, trained, golds, config) -> Baselines:
         """Return what no cluster at all has."""

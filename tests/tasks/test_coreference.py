@@ -141,7 +141,7 @@ def test_an_epoch_draws_neighbouring_chunks_of_whole_sentences(tokenizer):
     lost = sum(chunk[one[0]] < chunk[other[0]] for one, other in pairs)
     rows = [each | {"document": 0} for each in features]
     (line,) = TASKS["coreference"](chunks=1).remarks(rows, 0)
-    assert line.startswith(f"train: of {len(pairs)} links {lost} lost where")
+    assert line.startswith(f"of {len(pairs)} links {lost} lost where")
 
 
 @pytest.mark.parametrize("singletons", [True, False])
