@@ -123,8 +123,8 @@ class Predict(RequestBody):
 
 
 class Native(RequestBody):
-    """Body of /answer, /entities, /rank and /summarize: the fields of one document, or several
-    ``documents``, and options under their names in ``ldt predict``."""
+    """Body of /answer, /entities, /coreference, /rank and /summarize: the fields of one document,
+    or several ``documents``, and options under their names in ``ldt predict``."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -137,6 +137,7 @@ class Native(RequestBody):
     passages_by: Literal["gradient", "chunks"] = "gradient"
     passages_unit: Unit = "sentence"
     chunks: bool = False
+    resolved: bool = False
 
     def asked(self, served: Served, ranking: bool = False) -> ParsedRequest:
         """Parsed request.

@@ -212,6 +212,7 @@ def test_inference_client_summarizes(serve, client):
         ("reranking", "answer", {"raw_scores": True}),
         ("hotpotqa", "answer", {}),
         ("evidence_classification", "answer", {}),
+        ("coreference", "coreference", {"resolved": True}),
         ("summarization", "summarize", {}),
     ],
 )
@@ -319,6 +320,18 @@ def test_vectors_that_are_not_there_are_refused(serve, path, body, message):
     assert status in (400, 422)
     assert message in answer["error"]
     assert serve("classification").ask(path, body)[0] == 424
+
+
+def test_clusters_need_a_document_and_a_model_of_them(serve):
+    for task, path, body, message in [
+        ("coreference", "/coreference", {"documents": []}, "documents cannot be empty"),
+        ("coreference", "/coreference", {"tokens": "one"}, "tokens"),
+        ("classification", "/coreference", {"text": "a"}, "/coreference is for a model of"),
+        ("classification", "/answer", {"text": "a", "resolved": True}, "have no clusters"),
+    ]:
+        status, answer, _ = serve(task).ask(path, body)
+        assert 400 <= status < 500
+        assert message in answer["error"]
 
 
 def test_a_document_is_cut_only_where_the_request_says_so(serve):
