@@ -12,6 +12,7 @@ decides how much of the second level is used.
 """
 
 import copy
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from ldt.errors import ModelError, first_line, listed
 from ldt.inference.agreement import OutputCheck, largest_gap
 from ldt.model import (
     LdtConfig,
+    LdtForCoreference,
     LdtForMaskedLM,
     LdtForSequenceClassification,
     LdtModel,
@@ -57,6 +59,7 @@ _HEAD_PARTS = {  # Longformer's name in the MLM head -> BERT's
 }
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # in old files, not weights
 _TIED = (".decoder.weight", ".decoder.bias")  # of the head, to the words and to its own bias
+_COREFERENCE = re.compile("(start|end)_(mention|coref)_mlp|mention_|antecedent_|coref_")
 _CLASSIFIER = [f"classifier.{x}.{y}" for x in ("dense", "out_proj") for y in ("weight", "bias")]
 _DECODED = 64  # tokens whose logits are compared: vocabularies are large
 
@@ -79,6 +82,7 @@ class Source(ABC):
         generation: settings of `generate` that are kept with the model.
         embedding: config entry of a source that is an embedding model.
         classifier: {name: tensor} of the head of a cross-encoder (one label); else empty.
+        coreference: {name: tensor} of the head of a published model of coreference; else empty.
     """
 
     folder: Path
@@ -94,6 +98,7 @@ class Source(ABC):
     generation: GenerationConfig | None = None
     embedding: dict[str, Any] = field(default_factory=dict)
     classifier: dict[str, torch.Tensor] = field(default_factory=dict)
+    coreference: dict[str, torch.Tensor] = field(default_factory=dict)
 
     target_config: ClassVar[Any]  # class of the converted model's config
     fields: ClassVar[Sequence[str]]  # of the config, those that stay as they are
@@ -168,9 +173,11 @@ class EncoderSource(Source):
                 weights[name] = tensor
         prefixes = ("embeddings.", "encoder.", sentence_transformers.PROJECTION)
         base = {n: w for n, w in weights.items() if n.startswith(prefixes)}
-        pooler = {n: w for n, w in weights.items() if n.startswith("pooler.")}
+        coreference = {n: w for n, w in weights.items() if _COREFERENCE.match(n)}
+        pooler = {n: w for n, w in weights.items() if n.startswith("pooler.") and not coreference}
         head, head_note = _mlm_head(kind, config, weights)
         own_head = {n: w for n, w in weights.items() if n.startswith(("lm_head.", _BERT_HEAD))}
+        own_head |= coreference
         classifier = {} if head else _one_label(config, weights)
         if classifier:
             own_head = {n: w for n, w in weights.items() if n.startswith("classifier.")}
@@ -202,11 +209,13 @@ class EncoderSource(Source):
             windows=windows,
             embedding=adapters.values(folder).get("embedding") or {},
             classifier=classifier,
+            coreference=coreference,
         )
 
     @property
     def facts(self):
-        return {"cross-encoder": "its head is kept"} if self.classifier else {}
+        kinds = {"cross-encoder": self.classifier, "coreference": self.coreference}
+        return {kind: "its head is kept" for kind, head in kinds.items() if head}
 
     @property
     def leading(self):
@@ -215,7 +224,9 @@ class EncoderSource(Source):
 
     @property
     def target_class(self):
-        """Class of the result: masked LM, cross-encoder, or encoder."""
+        """Class of the result: masked LM, cross-encoder, coreference, or encoder."""
+        if self.coreference:
+            return LdtForCoreference
         if self.classifier:
             return LdtForSequenceClassification
         return LdtForMaskedLM if self.head else LdtModel
@@ -387,9 +398,11 @@ def long_config(source, tokenizer, max_length, windows, pooling):
         special[name] = getattr(tokenizer, name, None) if value is None else value
     vectors = {"embedding": source.embedding} if source.embedding else {}
     label = {"id2label": {0: "relevance"}} if source.classifier else {}
+    links = {"coref_head": source.config.coref_head} if source.coreference else {}
     config = source.target_config(
         **vectors,
         **label,
+        **links,
         **{field: getattr(source.config, field) for field in source.fields},
         **special,
         **pooling,
@@ -410,7 +423,7 @@ def long_weights(source, config, positions="tile"):
         config: config of the converted model.
         positions: a name in `POSITION_TABLES`.
     """
-    head = source.head | source.classifier
+    head = source.head | source.classifier | source.coreference
     prefix = source.prefix if head else ""
     weights = head | {prefix + name: tensor for name, tensor in source.base.items()}
     table = source.base[source.positions]

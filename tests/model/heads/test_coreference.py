@@ -4,8 +4,11 @@ import json
 
 import pytest
 import torch
+import transformers
 from torch.nn import functional as F
+from transformers import AutoTokenizer
 
+from ldt.convert import convert
 from ldt.model import LdtConfig, LdtForCoreference, load
 from ldt.model.heads import coreference
 
@@ -173,3 +176,34 @@ def test_equal_to_full_matrices(tmp_path, scorer, rows, monkeypatch):
     grads = {name: weight.grad for name, weight in model.named_parameters()}
     for name, weight in weights.items():
         torch.testing.assert_close(grads[name], weight.grad, rtol=1e-9, atol=1e-9, msg=name)
+
+
+def test_fcoref_on_a_short_roberta_becomes_long_with_its_head(tmp_path, tokenizer_folder):
+    torch.manual_seed(0)
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    sizes = {"max_position_embeddings": 66, "vocab_size": len(tokenizer)}
+    drop = ("attention_window",)
+    config = {name: value for name, value in (BODY | sizes).items() if name not in drop}
+    body = transformers.RobertaModel(transformers.RobertaConfig(**config)).eval()
+    head = published_weights("s2e", lambda *shape: 0.4 * torch.randn(*shape))
+    names = {f"roberta.{name}": weight for name, weight in body.state_dict().items()}
+    source, target = tmp_path / "f-coref", tmp_path / "long"
+    tokenizer.save_pretrained(source)
+    torch.save(head | names, source / "pytorch_model.bin")
+    values = body.config.to_dict() | {"architectures": ["FCorefModel"], "coref_head": PUBLISHED}
+    (source / "config.json").write_text(json.dumps(values))
+    report = convert(str(source), target, max_length=160, window=128)
+    assert report.facts["coreference"] == "its head is kept"
+    assert report.facts["not converted"] == "pooler"
+    model = load(target, LdtForCoreference).eval()
+    assert not model.new_weights
+    ids, words = document()
+    with torch.no_grad():
+        states = body(ids).last_hidden_state[0]
+        spans, logits, _ = by_definition(head, "s2e", states, words[0], [])
+        (table,) = model(ids, words=words).logits
+        assert [tuple(row) for row in table[:, :2].int().tolist()] == spans
+        best = logits.max(1)
+        linked = best.indices < len(spans)
+        assert table[linked, 2].tolist() == best.indices[linked].tolist()
+        torch.testing.assert_close(table[linked, 3], best.values[linked], rtol=1e-4, atol=1e-4)
