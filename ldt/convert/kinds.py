@@ -12,6 +12,7 @@ from transformers import LEDConfig, LongformerConfig
 from transformers.utils import cached_file
 
 from ldt.errors import ModelError
+from ldt.model import adapters
 from ldt.model.config import LdtSeq2SeqConfig, usable_length
 from ldt.model.config_file import (
     FIELDS,
@@ -179,7 +180,7 @@ def candidate(path: str, writes: bool = False) -> Candidate:
     if folder is None:
         length = next((n for part, n in _NAMED.items() if part in path.lower()), None)
         return Candidate(length, shortest=SHORT_BART if writes else SHORT)
-    values = read_values(folder)
+    values = adapters.values(folder)
     if values.get("model_type") in _TRAINED or values.get(
         "attention_mode"
     ):  # or the authors' files

@@ -261,10 +261,12 @@ class Embedding(Continuing, Drawing):
 
     def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
         """Return the features of each text, the query's first; ``text`` is the number of a
-        feature's text. A text alone has those of its units (`ldt.tasks.units.encode_units`)."""
+        feature's text, ``tokens`` counts those of all. A text alone has the features of its units
+        (`ldt.tasks.units.encode_units`)."""
         contents = self._texts(example, data)
         cls, sep = ends(tokenizer)
         features: list[Feature] = []
+        tokens = 0
         for number, (role, content) in enumerate(contents):
             other = "query" if role == "document" else "document"  # may be global, and is not there
             head = [cls, Segment(other, ())]
@@ -277,6 +279,8 @@ class Embedding(Continuing, Drawing):
             read = DocumentTokens(role, tokenize(tokenizer, prompt + content))
             inputs = in_chunks(self, example, data, max_length, head, read, [sep], content)
             features += [feature | {"text": number} for feature in inputs]
+            tokens += inputs[0]["tokens"]
+        features = [feature | {"tokens": tokens} for feature in features]
         if config is not None:
             group = self.group(example, data)
             if group.scores is None and config.embedding["loss"] != "contrastive":

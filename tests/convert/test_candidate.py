@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 from writers import random_writer
@@ -15,8 +16,11 @@ def test_a_long_model_is_trained_as_it_is(tiny_longformer):
     assert known.count("some words of it") > 3
 
 
-def test_a_short_one_is_converted_and_its_tokenizer_counts_whole_texts(minilm):
-    known = candidate(str(minilm))
+def test_a_short_one_is_converted_unless_it_is_of_sentence_transformers(minilm, tmp_path):
+    assert candidate(str(minilm)).length == 512
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy(minilm / name, tmp_path)
+    known = candidate(str(tmp_path))
     assert (known.length, known.width, known.shortest) == (None, 384, 512)
     assert known.count("word " * 1000) == 1000
 
