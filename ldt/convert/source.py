@@ -42,7 +42,7 @@ from ldt.model.config import layer_windows
 from ldt.model.config_file import FIELDS
 from ldt.model.loading import quiet
 from ldt.model.pooling import SecondLevel
-from ldt.model.weights import check_finite, read_weights, skeleton
+from ldt.model.weights import check_finite, meta_model, read_weights
 
 PROVED_LENGTH = 512  # tokens; the source's memory grows with their square
 _LOCAL = ("query", "key", "value")
@@ -353,7 +353,7 @@ def source_model(folder, cls, config, state, inside, tied=(), **options):
     """
     where = folder / "config.json"
     try:
-        expected = skeleton(cls, config, **options).state_dict()
+        expected = meta_model(cls, config, **options).state_dict()
     except (ValueError, KeyError, RuntimeError, AssertionError) as error:
         raise ModelError(f"{where}: {first_line(error)}") from error
     needed = (name for name in expected if not name.endswith(tuple(tied)))

@@ -168,7 +168,7 @@ def _read(file, mapped):
     return tensors
 
 
-def skeleton(cls, config, *args, **kwargs):
+def meta_model(cls, config, *args, **kwargs):
     """Model of a class on torch's meta device; draws no random numbers."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"), no_init_weights():
         return cls(config, *args, **kwargs)
@@ -181,7 +181,7 @@ def require_memory(cls, config, where):
         cls, config: class and config of the model.
         where: prefix of the message.
     """
-    size = 4 * sum(weight.numel() for weight in skeleton(cls, config).parameters())
+    size = 4 * sum(weight.numel() for weight in meta_model(cls, config).parameters())
     size *= 1 if torch.cuda.is_available() else TRAINED
     memory = psutil.virtual_memory().total
     if size > memory:
@@ -210,7 +210,7 @@ def check_shapes(folder, cls, config, args, state_dict, new_head):
         state_dict: tensors by name, without the encoder's prefix.
         new_head: True permits other shapes outside the encoder, as a head to be trained.
     """
-    model, other = skeleton(cls, config, *args), []
+    model, other = meta_model(cls, config, *args), []
     for name, expected in model.state_dict().items():
         tensor = state_dict.get(name.removeprefix(f"{model.base_model_prefix}."))
         if tensor is None or tensor.shape == expected.shape:

@@ -19,7 +19,7 @@ from ldt.io.records import Example
 from ldt.io.sources import Names
 from ldt.metrics.classification import indicators, several
 from ldt.metrics.entities import NAMES, ratios
-from ldt.metrics.label_doubt import doubts, doubts_of_each
+from ldt.metrics.label_errors import doubts, doubts_of_each
 from ldt.metrics.result import Item, Result, count_words
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import Recipe

@@ -76,7 +76,7 @@ class Choosing(Abstaining, ByLogits):
         them.
 
         Args:
-            answer: answer of the task `in_full`.
+            answer: answer of the task `uncalibrated`.
             gold: gold answer.
         """
 
@@ -385,7 +385,7 @@ class WikiHop(Choosing):
             answer |= {"answer": None, "best": answer["answer"]} | silence
         return answer
 
-    def in_full(self) -> Self:
+    def uncalibrated(self) -> Self:
         return self.model_copy(update={"n_best": sys.maxsize})
 
     def ranked(self, answer: dict, gold: Any) -> tuple[list[float], int | None]:

@@ -108,8 +108,8 @@ class Calibrated(Task):
         (`decide`)."""
         return any(map(self.chooses, self.chosen))
 
-    def in_full(self) -> Self:
-        """The task with answers that contain everything `decide` reads."""
+    def uncalibrated(self) -> Self:
+        """Copy of the task whose answers have all scores, uncalibrated, as `decide` reads them."""
         return self
 
     @abstractmethod
@@ -117,7 +117,7 @@ class Calibrated(Task):
         """Fit the decision policy on held-out documents.
 
         Args:
-            answers: answers of the task `in_full`, by a model without a policy.
+            answers: answers of the task `uncalibrated`, by a model without a policy.
             golds: gold answers.
             config: config of the model.
         """

@@ -17,11 +17,11 @@ from ldt.data.near_duplicates import fingerprint
 from ldt.data.sentences import trimmed
 from ldt.errors import DataError, listed, plural, shown
 from ldt.io.records import Example, field
-from ldt.metrics import own_answers
+from ldt.metrics import task_metrics
 from ldt.metrics.classification import several
 from ldt.metrics.entities import Entity, by_sentence
-from ldt.metrics.own_answers import Judged
 from ldt.metrics.result import Item, Result, count_words, mean, some
+from ldt.metrics.task_metrics import Judged
 from ldt.tasks.base import Task, named_labels, score_all, settings_of
 from ldt.tasks.query_groups import numbers_of
 from ldt.tasks.text import sentences
@@ -146,7 +146,7 @@ def classes(task: Any, data, examples: Sequence[Example], answers: Answers, name
     if problem == REGRESSION:
         numbers = {id: {"label": label} for id, label in labels.items()}
         config = SimpleNamespace(problem_type=problem, **named_labels(several(data.label)))
-        result = own_answers.numbers(_judged(task, data, examples, golds, numbers))
+        result = task_metrics.numbers(_judged(task, data, examples, golds, numbers))
         lacking = [id for id in map(_id, examples) if labels.get(id) is None]
         if lacking:
             what = f"{plural(len(lacking), 'document')} without a number, left out of all figures"
@@ -171,7 +171,7 @@ def classes(task: Any, data, examples: Sequence[Example], answers: Answers, name
     names = list(dict.fromkeys([*known, *sorted(right), *sorted(predicted)]))
     read = {id: {"label": labels[id], "scores": scores[id]} for id in answers}
     judged = _judged(task, data, examples, golds, read)
-    result = own_answers.classes(judged, names, several=problem == MULTI)
+    result = task_metrics.classes(judged, names, several=problem == MULTI)
     strange = {"gold classes without scores": right - scored if first else set()}
     strange["classes that no gold document has"] = predicted - right - scored
     result.warnings += [f"{name}: {k}: {listed(sorted(x))}" for k, x in strange.items() if x]
@@ -209,7 +209,7 @@ def entities(
     read = {id: entities_of(each, texts.get(id)) for id, each in answers.items()}
     right = {entity.label for gold in golds for entity in gold}
     strange = {entity.label for each in read.values() for entity in each["entities"]} - right
-    result = own_answers.entities(_judged(task, data, examples, golds, read))
+    result = task_metrics.entities(_judged(task, data, examples, golds, read))
     if strange:
         what = f"types that no gold entity has: {listed(sorted(strange))}"
         result.warnings.append(f"{name}: {what}")
@@ -226,7 +226,7 @@ def choices(task: Any, data, examples: Sequence[Example], answers: Answers, name
         if _id(example) in answers
     }
     places = [gold["choice"] for gold in golds]
-    return own_answers.choices(_judged(task, data, examples, places, read)), golds, None
+    return task_metrics.choices(_judged(task, data, examples, places, read)), golds, None
 
 
 def rankings(
@@ -240,7 +240,7 @@ def rankings(
         return result, golds, SimpleNamespace(problem_type=None)
     labels = {id: {"label": numbers_of(each, "scores", 1)[0]} for id, each in answers.items()}
     judged = _judged(task, data, examples, [label for (label,) in golds], labels)
-    return own_answers.numbers(judged), golds, SimpleNamespace(problem_type=REGRESSION)
+    return task_metrics.numbers(judged), golds, SimpleNamespace(problem_type=REGRESSION)
 
 
 def by_scores(

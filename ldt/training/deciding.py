@@ -29,7 +29,7 @@ from ldt.training import TrainingResult
 from ldt.training.arguments import settings
 from ldt.training.evaluation import ByExample, Measured, MetricsByStep, no_better_than
 from ldt.training.finetune import Finetuning, apply_fitted
-from ldt.training.job import Prepared, longest_input, make_trainer
+from ldt.training.job import Prepared, build_trainer, longest_input
 from ldt.training.labelled import DocumentEncoder, encode_all, golds_of, held_out, ids_of
 from ldt.training.model_card import card
 from ldt.training.progress import plain_numbers
@@ -69,7 +69,7 @@ def decide_anew(run: Path, recipe: Recipe, **changes: Any) -> TrainingResult:
             task = _tuning(task, model.config, changes)
         recipe = replace(recipe, task=task)
         prepared = _prepared(run, recipe, model, training["seed"])
-        trainer = make_trainer(Finetuning(recipe), prepared, training, Run(scratch))
+        trainer = build_trainer(Finetuning(recipe), prepared, training, Run(scratch))
         trainer.evaluate()
         metrics = trainer.compute_metrics
         assert isinstance(metrics, MetricsByStep)  # there is a measure

@@ -96,7 +96,7 @@ class ByExample(Measure):
     ):
         self.decides = None
         if isinstance(task, Calibrated) and (decides or task.decides):
-            self.decides = task = task.in_full()
+            self.decides = task = task.uncalibrated()
         self.task = task
         self.config, self.features = config, features
         self.examples, self.golds = examples, golds

@@ -161,7 +161,7 @@ class Job(ABC, Generic[OpenedT]):
         """Command to suggest at the end of the run."""
 
 
-def make_trainer(job: Job, prepared: Prepared, training: dict[str, Any], run: Run) -> Trainer:
+def build_trainer(job: Job, prepared: Prepared, training: dict[str, Any], run: Run) -> Trainer:
     """Build the Trainer.
 
     Args:

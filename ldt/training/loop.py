@@ -31,7 +31,7 @@ from ldt.training import TrainingOptions, TrainingResult, checkpoints, lora, pro
 from ldt.training.arguments import is_automatic, precision, settings
 from ldt.training.cost import Cost, estimate, fitting
 from ldt.training.evaluation import Measured, MetricsByStep, no_better_than
-from ldt.training.job import Job, make_trainer
+from ldt.training.job import Job, build_trainer
 from ldt.training.model_card import card
 from ldt.training.progress import plain_numbers
 from ldt.training.summary import tell
@@ -83,7 +83,7 @@ def _dry_run(job: Job, scratch: Path) -> TrainingResult:
     inputs = job.open(training, scratch)
     run.check_writable()
     prepared = job.prepare(inputs, None)
-    trainer = make_trainer(job, prepared, training, Run(scratch))
+    trainer = build_trainer(job, prepared, training, Run(scratch))
     _announce(job, prepared, trainer, run, training)
     cost = _measure(job, prepared, trainer)
     log.info("dry run: nothing is trained and nothing written")
@@ -156,7 +156,7 @@ class _Training:
             assert record is not None  # or `_enter` had refused to resume
             self.stack.enter_context(matmul.chosen(record.get("arithmetic", {})))
         self.prepared = self.job.prepare(inputs, checkpoint)
-        self.trainer = make_trainer(self.job, self.prepared, self.training, self.run)
+        self.trainer = build_trainer(self.job, self.prepared, self.training, self.run)
         _announce(self.job, self.prepared, self.trainer, self.run, self.training)
         if is_automatic(self.job.recipe) and checkpoint is None:
             _measure(self.job, self.prepared, self.trainer)

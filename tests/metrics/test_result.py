@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from ldt.metrics import result
-from ldt.metrics.own_answers import Judged, classes
 from ldt.metrics.result import Item, Result, by_length, by_place, compare, count_words, intervals
+from ldt.metrics.task_metrics import Judged, classes
 
 
 @pytest.mark.parametrize(

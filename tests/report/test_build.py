@@ -4,10 +4,10 @@ from dataclasses import replace
 import pytest
 
 from ldt.errors import ModelError, UserError
-from ldt.metrics import own_answers
+from ldt.metrics import task_metrics
 from ldt.metrics.baseline import Baseline
-from ldt.metrics.own_answers import Judged
 from ldt.metrics.result import Item, Result
+from ldt.metrics.task_metrics import Judged
 from ldt.recipe.run import Run
 from ldt.report import build, subject
 from ldt.report import charts as curves
@@ -73,7 +73,7 @@ def judged(gold, answers, scores=None):
 def answered(gold, answers, scores=None, several=False):
     rows = judged(gold, answers, scores)
     names = sorted({x for each in [*gold, *answers] for x in (each if several else [each])})
-    result = own_answers.classes(rows, names, several=several)
+    result = task_metrics.classes(rows, names, several=several)
     documents = [
         Document(
             each.id, each.where, gold=str(each.gold), answer=str(answer), right=each.gold == answer

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from ldt.errors import DataError
-from ldt.metrics import own_answers
-from ldt.metrics.own_answers import Judged
+from ldt.metrics import task_metrics
 from ldt.metrics.result import LEVEL, RESAMPLES, SEED, Item, Result
+from ldt.metrics.task_metrics import Judged
 from ldt.recipe.run import Description
 from ldt.report.compare import as_json, compare
 from ldt.report.model import Document
@@ -60,7 +60,7 @@ def classified(name, gold, answers):
         Document(each.id, each.where, gold=each.gold, answer=answer, right=each.gold == answer)
         for each, answer in zip(judged, answers, strict=True)
     ]
-    return Subject(name, None, own_answers.classes(judged, list("abc"), several=False), documents)
+    return Subject(name, None, task_metrics.classes(judged, list("abc"), several=False), documents)
 
 
 def test_the_interval_of_a_difference_is_that_of_a_computation_by_hand():

@@ -62,7 +62,7 @@ def ranking(task, logits, made=None):
 def test_the_temperature_of_candidates_has_the_least_cross_entropy(task, questions):
     task = task(calibration="temperature")
     logits, right = questions
-    answers = [ranking(task.in_full(), row) for row in logits]
+    answers = [ranking(task.uncalibrated(), row) for row in logits]
     golds = [{"answer": str(place), "choice": place} for place in right]
     found = task.decide(answers, golds, config())
 
@@ -87,10 +87,10 @@ def test_the_temperature_of_candidates_has_the_least_cross_entropy(task, questio
 def test_questions_without_a_right_candidate_do_not_count(questions):
     task = WikiHop(calibration="temperature")
     logits, right = questions
-    answers = [ranking(task.in_full(), row) for row in logits]
+    answers = [ranking(task.uncalibrated(), row) for row in logits]
     golds = [{"answer": str(place)} for place in right]
     alone = task.decide(answers, golds, config())
-    more = [*answers, ranking(task.in_full(), np.arange(9.0))]
+    more = [*answers, ranking(task.uncalibrated(), np.arange(9.0))]
     found = task.decide(more, [*golds, {"answer": "none"}], config())
     kept, expected = (each.changes["decisions"]["calibration"] for each in (found, alone))
     assert kept == expected
@@ -131,7 +131,7 @@ def test_an_answer_that_is_not_sure_enough_is_none_and_its_probabilities_stay():
 def test_how_sure_an_answer_must_be_is_chosen_on_held_out_questions(task, abstain, questions):
     task = task(abstain=abstain, calibration="none")
     logits, right = questions
-    answers = [ranking(task.in_full(), row) for row in logits]
+    answers = [ranking(task.uncalibrated(), row) for row in logits]
     golds = [{"answer": str(place), "choice": place} for place in right]
     found = task.decide(answers, golds, config())
     assert list(found.answers) == answers  # metrics are those of all answers
@@ -164,7 +164,7 @@ def test_questions_without_a_right_candidate_are_wrong_answers(questions):
     logits = [*logits, *(np.array([9.0, 0.0]) for _ in range(300))]
     golds = [{"answer": str(place)} for place in right] + [{"answer": "none"}] * 300
     task = WikiHop(abstain={"coverage": 1.0}, calibration="temperature")
-    answers = [ranking(task.in_full(), row) for row in logits]
+    answers = [ranking(task.uncalibrated(), row) for row in logits]
     report = task.decide(answers, golds, config()).report
     wrong = sum(row.argmax() != place for row, place in zip(logits, right, strict=False)) + 300
     assert report["abstention"]["risk"] == approx(wrong / len(golds))

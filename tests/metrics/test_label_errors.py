@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ldt.metrics.label_doubt import doubts, doubts_of_each
+from ldt.metrics.label_errors import doubts, doubts_of_each
 
 
 def test_a_small_case_is_what_it_is_by_hand():
