@@ -215,7 +215,18 @@ def true_places(mask):
 
 
 def pool(pooling: str, k, v, weight, cells: Cells):
-    """`reference.pool`, computed on strided views of the tokens, one for each place in a cell."""
+    """Pool the keys and values of the tokens of each cell by strided views, one for each place in a
+    cell.
+
+    Args:
+        pooling: a name in `POOLINGS`.
+        k, v: [total, heads, dim].
+        weight: trained weight of the pooling (`Pooling.initial`); None for mean and maximum.
+        cells: where the cells lie.
+
+    Returns:
+        Pooled keys and pooled values, [cells.count, heads, dim] each; zeros where there is no cell.
+    """
     is_real, maximum = cells.layout.key_padding_mask, POOLINGS[pooling].maximum
     if is_real is not None:
         fill = torch.finfo(k.dtype).min if maximum else 0

@@ -84,8 +84,9 @@ class Benchmark:
         return checked(items, name_of(files), f"{self.noun}s")
 
     def item(self, example: Example) -> Item:
-        """Make the `Item` of an example: its id, right answer, length, and the place of
-        the answer."""
+        """Make the `Item` of an example: its id, its unit for the bootstrap, the right answer in
+        the form that ``score`` takes, and where known the words of its document and the answer's
+        place (0 to 1)."""
         raise NotImplementedError
 
     def load(self, files: Sequence[str]) -> Any:
@@ -133,7 +134,8 @@ class Benchmark:
         return [line.fields for line in lines]
 
     def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
-        """Compute the metrics of all questions; here the means of their scores.
+        """Score the answers: a `Result` with the metrics of all questions, here means of ``score``,
+        from 0 to 100.
 
         Args:
             name: of the file of predictions, for messages.

@@ -211,6 +211,8 @@ class ConllScorer(Benchmark):
     published = staticmethod(published)
 
     def item(self, example):
+        """Item of a document: its tags and entities, and its number of words; DataError without a
+        column of tags."""
         if len(example.fields) < 2:
             what = "one column only; a gold file has tags in the last"
             raise DataError(f"{example.where}: {what}")
@@ -219,9 +221,12 @@ class ConllScorer(Benchmark):
         return Item(str(example.id), example.id, {}, sum(map(len, tags)), right=right)
 
     def parse(self, value, name):
+        """Check that predictions are {id: [[tag, ...] of each sentence]}."""
         return _PREDICTIONS(value, name)
 
     def aggregate(self, items, answers, name):
+        """Precision, recall and F1, 0 to 100, of the entities of all documents together; DataError
+        if the number of sentences or tags differs from gold."""
         scored = []
         for item in items:
             tags, where = item.right["tags"], f"{name}: {shown(item.id)}"
@@ -244,6 +249,7 @@ class ConllScorer(Benchmark):
         return {"always O": {}}
 
     def compared(self, name):
+        """True for precision, recall and f1."""
         return name in NAMES
 
 

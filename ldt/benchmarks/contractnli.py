@@ -349,6 +349,8 @@ class ContractNLIScorer(Benchmark):
     published = staticmethod(published)
 
     def item(self, example):
+        """Item of a pair: its unit is the document; ``right`` has document, key, label, evidence
+        (indices of spans) and the number of spans; no place."""
         right = {name: example.fields[name] for name in ("document", "key", "label", "evidence")}
         right["spans"] = len(example.fields["spans"])
         words, document = _length(example.fields["text"]), str(right["document"])
@@ -366,6 +368,8 @@ class ContractNLIScorer(Benchmark):
         }
 
     def aggregate(self, items, answers, name):
+        """Means over hypotheses of the figures in `Pairs`, 0 to 100, and the other published groups
+        as subsets; DataError if a pair has no prediction or another number of spans."""
         missing, extra = compare([item.id for item in items], answers)
         if missing:
             raise DataError(
@@ -425,10 +429,12 @@ def score_all(
 def evidence_map(
     golds: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
-    """Return span.map of all pairs together that have evidence, {} where none has.
+    """Return span.map, the average precision from 0 to 100 over the spans of all pairs with
+    evidence together; {} if none has any.
 
     Args:
-        golds, answers: evidence, and span_probs, of each.
+        golds: each with ``evidence``, indices of the spans that are evidence.
+        answers: each with ``span_probs``, a probability for each span.
     """
     both = zip(golds, answers, strict=True)
     pairs = [_spans(gold, each["span_probs"]) for gold, each in both if gold["evidence"]]

@@ -227,6 +227,7 @@ class CoreferenceScorer(Benchmark):
     published = staticmethod(published)
 
     def item(self, example):
+        """Item of a document, with the `Document` and its clusters as the right answer."""
         document = clusters.read(example)
         if document.clusters is None:
             what = "no clusters; the files of a test set cannot be scored"
@@ -234,13 +235,17 @@ class CoreferenceScorer(Benchmark):
         return Item(str(example.id), str(example.id), {}, len(document.words), right=document)
 
     def load(self, files):
+        """Read the examples of all files of predictions, in any of the layouts."""
         return [example for file in files for example in self.read(file, self.data)]
 
     def parse(self, value, name):
+        """Examples by id; DataError if one comes twice."""
         once((str(example.id) for example in value), name)
         return {str(example.id): example for example in value}
 
     def aggregate(self, items, answers, name):
+        """Metrics of `ldt.metrics.coreference`, 0 to 100, of all documents together, and a table of
+        links by distance."""
         scored, pairs = [], []
         for item in items:
             pairs.append((item.right.clusters, response(item.right, answers.get(item.id))))

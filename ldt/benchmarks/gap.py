@@ -141,10 +141,12 @@ class GapScorer(Benchmark):
     score = staticmethod(score)
 
     def item(self, example):
+        """Item of a row, with all of its fields as the right answer."""
         words = count_words(example.fields["text"])
         return Item(str(example.id), example.id, {}, words, right=example.fields)
 
     def load(self, files):
+        """Read one file of predictions: examples of ldt predict, or (place, line) of a table."""
         (file,) = files
         if begins_with_object(file, ("id",)):
             return [*answer_files.answers(file)]
@@ -152,6 +154,8 @@ class GapScorer(Benchmark):
             return [(f"{each.name}:{n}", line) for n, line in lines(each, "utf-8") if line.strip()]
 
     def parse(self, value, name):
+        """By id the clusters of an answer, or the decisions [A, B] of a line; DataError for other
+        columns."""
         pairs: list[tuple[str, Any]] = []
         for each in value:
             if isinstance(each, Example):
@@ -166,6 +170,7 @@ class GapScorer(Benchmark):
         return dict(pairs)
 
     def aggregate(self, items, answers, name):
+        """F1, precision and recall of all decisions and by gender, 0 to 100, and the bias."""
         for item in items:
             item.scores = score(item.right, answers.get(item.id))
         metrics = mean([item.scores for item in items], figures)
@@ -184,4 +189,5 @@ class GapScorer(Benchmark):
         }
 
     def compared(self, name):
+        """True for all metrics but the bias."""
         return name != "bias"

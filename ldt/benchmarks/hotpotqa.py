@@ -124,6 +124,7 @@ class HotpotQAScorer(Benchmark):
     score = staticmethod(score)
 
     def item(self, example):
+        """Item of a question: ``answer`` and ``facts``, a set of (title, number of a sentence)."""
         inside = _INSIDE(example.fields, example.where)
         words = None
         if "context" in inside:
@@ -132,6 +133,8 @@ class HotpotQAScorer(Benchmark):
         return Item(str(example.id), example.id, {}, words, right=right)
 
     def parse(self, value, name):
+        """By id ``answer`` and ``supporting_facts``, a set of (title, number of a sentence), each
+        if given."""
         both = _PREDICTIONS(value, name)
         answers = super().parse(both["answer"], name)
         for id, facts in both["sp"].items():
@@ -139,6 +142,8 @@ class HotpotQAScorer(Benchmark):
         return answers
 
     def aggregate(self, items, answers, name):
+        """Means of `score`, 0 to 100; a question lacking its answer or its facts counts as
+        missing."""
         result = super().aggregate(items, answers, name)
         both = [id for id, answer in answers.items() if len(answer) == 2]
         result.missing, _ = compare([item.id for item in items], both)

@@ -254,6 +254,7 @@ class LexGlueScorer(Benchmark):
         return _lines(source, data.encoding)
 
     def item(self, example):
+        """Item of a line, whose labels `aggregate` reads; words of its text if that is text."""
         text = _text(example)
         texts = text if isinstance(text, list) else [text]
         known = all(isinstance(part, str) for part in texts)
@@ -261,6 +262,8 @@ class LexGlueScorer(Benchmark):
         return Item(str(example.id), example.id, {}, words, right=example)
 
     def load(self, files):
+        """Read one file of predictions: lines as examples, or the table as logits [documents,
+        classes]."""
         file = only(files, "predictions of lexglue")
         head = beginning(file, 1 << 10, lambda head: bool(head.strip()))
         if head.decode("utf-8-sig", "ignore").lstrip()[:1] == "{":
@@ -273,7 +276,16 @@ class LexGlueScorer(Benchmark):
         return [Example(each, each["id"], f"answer {each['id']}") for each in published(lines)]
 
     def parse(self, value, name):
-        """Classes, [classes] bool, by the number of the document or of lines by its id."""
+        """Predicted classes, [classes] bool each: of logits by the row's number, of lines by their
+        id.
+
+        Sets ``part`` and ``outputs``, the part of the benchmark and its number of classes, for
+        `aggregate`.
+
+        Args:
+            value: logits [documents, classes], or examples with the numbers of their classes.
+            name: of the file, for messages.
+        """
         rows = isinstance(value, np.ndarray)
         self.part = part = self._part(value.shape[1] if rows else None, name)
         self.outputs = value.shape[1] if rows else _outputs(part)
@@ -302,6 +314,8 @@ class LexGlueScorer(Benchmark):
         return part or BY_COLUMNS[columns or 0]
 
     def aggregate(self, items, answers, name):
+        """micro-f1 and macro-f1 of `f1`, 0 to 100; DataError unless each gold document has a
+        prediction."""
         part, size = self.part, self.outputs
         right = _indicators([_gold_labels(part, item.right) for item in items], size)
         if len(answers) != len(right):

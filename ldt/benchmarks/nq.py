@@ -297,6 +297,8 @@ class NaturalQuestionsScorer(passage_qa.PageBenchmark):
     published = staticmethod(published)
 
     def item(self, example):
+        """Item of a question: ``right`` is (span of the page's first paragraph, annotations); the
+        unit is the page."""
         fields, where = example.fields, example.where
         page = _page(fields, where)
         spans = [span for _, span in _candidates(fields, page, where)]
@@ -317,6 +319,8 @@ class NaturalQuestionsScorer(passage_qa.PageBenchmark):
         return dict(zip(ids, map(_prediction, items, where), strict=True))
 
     def aggregate(self, items, answers, name):
+        """F1, precision and recall of long and short answers, 0 to 100, at the best thresholds of
+        their scores; DataError if the ids differ from gold."""
         base.same_ids([item.id for item in items], answers, name, "question")
         scored = [
             score_parts(item.right[1], answers[item.id], passage_qa.same_set, same)
@@ -353,6 +357,7 @@ class NaturalQuestionsScorer(passage_qa.PageBenchmark):
         return {"always the first paragraph": first}
 
     def compared(self, name):
+        """True for metrics of long answers but the threshold."""
         return name.startswith("long-") and not name.endswith("-threshold")
 
 

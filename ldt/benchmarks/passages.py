@@ -53,22 +53,28 @@ class PassagesScorer(Benchmark):
         return answers(source)
 
     def item(self, example):
+        """Item of a line, with its gold spans as the right answer."""
         spans = _SPANS(example.fields, example.where)["spans"]
         return Item(str(example.id), str(example.id), {}, right=spans)
 
     def gold(self, files):
+        """Read the lines that have gold spans; DataError if none has."""
         if items := [item for item in super().gold(files) if item.right]:
             return items
         raise DataError(f"{base.name_of(files)}: no gold span in it; a line has id and spans")
 
     def load(self, files):
+        """Read the lines of one file of answers."""
         return [*answers(only(files, "passages"))]
 
     def parse(self, value, name):
+        """Passages of each answer by id, best first."""
         base.once((str(each.id) for each in value), name)
         return {str(each.id): _PASSAGES(each.fields, each.where)["passages"] for each in value}
 
     def aggregate(self, items, answers, name):
+        """Share of lines with a `hit` among the first k passages, 0 to 100, for each k; and their
+        number."""
         most = max(map(len, answers.values()), default=0)
         ks = [k for k in KS if k <= most] or [1]
         items = [
@@ -79,4 +85,5 @@ class PassagesScorer(Benchmark):
         return self.result(items, metrics, *compare([item.id for item in items], answers))
 
     def constants(self, items):
+        """No baseline: {}."""
         return {}

@@ -204,6 +204,8 @@ class QasperScorer(Benchmark):
     score = staticmethod(score)
 
     def item(self, example):
+        """Item of a question: ``references``, the `Reference` of each annotator; the unit is the
+        paper."""
         fields = example.fields
         if not fields["answers"]:
             raise DataError(f"{example.where}: no answers; a question needs one at least")
@@ -219,6 +221,7 @@ class QasperScorer(Benchmark):
         return Item(str(example.id), unit, {}, _words(paper), right=right)
 
     def load(self, files):
+        """Read the lines of one file of predictions as dicts."""
         file = only(files, "predictions of qasper")
         return [line.fields for line in records.read(file, format="jsonl")]
 
@@ -233,6 +236,8 @@ class QasperScorer(Benchmark):
         }
 
     def aggregate(self, items, answers, name):
+        """Answer F1 and Evidence F1, 0 to 100, and Answer F1 by the type of the best annotator's
+        answer."""
         result = super().aggregate(items, answers, name)
         types = [
             item.id in answers and best_type(item.right["references"], answers[item.id]["answer"])

@@ -347,6 +347,8 @@ class TrecScorer(Benchmark):
     no_length = no_place = "judgements have no texts; --gold takes a folder in BEIR's layout too"
 
     def gold(self, files):
+        """Read judgements by query from one file, or from a collection, which stays in
+        ``collection``."""
         file = only(files, "judgements")
         if not is_collection(file):
             items = [Item(id, id, {}, right=judged) for id, judged in read_qrels(file).items()]
@@ -363,6 +365,7 @@ class TrecScorer(Benchmark):
         return Item(query, query, {}, words, self.collection.places.get(query), judged)
 
     def answers(self, files):
+        """Read one TREC run: scores of documents by query."""
         return read_run(only(files, "a run"))
 
     def score(self, right, answer):
@@ -370,6 +373,7 @@ class TrecScorer(Benchmark):
         return measures([right.get(id, 0) for id in ranked(answer or {})], [*right.values()])
 
     def baselines(self, items, answers, name):
+        """Metrics of BM25; {} without a collection or the library bm25s."""
         if self.collection is None:
             return {}
         try:

@@ -167,6 +167,7 @@ class SquadScorer(Benchmark):
     score = staticmethod(score)
 
     def item(self, example):
+        """Item of a question with its gold texts; DataError for one without an answer."""
         item = _item(example)
         if not item.right["answers"]:
             raise DataError(f"{example.where}: no answers; --format squad2 has such")
@@ -210,9 +211,11 @@ class Squad2Scorer(SquadScorer):
     score = staticmethod(score2)
 
     def item(self, example):
+        """Item of a question with its gold texts; none if it has no answer."""
         return _item(example)
 
     def answers(self, files):
+        """Read predictions, with the probabilities of no answer in ``na_prob`` if that is given."""
         answers = super().answers(files)
         if self.na_prob:
             file = strict_json.read(self.na_prob)
@@ -225,6 +228,8 @@ class Squad2Scorer(SquadScorer):
         return answers
 
     def aggregate(self, items, answers, name):
+        """exact and f1, 0 to 100, of all questions and of those with (HasAns) and without an answer
+        (NoAns); with probabilities of no answer also the best of both, each with its threshold."""
         answerable = {item.id for item in items if item.right["answers"]}
         scores = {item.id: score2(item.right, answers.get(item.id)) for item in items}
         predicted = {id: each for id, each in answers.items() if id in scores}
@@ -391,6 +396,7 @@ class CuadScorer(Benchmark):
     read = staticmethod(read)
 
     def item(self, example):
+        """Item of a question with its gold clauses; DataError if one is empty."""
         item = replace(_item(example), place=None)
         if not all(item.right["answers"]):
             raise DataError(f"{example.where}: the text of an answer is empty")

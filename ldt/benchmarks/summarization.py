@@ -113,6 +113,8 @@ class SummarizationScorer(Benchmark):
     no_place = "a summary has no place"
 
     def gold(self, files):
+        """Read the documents of one file, with ``text`` and the reference ``summary``; the unit is
+        the document."""
         file, name = only(files, "the documents of summarization"), base.name_of(files)
         items = []
         for example in summaries.named(records.read(file, encoding=self.data.encoding)):
@@ -140,6 +142,8 @@ class SummarizationScorer(Benchmark):
         return {str(e.id): _breaks(take(e.fields, "summary", str, e.where)) for e in value}
 
     def aggregate(self, items, answers, name):
+        """ROUGE, copied shares and lengths of the summaries (`metrics`); summaries without ids are
+        matched in order."""
         if 0 in answers:
             if len(answers) != len(items):
                 raise DataError(

@@ -219,6 +219,11 @@ class TriviaQAScorer(Benchmark):
     score = staticmethod(score)
 
     def gold(self, files):
+        """Read one file of questions: an item for each question (Wikipedia), or each page of a
+        question (Web).
+
+        Sets ``about``, the domain in words. With ``data.evidence`` items have lengths and places.
+        """
         file = _open(only(files, "questions of triviaqa"), self.data)
         items = {}
         for each in file.questions:
@@ -260,6 +265,8 @@ class TriviaQAScorer(Benchmark):
         return {"words": sum(map(count_words, texts)), "place": place} if texts else {}
 
     def aggregate(self, items, answers, name):
+        """exact_match and f1, 0 to 100, with the counts of the published script; for verified
+        questions too."""
         items = [replace(i, scores=self.score(i.right, answers.get(i.id))) for i in items]
 
         def figures(some: Sequence[Item]) -> dict[str, float | int]:

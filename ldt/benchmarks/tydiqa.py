@@ -170,6 +170,7 @@ class TydiQAScorer(passage_qa.PageBenchmark):
     published = staticmethod(published)
 
     def item(self, example):
+        """Item of a question: ``right`` is (language, annotations); the unit is the page."""
         fields = example.fields
         annotations = tuple(
             _NULL if each == _NULL else each for each in _annotations(fields, None, example.where)
@@ -178,6 +179,7 @@ class TydiQAScorer(passage_qa.PageBenchmark):
         return Item(str(example.id), passage_qa.unit(example), {}, words, right=right)
 
     def load(self, files):
+        """Read the lines of all files of predictions as dicts."""
         return [line.fields for file in files for line in records.read(file, format="jsonl")]
 
     def parse(self, value, name):
@@ -191,6 +193,8 @@ class TydiQAScorer(passage_qa.PageBenchmark):
         return dict(zip(keys, map(_prediction, lines, where), strict=True))
 
     def aggregate(self, items, answers, name):
+        """F1 of passages and of minimal answers, 0 to 100, in the mean over languages, each
+        language at its own best threshold and as a subset."""
         keys = [(item.right[0], item.id) for item in items]
         missing, extra = compare(keys, answers)
         predicted = {language for language, _ in answers}
@@ -225,6 +229,7 @@ class TydiQAScorer(passage_qa.PageBenchmark):
         return {"always the first passage": first}
 
     def compared(self, name):
+        """True for averages of passages."""
         return name.startswith("avg_passage")
 
 

@@ -58,13 +58,16 @@ class WikiHopScorer(Benchmark):
     score = staticmethod(score)
 
     def item(self, example):
+        """Item of a question, with all of its fields as the right answer."""
         words = sum(map(count_words, example.fields["supports"]))
         return Item(str(example.id), example.id, {}, words, right=example.fields)
 
     def aggregate(self, items, answers, name):
+        """Accuracy, 0 to 100, and the number of questions."""
         result = super().aggregate(items, answers, name)
         result.metrics["total"] = len(items)
         return result
 
     def baselines(self, items, answers, name):
+        """Expected accuracy of guessing among the different candidates of each question."""
         return guessing(len(set(item.right["candidates"])) for item in items)

@@ -61,8 +61,9 @@ def copy(
     Args:
         name: Name of a recipe, as ldt recipes lists it.
         target: File or folder to copy the recipe to; by default NAME.yaml in the current directory.
-        model: Model to train in place of the recipe's own: a folder or hub id. Length and run
-            folder follow it.
+        model: Model to train instead: a folder or hub id. The copy trains it, at its length at
+            most; of a short model, the long one that the printed ldt convert makes. Run folders get
+            its name.
         overwrite: Replace TARGET if it exists.
     """
     from ldt.io import files

@@ -175,6 +175,8 @@ class Classification(Deciding, Weighted, ByLogits):
         }
 
     def meaning(self, config) -> str:
+        """Line about the labels: a number, one class or several a document, the number and order of
+        the classes, and the keys that change this."""
         if config.problem_type == REGRESSION:
             return "labels: a number a document (task.problem=single_label reads classes)"
         one = config.problem_type == SINGLE

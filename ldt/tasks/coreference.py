@@ -193,6 +193,7 @@ class Coreference(Continuing, Drawing, Joining):
         return {"coref_head": facts | {"singletons": singletons}}
 
     def meaning(self, config) -> str:
+        """Line that tells if mentions that nothing else refers to are found."""
         found = "found" if config.coref_head["singletons"] else "left out"
         return f"singletons, mentions that nothing else refers to: {found} (task.singletons)"
 

@@ -128,6 +128,7 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         return {**named_labels(names), **weights}
 
     def meaning(self, config) -> str:
+        """Line with the names of the classes in their order."""
         names = listed(names_of(config), 5)
         return f"labels: one class a hypothesis, in the order {names} (task.labels names another)"
 

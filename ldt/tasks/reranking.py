@@ -187,6 +187,8 @@ class Reranking(RawScored, Drawing):
         return named_labels(["relevance"]) | changes
 
     def meaning(self, config) -> str:
+        """Line with the loss and the number of documents of a query in a step, and a hint if
+        sentence-transformers cannot load the model."""
         line = f"loss: {config.ranking['loss']}, of up to {self.group_size:,} documents of a query"
         if "query" in self.global_attention and config.global_tokens_count:
             line += (

@@ -91,10 +91,11 @@ class TokenClassification(Weighted, ByPlaces):
     labels: Names | None = None
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
-        """Return id2label, label2id and num_labels: O, and B and I of each type.
+        """Return id2label, label2id and num_labels: O, and B and I of each type of ``task.labels``,
+        in its order, else of each type in the training set, sorted.
 
         Raises:
-            DataError: there are no entities, or a type is not in ``labels``.
+            DataError: there are no entities, or a type is not in ``task.labels``.
         """
         counts, documents = Counter[str](), 0
         for documents, example in enumerate(examples, 1):  # noqa: B007
@@ -114,6 +115,7 @@ class TokenClassification(Weighted, ByPlaces):
         return named_labels(["O", *(f"{kind}-{name}" for name in types for kind in "BI")])
 
     def meaning(self, config) -> str:
+        """Line with the number of entity types and their order (``task.labels``, else sorted)."""
         types = _types(config)
         order = "as task.labels orders them" if self.labels else "sorted as text"
         return (
