@@ -282,9 +282,10 @@ class EncoderPredictor(Decoder):
                 same = sum(map(_same_tokens, lowered[name], values))
                 log.info(f"{on}: the {name} are the same in {same}")
                 continue
-            if name == "vectors":
-                least = least_cosine(values, lowered[name])
-                log.info(f"{on}: the least cosine of the {name} is {least:.5f}")
+            states = isinstance(self.task, Joining)
+            if states or name == "vectors":
+                what, least = "states" if states else name, least_cosine(values, lowered[name])
+                log.info(f"{on}: the least cosine of the {what} is {least:.5f}")
                 continue
             real = values > np.finfo(np.float32).min  # not padding
             if not real.any():  # such as passages, where no document of the batch has one

@@ -157,11 +157,13 @@ class Finetuning(Job[Inputs]):
     ) -> None:
         """Encode the documents, and collect notices about them."""
         task, data, config = encoder.task, encoder.data, encoder.config
+        # Of queries and documents that become vectors, one kind may be meant to have none.
+        marked = bool(task.global_attention) and task.answers.kind != "vectors"
         encoded = encode_sets(sets.examples, encoder, **options)
         sets.features = encoded.features
         sets.weighing, sets.weights = task.weigh(encoded.features["train"], config)
         sets.lengths = {
-            name: length_report(features, encoder.max_length, marked=bool(task.global_attention))
+            name: length_report(features, encoder.max_length, marked=marked)
             for name, features in encoded.features.items()
             if len(features)
         }

@@ -1,6 +1,8 @@
 """Coreference: words of chunks, answers through a whole document, and what training draws."""
 
 import json
+import logging
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -107,6 +109,13 @@ def test_a_folder_without_a_recipe_answers(run, tmp_path):
     )
     for text in ("", " \n", "a"):
         assert len(ldt.load(run)(text)["clusters"]) <= 1
+
+
+def test_bf16_tells_how_close_the_states_of_words_are(run, caplog):
+    with caplog.at_level(logging.INFO, "ldt"):
+        ldt.load(run, precision="bf16", device="cpu")(RECORD)
+    (cosine,) = re.findall(r"the least cosine of the states is (\S+)$", caplog.text, re.M)
+    assert 0.9 < float(cosine) < 1
 
 
 def test_the_name_of_a_speaker_stands_where_it_changes(tokenizer):

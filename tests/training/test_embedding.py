@@ -113,7 +113,7 @@ def test_a_run_goes_on_with_the_vectors_of_its_model_where_its_recipe_has_none(r
     assert (first["pooling"], first["size"], first["prompts"]["query"]) == ("max", 8, "the")
 
 
-def test_clusters_from_a_model_of_vectors_are_no_model_of_vectors(recipe):
+def test_clusters_from_a_model_of_vectors_are_no_model_of_vectors(recipe, caplog):
     train(recipe("training.max_steps=1", "training.output_dir=runs/first"))
     row = {"sentences": [["alpha", "beta", "alpha"]], "clusters": [[[0, 0], [2, 2]]]}
     Path("clusters.jsonl").write_text((json.dumps(row) + "\n") * 4)
@@ -121,10 +121,12 @@ def test_clusters_from_a_model_of_vectors_are_no_model_of_vectors(recipe):
     train(recipe(*more, "training.max_steps=1", "training.eval_strategy=no"))
     assert Path("runs/first/modules.json").exists()
     assert not Path("runs/r/modules.json").exists()
+    assert "no global token" not in caplog.text
 
 
-def test_punctuation_has_no_vectors_and_mean_pooling_needs_no_global_tokens(recipe, caplog):
-    train(recipe("task.vectors=tokens", "task.skip=punctuation", "training.max_steps=1"))
+def test_punctuation_has_no_vectors_and_documents_need_no_global_tokens(recipe, caplog):
+    keys = ("task.vectors=tokens", "task.skip=punctuation", "task.global_attention=[query]")
+    train(recipe(*keys, "training.max_steps=1"))
     tokenizer = AutoTokenizer.from_pretrained("runs/r")
     skipped = read_config(Path("runs/r")).embedding["skip"]
     assert tokenizer.convert_tokens_to_ids(",") in skipped
