@@ -175,7 +175,7 @@ class Pooling:
     maximum = False  # each feature's largest value in place of a sum; there are no shares then
 
     def initial(self, heads: int, dim: int, size: int) -> torch.Tensor | None:
-        """The trained weight as training begins; None for a pooling without one.
+        """Initial value of the trained weight; None for a pooling without one.
 
         Args:
             heads, dim: number of heads, and features of one.
@@ -211,6 +211,7 @@ class DynamicConvolution(Pooling):
     """
 
     def initial(self, heads, dim, size):
+        """Zeros [heads, size, dim], so that training begins with a mean."""
         return torch.zeros(heads, size, dim)  # equal scores: the mean
 
     def shares(self, keys, values, weight, cells):
@@ -230,6 +231,7 @@ class SeparateDynamicConvolution(DynamicConvolution):
     """
 
     def initial(self, heads, dim, size):
+        """Zeros [2, heads, size, dim], for keys and for values."""
         return torch.zeros(2, heads, size, dim)
 
     def shares(self, keys, values, weight, cells):
@@ -259,6 +261,7 @@ class Convolution(Pooling):
     """Depthwise convolution by trained weights [2, heads, dim, size], of keys and of values."""
 
     def initial(self, heads, dim, size):
+        """Mean filters [2, heads, dim, size], for keys and for values."""
         return torch.full((2, heads, dim, size), 1 / size)  # the mean of a full cell
 
     def shares(self, keys, values, weight, cells):

@@ -214,6 +214,7 @@ class EncoderSource(Source):
 
     @property
     def facts(self):
+        """Lines of the report by subject: the head of a task, if it is kept."""
         kinds = {"cross-encoder": self.classifier, "coreference": self.coreference}
         return {kind: "its head is kept" for kind, head in kinds.items() if head}
 

@@ -185,10 +185,12 @@ class Features(RecordStore[Feature]):
 
     @property
     def lengths(self) -> np.ndarray:
+        """Number of tokens of each feature, [features] int."""
         return self._index[:, -2]
 
     @property
     def documents(self) -> np.ndarray:
+        """Number of the document of each feature, [features] int."""
         return self._index[:, -1]
 
     def numbers(self, item):

@@ -116,6 +116,7 @@ class Finding:
 
     @property
     def what(self) -> str:
+        """Description of the fault for people."""
         return KINDS[self.kind].what
 
     @property
@@ -125,6 +126,7 @@ class Finding:
 
     @property
     def would_do(self) -> str:
+        """Remedy for the fault, for people."""
         if self.kind == "unusable" and self.count == self.of > 1:
             return "all fail alike: mend the keys of data: that name these fields, or the column"
         return KINDS[self.kind].would_do

@@ -111,7 +111,12 @@ class LmItems(Sequence[list[Feature]]):
 
     @abstractmethod
     def rows(self, index: int) -> list[np.ndarray]:
-        """Unmasked rows of an item."""
+        """Rows of item ``index`` before masking: int64 arrays [n] of token ids, with first and last
+        token.
+
+        An item is one or more rows of at most ``max_length`` tokens together; a batch has several
+        items.
+        """
 
     def __getitem__(self, index: int) -> list[Feature]:  # type: ignore[override]  # no slices
         if not 0 <= index < len(self):

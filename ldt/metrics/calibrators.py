@@ -117,6 +117,7 @@ class Platt(_ByLabel):
 
     @staticmethod
     def features(logits: np.ndarray) -> np.ndarray:
+        """Regressor of a label, [1, ...]: its logit."""
         return logits[None]
 
     def before(self, probabilities: np.ndarray) -> np.ndarray:
@@ -142,6 +143,7 @@ class Beta(_ByLabel):
 
     @staticmethod
     def features(logits: np.ndarray) -> np.ndarray:
+        """Regressors of a label, [2, ...]: log p and -log(1 - p) of its probability p."""
         return np.stack([-np.logaddexp(0, -logits), np.logaddexp(0, logits)])
 
 

@@ -336,7 +336,8 @@ class Head(LdtPreTrainedModel):
         return type(cls.__name__, (cls,), names)
 
     def default_globals(self, input_ids, inputs_embeds, attention_mask):
-        """Mask [b, n] bool of the global tokens if the caller gives none; None: there are none."""
+        """Mask [b, n] bool of the tokens with global attention if the caller gives no mask; None:
+        none. Each head says in its class's docstring which they are."""
         return None
 
     def encode(self, **inputs):

@@ -14,20 +14,18 @@ SPEEDUP = 3.0  # by which packed weights must be faster: more than noise makes o
 
 
 def packed(weight):
-    """Weight [in, out] int8 in oneDNN's layout for `product`; None if it is fast as it is.
-
-    Without VNNI instructions `torch._int_mm` is 60 times slower than float32, while oneDNN with a
-    packed weight is faster.
-    """
+    """Pack a weight [in, out] int8 into oneDNN's layout: (layout, scales, zero points) to give to
+    `product` beside the weight. None if products with the plain weight are fast (measured once),
+    or without oneDNN."""
     return _pack(weight) if _packing_pays() else None
 
 
 def product(rows, weight, layout=None):
-    """Exact product of rows [n, in] int8 and a weight [in, out] int8, as [n, out] float32.
+    """Multiply rows [n, in] int8 by a weight [in, out] int8 exactly: [n, out] float32.
 
     Args:
         rows, weight: the factors.
-        layout: the weight `packed`.
+        layout: result of `packed` for this weight, or None.
     """
     if layout is None:
         return torch._int_mm(rows, weight).float()

@@ -301,6 +301,13 @@ class WikiHop(Choosing):
     n_best: Count = 1
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
+        """Return an empty decision policy, and ``window_merge``, ``task.merge``.
+
+        Raises:
+            DataError: there are no examples, or a gold answer is not among the candidates.
+            RecipeError: there are no documents for calibration.
+        """
+
         def answerable() -> Iterator[Example]:
             for example in examples:
                 if fault := self._misplaced(example, data):

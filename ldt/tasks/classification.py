@@ -191,6 +191,14 @@ class Classification(Deciding, Weighted, ByLogits):
     def read_labels(
         self, examples: Iterable[Example], data: DataSection, source: str
     ) -> tuple[str, list[tuple[Any, str]], list[Gold]]:
+        """Return the problem (``task.problem``, else inferred), the raw label of each example with
+        its place, and its gold answer.
+
+        Args:
+            examples: labelled examples.
+            data: data section.
+            source: name of the examples in messages.
+        """
         reader = self.labels_of(data)
         values = [(reader.raw(each), each.where) for each in not_empty(self, examples, source)]
         problem = _PROBLEMS[self.problem] if self.problem else infer_problem(values, reader)
@@ -287,6 +295,7 @@ class Classification(Deciding, Weighted, ByLogits):
         return MERGES[self.merge].value(logits)
 
     def raw_scores(self, outputs, answer, features) -> dict[str, float]:
+        """Return the logits of an answer: {class: logit}, or the number of a regression."""
         return dict(zip(answer["scores"], self.merged(outputs).tolist(), strict=True))
 
     def reading(self, example, tokenizer, data, unit: Unit = "sentence") -> Reading:

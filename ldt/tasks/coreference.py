@@ -143,6 +143,7 @@ class Coreference(Continuing, Drawing, Joining):
     resolved: bool = False
 
     def continued(self, config, folder) -> Self:
+        """Task completed by the head's settings in a model's config."""
         known = {
             name: value
             for name, value in config.coref_head.items()
@@ -168,6 +169,7 @@ class Coreference(Continuing, Drawing, Joining):
         return document
 
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
+        """Text of the document, and ""."""
         return self.document(example, data).text, ""
 
     def gold(self, example: Example, data: DataSection, config) -> Clusters:

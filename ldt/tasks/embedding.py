@@ -163,6 +163,7 @@ class Embedding(Continuing, Drawing):
         return keys
 
     def continued(self, config, folder: Path) -> Self:
+        """Task completed by the settings of vectors in a model's config."""
         settings = {name: config.embedding.get(name) for name in CONTINUED}
         settings |= {"global_attention": config.global_attention}
         known = {

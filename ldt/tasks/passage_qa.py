@@ -237,6 +237,9 @@ class PassageQA(SpanTask):
         return answer | features[0]["flags"]
 
     def measure(self, answers, golds, config) -> Scores:
+        """Return F1, precision and recall of passages and answers, 0 to 100, by the published rules
+        at the best thresholds (`ldt.benchmarks.passage_qa.measure`), and a row for each
+        language."""
         return passage_qa.measure(golds, list(map(passage_qa.answer_of, answers)))
 
     def baseline(self, trained, golds, config) -> Baselines:

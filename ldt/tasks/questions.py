@@ -124,6 +124,7 @@ class QuestionTask(Task):
         return {}
 
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
+        """Texts of the document and the question."""
         asked = question_of(self, example, data, self.reads.asked[0])
         return context_of(self.source(example, data)), asked
 
@@ -137,6 +138,8 @@ class QuestionTask(Task):
         return Reading(context, offsets, UNITS[unit](context))
 
     def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
+        """Return the features of an example, one per chunk; the class's docstring has their keys.
+        With a config they have labels."""
         source, marks = self.source(example, data), self.marks(example, data)
         try:
             context = context_of(source)

@@ -89,6 +89,8 @@ class LdtForSequenceClassification(Head):
         return LdtHeadOutput(loss, logits=logits, **others)
 
     def default_globals(self, input_ids, inputs_embeds, attention_mask):
+        """Mask [b, n] bool: the first real token of each row; with ``query`` in
+        ``config.global_attention`` all before the first separator."""
         if "query" in (self.config.global_attention or ()):
             return before_first(self.config, input_ids, attention_mask)
         return first_real(given_words(input_ids, inputs_embeds), attention_mask)

@@ -107,6 +107,7 @@ class LdtForEmbedding(Head):
         return LdtHeadOutput(loss, vectors=vectors, **others)
 
     def default_globals(self, input_ids, inputs_embeds, attention_mask):
+        """Mask [b, n] bool of the first real token of each row with ``cls`` pooling, else None."""
         if self.settings["pooling"] != "cls":
             return None
         return first_real(given_words(input_ids, inputs_embeds), attention_mask)

@@ -145,6 +145,7 @@ class QuestionHead(Head):
         return LdtHeadOutput(loss, **outputs, **others)
 
     def default_globals(self, input_ids, inputs_embeds, attention_mask):
+        """Mask [b, n] bool of the real tokens before the first separator of each row."""
         return before_first(self.config, input_ids, attention_mask)
 
     def loss_items(self, *, input_ids, attention_mask=None, example_ids=None, **inputs):

@@ -89,6 +89,7 @@ class LdtForCandidateRanking(RankingHead):
         return LdtHeadOutput(loss, logits=logits, **others)
 
     def default_globals(self, input_ids, inputs_embeds, attention_mask):
+        """Mask [b, n] bool of the real tokens before the first separator of each row."""
         return before_first(self.config, input_ids, attention_mask)
 
     def _logits(self, positions, **inputs):

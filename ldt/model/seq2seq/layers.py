@@ -141,6 +141,8 @@ class LedEncoder(LedPart, PackedEncoder):
         super().__init__(config, config.max_encoder_position_embeddings, layers)
 
     def default_globals(self, words, attention_mask):
+        """Mask [b, n] bool of the first real token of each row; none if ``attention_mask``
+        has a 2."""
         is_global = first_real(words, attention_mask)
         if attention_mask is None or attention_mask.dtype == torch.bool:
             return is_global
