@@ -132,6 +132,7 @@ def folded_rows(q, x, key, value, layout, dropout, seed):
 
 
 def plain_rows(q, x, key, value, layout, dropout, seed):
+    """`global_attention` with keys and values of the whole document projected."""
     k = linear(x, *key).view(-1, *q.shape[1:])
     v = linear(x, *value).view(-1, *q.shape[1:])
     return projected_global_attention(q, k, v, layout, dropout=dropout, seed=seed)

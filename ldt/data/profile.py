@@ -100,6 +100,7 @@ class Tally:
                 places.append(place)
 
     def places_of(self, names: Iterable[str]) -> list[str]:
+        """First places of each of these names, in one list."""
         return [place for name in names for place in self.places[name]]
 
 

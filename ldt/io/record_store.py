@@ -192,10 +192,12 @@ class Writer:
         return self
 
     def write(self, content: bytes) -> Place:
+        """Append bytes to the file; return their place: start, end and CRC-32."""
         start, self.size = self.size, self.size + self._file.write(content)
         return start, self.size, zlib.crc32(content)
 
     def enter(self, place: Place, numbers: tuple[int, ...]) -> None:
+        """Add a place and integers to the index."""
         self.index.extend((*place, *numbers))
         if self.at is not None and self.size - self._synced >= SYNCED:
             self.sync()

@@ -196,6 +196,8 @@ class Abstention(NamedTuple):
     def measured(
         cls, threshold: float, confidence: np.ndarray, right: np.ndarray, bound: float = math.nan
     ) -> Abstention:
+        """Make an abstention threshold with its coverage and its share of wrong answers on the
+        documents of the fit."""
         answered = confidence >= threshold
         risk = float((~right[answered]).mean()) if answered.any() else math.nan
         return cls(threshold, float(answered.mean()) if len(answered) else 0.0, risk, bound)

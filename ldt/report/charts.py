@@ -67,10 +67,12 @@ class Lines:
     diagonal: bool = False
 
     def size(self) -> tuple[float, float]:
+        """(width, height) of the picture, in CSS pixels."""
         legend = 18 * -(-len(self.series) // 2) if len(self.series) > 1 else 0
         return WIDTH, (360 if self.diagonal else 270) + legend
 
     def draw(self, axes: Any) -> None:
+        """Draw the lines on matplotlib's axes."""
         series = {
             name: [point for point in points if all(map(math.isfinite, point))]
             for name, points in self.series.items()
@@ -101,6 +103,8 @@ class Lines:
         axes.yaxis.set_major_formatter(_number)
 
     def numbers(self) -> tuple[list[str], list[list[Any]]]:
+        """Table behind the chart: (headings, rows), a row for each of some 30 points of a
+        series."""
         first = 0 if len(self.series) > 1 else 1
         rows = [
             [name, *point][first:]
@@ -121,9 +125,11 @@ class Bars:
     counts: dict[str, int]
 
     def size(self) -> tuple[float, float]:
+        """(width, height) of the picture, in CSS pixels."""
         return WIDTH, 70 + 26 * max(len(self.bars), 1)
 
     def draw(self, axes: Any) -> None:
+        """Draw the bars on matplotlib's axes."""
         values = [value if math.isfinite(value) else 0.0 for value in self.bars.values()]
         bars = axes.barh(range(len(values)), values, height=0.66, color=COLOURS[0])
         counts = [
@@ -141,6 +147,7 @@ class Bars:
         axes.xaxis.set_major_formatter(_number)
 
     def numbers(self) -> tuple[list[str], list[list[Any]]]:
+        """Table behind the chart: (headings, rows), a row for each bar."""
         rows = [[name, value, self.counts.get(name)] for name, value in self.bars.items()]
         return [self.x, self.y, "number"], rows
 
@@ -155,6 +162,7 @@ class Matrix:
     counts: Sequence[Sequence[int]]
 
     def size(self) -> tuple[float, float]:
+        """(width, height) of the picture, in CSS pixels."""
         side = 34 if self._in_cells else 14
         names, heads = (
             7 * max((len(_label(name)) for name in side), default=0)
@@ -167,6 +175,7 @@ class Matrix:
         return max(len(self.rows), len(self.columns)) <= IN_CELLS
 
     def draw(self, axes: Any) -> None:
+        """Draw the matrix on matplotlib's axes."""
         if self.rows and self.columns:
             shares = [[count / (sum(row) or 1) for count in row] for row in self.counts]
             # As dark as lets a number be read.
@@ -181,6 +190,7 @@ class Matrix:
         axes.set(xlabel="answer", ylabel="gold")
 
     def numbers(self) -> tuple[list[str], list[list[Any]]]:
+        """Table behind the chart: (headings, rows), a row for each row of the matrix."""
         rows = [[name, *counts] for name, counts in zip(self.rows, self.counts, strict=True)]
         return ["gold", *self.columns], rows
 

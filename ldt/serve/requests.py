@@ -425,11 +425,13 @@ def parsed(body: bytes) -> Any:
 
 
 def scores(answer: Answer, parameters: Parameters) -> list[dict[str, Any]]:
+    """Labels with scores in the shape of TEI and InferenceClient, the ``top_k`` best first."""
     best = sorted(answer["scores"].items(), key=lambda item: -item[1])
     return [{"score": score, "label": label} for label, score in best[: parameters.top_k]]
 
 
 def entities(answer: Answer, parameters: Parameters) -> list[dict[str, Any]]:
+    """Entities in the shape of InferenceClient's token classification."""
     names = {"entity_group": "label", "score": "score", "word": "text", "start": "start"}
     return [
         {name: each[key] for name, key in (names | {"end": "end"}).items()}
@@ -455,6 +457,7 @@ def spans(answer: Answer, parameters: Parameters) -> Any:
 
 
 def summary(answer: Answer, parameters: Parameters) -> dict[str, Any]:
+    """Summary in the shape of InferenceClient: {"summary_text": text}."""
     return {"summary_text": answer["summary"]}
 
 

@@ -133,6 +133,8 @@ class QuestionTask(Task):
         return SplitGroups(self.source(example, data), strata_of(self, example, data))
 
     def reading(self, example, tokenizer, data, unit: Unit = "sentence") -> Reading:
+        """The document as `encode` reads it, with sentences or other units as passages to
+        explain."""
         context = context_of(self.source(example, data))
         offsets = self._document(context, self.marks(example, data), tokenizer).offsets
         return Reading(context, offsets, UNITS[unit](context))
@@ -232,6 +234,7 @@ class SpanTask(QuestionTask):
             features[0]["unlearnt"] = "answer_too_long", tokens
 
     def places(self, answer, example, data) -> list[tuple[int, float]]:
+        """(start, score) of each span of the answer, the start in characters."""
         answers = answer.get("n_best") or [answer]
         return [(each["start"], each["score"]) for each in answers if answer["answer"]]
 
