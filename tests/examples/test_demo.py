@@ -84,7 +84,7 @@ def test_the_demo_runs_the_main_job_twice_and_compares(in_process, tmp_path, cap
     assert list(outcomes) == list(demo.LENGTHS)
     assert (tmp_path / "demo/runs/latest").resolve().name == "whole"
     capsys.readouterr()
-    demo.show(outcomes, 4, start)
+    demo.show(outcomes, 4)
     shown = capsys.readouterr().out
     for name, outcome in outcomes.items():
         row = next(line for line in shown.splitlines() if name in line)
