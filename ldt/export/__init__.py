@@ -159,10 +159,9 @@ def _model(folder: Path, recipe: Recipe, format: str) -> Any:
     """Model of a run in a form made of plain operators."""
     head = recipe.task.head()
     if not issubclass(head, HEADS):
-        known = ", ".join(kind.__name__ for kind in HEADS)
         raise ModelError(
-            f"{folder}: {recipe.task.name} is not exported, its head is {head.__name__}; these "
-            f"are: {known}"
+            f"{folder}: {recipe.task.name} is not exported, its head is {head.__name__}; ldt "
+            "predict and ldt serve run the folder as it is"
         )
     model = load(folder, head, mapped=True)
     if why := refused(model):

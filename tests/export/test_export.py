@@ -253,7 +253,8 @@ def test_weights_that_onnx_does_not_hold_are_refused_in_a_line(
 @pytest.mark.parametrize(
     ("task", "changes", "line"),
     [
-        ("evidence_classification", {}, "its head is LdtForEvidenceClassification"),
+        ("evidence_classification", {}, "its head is LdtForEvidenceClassification; ldt predict"),
+        ("coreference", {}, "its head is LdtForCoreference; ldt predict and ldt serve run"),
         ("classification", {"attention_dilation": 2}, "dilated attention has no form in onnx"),
     ],
 )
@@ -261,6 +262,7 @@ def test_what_has_no_form_is_refused_in_a_line(
     task, changes, line, tokenizer_folder, tmp_path, monkeypatch
 ):
     monkeypatch.setitem(TASKS, "evidence_classification", ({}, {"num_labels": 2}))
+    monkeypatch.setitem(TASKS, "coreference", ({}, {"coref_head": {"ffnn_size": 8}}))
     run = make_run(tokenizer_folder, tmp_path / "run", task, **changes)
     with pytest.raises(ModelError, match=line):
         export(run, tmp_path / "onnx")
