@@ -181,7 +181,7 @@ def test_the_encoder_is_measured_as_it_is_written_but_tiny(folder, capfd, monkey
 def test_the_model_loads_as_the_python_block_says(folder):
     assert ldt("ldt convert short short-2048 --max-length 2048 --window 128") == errors.EXIT_OK
     names = {}
-    exec(blocks(DOCS["python"], "python")[0], names)
+    exec(next(b for b in blocks(DOCS["python"], "python") if "LdtModel" in b), names)
     assert names["model"].config.attention_window == [128, 128]
 
 

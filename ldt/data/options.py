@@ -119,7 +119,9 @@ class DataOptions(Section):
     def _one_source(self) -> Any:
         for part in ("eval", "test"):
             if None not in (getattr(self, part, None), getattr(self, f"{part}_fraction", None)):
-                raise ValueError(f"{part} and {part}_fraction exclude each other")
+                raise ValueError(
+                    f"{part} and {part}_fraction exclude each other; {part}: null leaves the fraction"
+                )
         return self
 
 

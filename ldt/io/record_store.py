@@ -263,8 +263,8 @@ class _File:
                 "disk, or name another folder by TMPDIR"
             )
         return ResourceError(
-            f"{row_file(self.at)}: is not what was written; without the folder {self.at.parent} it "
-            "is made again"
+            f"{row_file(self.at)}: changed after it was written; remove the folder "
+            f"{self.at.parent}, and it is made again"
         )
 
     def __reduce__(self):

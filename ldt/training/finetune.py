@@ -205,7 +205,8 @@ class Finetuning(Job[Inputs]):
         return [*decided, *labelled, *warnings(sets.doubts), shown]
 
     def next_command(self, run):
-        return f"ldt predict --input FILE --model {run}"
+        verb = "embed" if self.recipe.task.answers.kind == "vectors" else "predict"
+        return f"ldt {verb} FILE --model {run}"
 
 
 def _count(golds: Iterable) -> Counter[str]:
