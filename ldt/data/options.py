@@ -120,7 +120,7 @@ class DataOptions(Section):
         for part in ("eval", "test"):
             if None not in (getattr(self, part, None), getattr(self, f"{part}_fraction", None)):
                 raise ValueError(
-                    f"{part} and {part}_fraction exclude each other; {part}: null leaves the fraction"
+                    f"{part} and {part}_fraction exclude each other; {part}: null unsets the first"
                 )
         return self
 
