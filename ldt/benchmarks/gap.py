@@ -7,7 +7,7 @@ the feminine F1 as a share of the masculine.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ldt.benchmarks.base import Benchmark, Shape, Whole, once
@@ -171,8 +171,8 @@ class GapScorer(Benchmark):
 
     def aggregate(self, items, answers, name):
         """F1, precision and recall of all decisions and by gender, 0 to 100, and the bias."""
-        for item in items:
-            item.scores = score(item.right, answers.get(item.id))
+        # Copies, since trivial decisions are scored on the same items.
+        items = [replace(each, scores=score(each.right, answers.get(each.id))) for each in items]
         metrics = mean([item.scores for item in items], figures)
         ids = compare([item.id for item in items], answers)
         return self.result(items, metrics, *ids, derive=figures)

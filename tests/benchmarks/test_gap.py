@@ -51,6 +51,8 @@ def test_the_figures_are_those_of_the_published_script(gold, tmp_path):
     assert result.metrics["masculine_f1"] == pytest.approx(50)
     assert result.metrics["feminine_f1"] == pytest.approx(100 * 2 / 5)
     assert result.metrics["bias"] == pytest.approx(80)
+    # Trivial decisions are scored beside them, and must not take their place.
+    assert [item.scores["all:right"] for item in result.items] == [1, 0, 1, 0]
 
 
 def spans(*pairs):
