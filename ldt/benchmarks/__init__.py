@@ -41,10 +41,10 @@ def evaluate(
     data: "DataSection | None" = None,
     **options: Any,
 ) -> "Result":
-    """Score a prediction file by the published rules, beside answers that are given without
-    reading.
+    """Score a prediction file by the published rules, and trivial predictions beside it
+    (`baselines`).
 
-    The result has warnings of ids that do not match, and of scores no better than those answers'.
+    The result warns of ids that do not match, and of scores no better than those of the baselines.
 
     Args:
         gold, pred: files, several where the layout has shards; the predictions may be JSON lines of
@@ -52,7 +52,8 @@ def evaluate(
         format: a key of `METRICS`.
         data: data section with the encoding of the gold file and other settings of its layout, its
             domain and evidence too; None for the defaults.
-        options: fields of the class of the format; None is the default.
+        options: settings of the format's scorer, such as ``na_prob`` of squad2; None is the
+            default.
 
     Raises:
         UserError: an option that the format does not have, a file that is not there.

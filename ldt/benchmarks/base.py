@@ -153,22 +153,24 @@ class Benchmark:
         return result
 
     def result(self, items: Sequence[Item], metrics: Mapping[str, float | int], *ids, **more):
-        """Make the `Result` of this data set from its metrics."""
+        """Make the `Result` of the items with these metrics and the data set's title; ``ids`` are
+        the missing and the extra ids, ``more`` further fields."""
         known: dict[str, Any] = {"title": self.title, "noun": self.noun, "shown": self.shown}
         known |= {"no_place": self.no_place, "no_length": self.no_length} | more
         title = known.pop("title")
         return Result(title, list(items), {**metrics}, self.units, *ids or ([], []), **known)
 
     def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
-        """Predictions that need no reading, {description: {id: answer}}."""
+        """Trivial predictions, which ignore the text: {description: {id: answer}}."""
         raise NotImplementedError
 
     def compared(self, name: str) -> bool:
-        """True if predictions without reading are compared by the metric of this name."""
+        """True if the metric of this name is compared with that of trivial predictions."""
         return True
 
     def baselines(self, items: Sequence[Item], answers: Answers, name: str) -> Baselines:
-        """Find the best of `constants` for each metric of all questions."""
+        """For each metric of all questions, its best value among `constants` and their
+        description."""
         figures = {}
         for words, constant in self.constants(items).items():
             result = self.aggregate(items, constant, words)
@@ -182,7 +184,7 @@ class Benchmark:
 
 
 def always(answer: str, items: Sequence[Item], **more: Any) -> dict[str, Answers]:
-    """Predict one answer to everything, for `Benchmark.constants`."""
+    """Predict one answer to every item: {description: {id: answer}}, for `Benchmark.constants`."""
     return {baseline.quoted(answer): {item.id: {"answer": answer} | more for item in items}}
 
 
@@ -244,7 +246,8 @@ def name_of(source: Names) -> str:
 
 
 def once(keys: Iterable[Any], where: str) -> None:
-    """Raise a DataError if a key comes twice; of a tuple the last part is shown."""
+    """Raise a DataError if a key comes twice; the message shows the last part of a key that is a
+    tuple."""
     seen = set()
     for key in keys:
         if key in seen:

@@ -149,8 +149,8 @@ def _is_comment(line: str, word: str, columns: int) -> bool:
 def _columns(
     name: str, documents: Sequence[tuple[str, list[Rows]]], fields: dict[str, str]
 ) -> tuple[int, int | None, bool]:
-    """The columns of words and of tags, from 0, which are told; and True where the first column
-    counts the words."""
+    """Indices of the columns of words and of tags; and True where the first column counts the
+    words."""
     sentences = [sentence for _, each in documents for sentence in each]
     width = max((len(sentence[0]) for sentence in sentences), default=1)
     places: dict[str, int] = {}
@@ -245,7 +245,7 @@ class ConllScorer(Benchmark):
         return result
 
     def constants(self, items):
-        """O for every word."""
+        """Trivial prediction: the tag O for every word."""
         return {"always O": {}}
 
     def compared(self, name):

@@ -90,11 +90,12 @@ def read(source: str, data) -> Iterator[Example]:
 
 
 def class_figures(weights: np.ndarray, gold: np.ndarray, predicted: np.ndarray) -> Figures:
-    """Return accuracy, and precision, recall and f1 of entailment and contradiction with their
-    mean and harmonic mean.
+    """Return accuracy, and precision, recall and f1 of entailment and contradiction with their mean
+    and harmonic mean, each [draws] from 0 to 100.
 
-    Recall and F1 of a class that no gold label is are not defined; the precision of one that is
-    never predicted is 0.
+    Recall and F1 of a class without gold labels are NaN; the precision of one that is never
+    predicted is 0. ``weights`` [draws, pairs] say how often each pair counts; ``gold`` and
+    ``predicted`` [pairs] are indices of `LABELS`.
     """
     weights = weights.astype(np.float64)
     figures = {"accuracy": _ratio(weights @ (gold == predicted), weights.sum(1))}
@@ -144,7 +145,7 @@ class SpanTable:
 
     def figures(self, weights: np.ndarray) -> Figures:
         """Return map, precision at recalls, roc_auc; and precision, recall, f1 and accuracy of the
-        spans above `SURE`.
+        spans above `SURE`, from 0 to 100, for weights [draws, pairs] (how often each pair counts).
 
         ``map`` is the average precision over all spans together, not interpolated, equal scores
         together. The precision at a recall is that of the highest threshold that reaches it.
@@ -191,7 +192,7 @@ def _precision_recall_f1(true, there, found, suffix: str = "") -> Figures:
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """From 0 to 100; NaN of nothing."""
+    """Percentage, 0 to 100; NaN where the whole is 0."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(whole > 0, 100 * part / whole, np.nan)
 
@@ -227,8 +228,8 @@ class Pairs:
         self.two = np.array([label != NOT_MENTIONED and key in both for key, label in pairs])
 
     def of(self, numbers: Sequence[int]) -> Callable[[np.ndarray], Figures]:
-        """Function that computes the metrics of the pairs with these numbers from weights of all
-        pairs."""
+        """Function from weights [draws, all pairs] to the metrics [draws] of the pairs with these
+        numbers."""
         spans = [number for number in numbers if number in self.spans]
         table = SpanTable([self.spans[number] for number in spans])
         gold, two = self.gold[numbers], self.two[numbers]
@@ -248,7 +249,7 @@ class Pairs:
         return figures
 
     def by(self, names: Sequence[str]) -> dict[str, Callable[[np.ndarray], Figures]]:
-        """Functions (see `of`) for each group of pairs; ``names`` has the group of each pair."""
+        """Functions (see `of`) by group; ``names`` has the name of each pair's group."""
         members: dict[str, list[int]] = {}
         for number, name in enumerate(names):
             members.setdefault(name, []).append(number)
@@ -285,13 +286,13 @@ def _prefixed(prefix: str, figures: Figures) -> Figures:
 
 
 def _shown(figures: Figures) -> dict[str, float | int]:
-    """Those of `SHOWN` that are defined."""
+    """Defined figures of `SHOWN`."""
     values = {name: float(figures[name][0]) for name in SHOWN if name in figures}
     return {name: value for name, value in values.items() if not np.isnan(value)}
 
 
 def _means(by_key: Mapping[str, Callable], weights: np.ndarray) -> Figures:
-    """The means over the hypotheses."""
+    """Means over the hypotheses, by metric."""
     return mean_defined([figures(weights) for figures in by_key.values()])
 
 
@@ -392,7 +393,8 @@ class ContractNLIScorer(Benchmark):
         return result
 
     def constants(self, items):
-        """The most frequent class of each hypothesis, with all spans alike."""
+        """Trivial prediction: the most frequent class of each hypothesis, all its spans equally
+        probable."""
         labels: dict[str, list[str]] = {}
         for item in items:
             labels.setdefault(item.right["key"], []).append(item.right["label"])

@@ -79,7 +79,6 @@ class _Reading:
         self.open: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  # word, line
 
     def add(self, number: int, text: str) -> None:
-        """Read a line."""
         cells = text.split("\t") if "\t" in text else text.split()
         if not text.strip():
             if self.sentences[-1]:
@@ -119,7 +118,7 @@ class _Reading:
                 raise DataError(f"{self.file}:{number}: {what}")
 
     def example(self) -> Example:
-        """The document; of sentences only if an empty line parts some."""
+        """Example of the document; it has sentences only if an empty line separates some."""
         for entity, waiting in self.open.items():
             if waiting:
                 what = f"({entity} opens a mention that is not closed in the document"
@@ -194,7 +193,7 @@ def conll(document: Document) -> Iterator[str]:
 
 
 def by_words(document: Document) -> Clusters:
-    """Cluster the gold mentions without reading: the same words together, and pronouns with the
+    """Cluster the gold mentions by a trivial rule: the same words together, and pronouns with the
     last one of their group, else with the mention before."""
     parts: Clusters = []
     of: dict[Any, list] = {}
@@ -256,7 +255,7 @@ class CoreferenceScorer(Benchmark):
         return self.result(scored, figures, *ids, derive=metrics.figures, tables=tables)
 
     def constants(self, items):
-        """The rule of `by_words`, which is given the gold mentions."""
+        """Trivial prediction: the clusters of `by_words`, which knows the gold mentions."""
         return {
             "gold mentions by their words": {
                 item.id: replace(item.right, clusters=by_words(item.right)) for item in items

@@ -93,11 +93,12 @@ def published(answers: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any
 
 
 def score(right: Mapping[str, Any], answer: Any) -> dict[str, float]:
-    """Count decisions that are right, gold and predicted, of all and of the pronoun's gender.
+    """Count the decisions that are right, gold, and predicted (``all:right``, ``all:gold``,
+    ``all:found``); also for ``masculine`` and ``feminine``, 0 unless the pronoun is of it.
 
     Args:
         right: fields of the example.
-        answer: clusters, or a decision for each name; None is no answer.
+        answer: clusters, or a bool for each of the two names; None is no answer.
     """
     if answer is not None and not (answer and isinstance(answer[0], bool)):
         answer = decisions(right, answer)

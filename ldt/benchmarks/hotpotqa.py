@@ -151,6 +151,6 @@ class HotpotQAScorer(Benchmark):
         return result
 
     def constants(self, items):
-        """The most frequent answer, without facts."""
+        """Trivial prediction: the most frequent answer, without facts."""
         usual = baseline.commonest([item.right["answer"]] for item in items)
         return base.always(usual, items, supporting_facts=())

@@ -165,7 +165,8 @@ def with_none(classes: np.ndarray) -> np.ndarray:
 def f1(
     gold: np.ndarray, predicted: np.ndarray, weights: np.ndarray, task: LexGlueTask
 ) -> dict[str, np.ndarray]:
-    """Return micro-f1 and macro-f1 [draws], from 0 to 100, of documents drawn so often each.
+    """Return micro-f1 and macro-f1 [draws], from 0 to 100, of ``gold`` and ``predicted`` classes
+    [documents, classes] bool; ``weights`` [draws, documents] say how often each document counts.
 
     macro-f1 is the mean over all classes, also those that no document has; in SCOTUS over those
     that occur in gold or predictions.
@@ -190,12 +191,12 @@ def table(rows: Iterable[Iterable[float]]) -> str:
 
 
 def published(answers: Iterable[dict]) -> Iterator[dict]:
-    """Yield the lines with numbers of classes.
+    """Convert answers to lines {id, and the classes' numbers under the part's own field}.
 
     Args:
         answers: of a classification, each with id, ``label`` (a class, or a list of them) and
-            ``scores`` by class. Where a model does not decide, the likeliest class stands; of a
-            part in which a document may have none, none.
+            ``scores`` by class. Where a model abstains, the likeliest class stands; where a
+            document may have several classes, none.
     """
     for answer in answers:
         part, label = _part(answer), answer["label"]
@@ -220,7 +221,6 @@ def part_of(classes: Iterable[str]) -> LexGlueTask | None:
 
 
 def _part(answer: dict) -> LexGlueTask:
-    """The part of the benchmark whose classes an answer has."""
     names, part = set(answer["scores"]), part_of(answer["scores"])
     if part is None:
         raise DataError(
@@ -250,7 +250,7 @@ class LexGlueScorer(Benchmark):
     marks = ("scores", "chunks")
 
     def read(self, source, data):
-        """The lines, whose labels are read once the part is known."""
+        """Yield the lines of a file as examples; their labels are read once the part is known."""
         return _lines(source, data.encoding)
 
     def item(self, example):
@@ -301,7 +301,7 @@ class LexGlueScorer(Benchmark):
         return dict(zip(ids, _indicators(chosen, self.outputs), strict=True))
 
     def _part(self, columns: int | None, name: str) -> LexGlueTask:
-        """The part of the benchmark that predictions are of."""
+        """Part of the benchmark, from the option or the number of columns."""
         part = None if self.task is None else TASKS[self.task]
         if columns is None and part is None:
             what = f"--task {'|'.join(TASKS)} does"
@@ -335,7 +335,8 @@ class LexGlueScorer(Benchmark):
         return self.result(items, metrics, figures=figures, title=title)
 
     def constants(self, items):
-        """The most frequent class, and none where a document may have none."""
+        """Trivial predictions: the most frequent class, and no class where a document may have
+        none."""
         labels = [_gold_labels(self.part, item.right) for item in items]
         usual = baseline.commonest(labels, default=0)
         constant = {f"always {self.part.classes[usual]}": [usual]}

@@ -352,7 +352,7 @@ class NaturalQuestionsScorer(passage_qa.PageBenchmark):
         return result
 
     def constants(self, items):
-        """The first paragraph as the long answer to everything."""
+        """Trivial prediction: the page's first paragraph as the long answer to every question."""
         first = {item.id: PassageAnswer(item.right[0]) for item in items}
         return {"always the first paragraph": first}
 

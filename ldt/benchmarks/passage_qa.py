@@ -76,7 +76,8 @@ class Scored(NamedTuple):
 
 
 def same_set(golds: Sequence[Sequence[Any]], spans: Sequence[Any], same: Callable) -> float:
-    """Natural Questions: 1.0 if the spans are the set of any annotation, else 0.0."""
+    """Natural Questions' score of ``spans``, 1.0 if they are the set of any annotation in
+    ``golds``, else 0.0; ``same`` tells if two spans are equal."""
     return float(
         any(
             all(any(same(one, other) for other in spans) for one in gold)
@@ -87,7 +88,8 @@ def same_set(golds: Sequence[Sequence[Any]], spans: Sequence[Any], same: Callabl
 
 
 def overlap(golds: Sequence[Sequence[Pair]], spans: Sequence[Pair], same: Callable) -> float:
-    """TyDi QA: the best F1 of the bytes that the span shares with one of any annotation."""
+    """TyDi QA's score, 0 to 1, of the one span (start, end) in ``spans``: the best F1 of the bytes
+    that it shares with an annotation's span; ``same`` is not used."""
     (start, end), best = spans[0], 0.0
     for a, b in (gold for listed in golds for gold in listed):
         both = max(0, min(end, b) - max(start, a))
@@ -253,7 +255,7 @@ def score(right: PassageGold, answer: Mapping[str, Any] | None) -> dict[str, flo
 
 
 def in_bytes(offsets: Mapping[str, Any]) -> Pair:
-    """Read the span of an answer in the published layout of TyDi QA."""
+    """Return the span of an answer, (start, end) in bytes, as TyDi QA's layout has it."""
     places = offsets["minimal_answer"]
     return places["start_byte_offset"], places["end_byte_offset"]
 
@@ -341,7 +343,7 @@ class PageBenchmark(Benchmark):
     line: ClassVar[Shape]  # of its files
 
     def read(self, source, data):
-        """The lines, each of which `item` makes small."""
+        """Yield the lines of a file as examples; `item` keeps only what scoring needs of each."""
         return lines(source, self.line, data.encoding)
 
 

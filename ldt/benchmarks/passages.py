@@ -49,7 +49,7 @@ class PassagesScorer(Benchmark):
     no_length = no_place = "the gold file has spans, no text"
 
     def read(self, source, data):
-        """The lines."""
+        """Yield the lines of a file as examples."""
         return answers(source)
 
     def item(self, example):

@@ -92,7 +92,7 @@ def read(source: str, data) -> Iterator[Example]:
 
 
 def _by_row(value: Any) -> Any:
-    """Parallel lists, as `datasets` writes them, as lists of objects."""
+    """Convert parallel lists, as `datasets` writes them, to lists of objects."""
     if isinstance(value, dict) and value and all(isinstance(x, list) for x in value.values()):
         value = [dict(zip(value, row, strict=False)) for row in zip(*value.values(), strict=False)]
     if isinstance(value, dict):
@@ -161,11 +161,11 @@ def best_type(references: Sequence[Reference], answer: str) -> str:
 
 
 def published(answers: Iterable[dict]) -> Iterator[dict]:
-    """Yield the lines of the official layout.
+    """Convert answers to the lines that Qasper's official evaluator reads.
 
     Args:
-        answers: each with id, answer and ``evidence``, texts of paragraphs; an answer ""
-            becomes "Unanswerable", without evidence.
+        answers: each with id, answer and ``evidence``, texts of paragraphs; an answer "" becomes
+            "Unanswerable", without evidence.
     """
     for answer in answers:
         yield {
@@ -262,5 +262,5 @@ class QasperScorer(Benchmark):
         return result
 
     def constants(self, items):
-        """Unanswerable and Yes, each without evidence."""
+        """Trivial predictions: Unanswerable and Yes, each without evidence."""
         return base.always(UNANSWERABLE, items, evidence=[]) | base.always(YES, items, evidence=[])

@@ -186,7 +186,7 @@ class SquadScorer(Benchmark):
         return answers
 
     def constants(self, items):
-        """The most frequent answer, and "" where questions have no answer."""
+        """Trivial predictions: the most frequent answer, and "" where questions have no answer."""
         rights = [item.right["answers"] for item in items]
         constants = base.always(baseline.commonest(rights), items)
         if not all(rights):
@@ -440,7 +440,7 @@ class CuadScorer(Benchmark):
         return result
 
     def constants(self, items):
-        """The most frequent clause, given with certainty."""
+        """Trivial prediction: the most frequent clause, with probability 1."""
         usual = baseline.commonest(item.right["answers"] for item in items)
         sure = {usual: 1.0} if usual else {}
         return {baseline.quoted(usual): {item.id: sure for item in items}}

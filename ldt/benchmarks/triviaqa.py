@@ -281,5 +281,5 @@ class TriviaQAScorer(Benchmark):
         return result
 
     def constants(self, items):
-        """The most frequent answer."""
+        """Trivial prediction: the most frequent answer."""
         return base.always(baseline.commonest(item.right["answers"] for item in items), items)

@@ -224,7 +224,7 @@ class TydiQAScorer(passage_qa.PageBenchmark):
         return result
 
     def constants(self, items):
-        """The first passage as the answer to everything."""
+        """Trivial prediction: the first passage as the answer to every question."""
         first = {(item.right[0], item.id): PassageAnswer(0) for item in items}
         return {"always the first passage": first}
 
@@ -268,7 +268,7 @@ class _Part:
         return (counts[:, self._numbers].sum(1) > 0) | (not self._numbers)
 
     def figures(self, counts: np.ndarray) -> dict[str, np.ndarray]:
-        """Those of the language; see `Curve.best`."""
+        """Metrics of the language; see `Curve.best`."""
         curves, selected = self._curves.items(), counts[:, self._numbers]
         parts = [curve.best(selected, f"{task}-") for task, curve in curves]
         return parts[0] | parts[1]
@@ -293,7 +293,7 @@ def _averages(
 def _warnings(
     keys: Sequence[tuple], predicted: set[str], missing: Sequence[tuple], name: str
 ) -> list[str]:
-    """Where the published rules surprise."""
+    """Warnings where the published rules surprise."""
     there = {language for language, _ in keys}
     lines = []
     if predicted == {LEFT_OUT}:

@@ -35,10 +35,10 @@ def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[st
 
 
 def guessing(candidates: Iterable[int]) -> Baselines:
-    """The accuracy of a candidate at random, in the mean over all draws, from 0 to 100.
+    """Expected accuracy, 0 to 100, of choosing a candidate at random, in the mean over questions.
 
     Args:
-        candidates: their number, of each question.
+        candidates: number of candidates of each question.
     """
     shares = [1 / number for number in candidates]
     return {"accuracy": Baseline("a candidate at random", 100 * sum(shares) / len(shares))}

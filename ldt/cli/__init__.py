@@ -82,7 +82,6 @@ class Groups(TyperGroup):
 
 
 def _imported(name: str) -> Any:
-    """A command as typer has it."""
     from ldt.cli.options import Command, explained
 
     command = resolve_name(f"ldt.cli.{_MODULES.get(name, name)}:{name}")

@@ -72,7 +72,7 @@ class MachineReport:
     slow: list[MachineFinding]
 
     def lines(self) -> Iterator[str]:
-        """The report in words."""
+        """Lines of text that show the report."""
         yield f"ldt {__version__} on {platform.system()} {platform.release()}"
         for part, facts in self.parts.items():
             yield f"{part}:"
@@ -84,7 +84,7 @@ class MachineReport:
             yield f"  {finding.what}; {finding.remedy}"
 
     def json(self) -> str:
-        """The report for programs."""
+        """The report as JSON text, for programs."""
         slow = [finding._asdict() for finding in self.slow]
         return json.dumps({"ldt": __version__, **self.parts, "slow": slow}, indent=2)
 
@@ -111,7 +111,7 @@ def versions() -> dict[str, Any]:
 
 
 def processor() -> dict[str, Any]:
-    """The processor and the instructions that speed depends on."""
+    """Model, architecture and vector instructions of the processor."""
     import torch
 
     from ldt.attention.matmul import has_bfloat16
@@ -128,7 +128,8 @@ def processor() -> dict[str, Any]:
 
 
 def threads() -> dict[str, Any]:
-    """Processors that are there and may be used, and the threads of commands, which torch takes."""
+    """Numbers of processors in the machine and usable here, and of threads that commands give
+    torch."""
     import torch
 
     quota, (number, why) = system.cpu_quota(), system.threads()
@@ -184,7 +185,8 @@ def gpu() -> dict[str, Any]:
 
 
 def assembler() -> str | None:
-    """``ptxas 12.9.86 of triton 3.9.0``; None where triton or its assembler is not there."""
+    """Version of the assembler of GPU kernels, such as ``ptxas 12.9.86 of triton 3.9.0``; None if
+    there is none."""
     package = find_spec("triton")
     if package is None or not package.origin:
         return None
@@ -199,7 +201,8 @@ def assembler() -> str | None:
 
 
 def attention() -> dict[str, Any]:
-    """The kernels that ``auto`` takes, and the libraries of matrix products on the CPU."""
+    """The attention kernels that ``auto`` chooses, and the libraries of matrix products on
+    the CPU."""
     import torch
 
     from ldt.attention import choose, matmul
@@ -218,7 +221,7 @@ def attention() -> dict[str, Any]:
 
 
 def hub() -> dict[str, Any]:
-    """The hub's cache and switches, without a token and a user's name."""
+    """Cache folder of the Hugging Face hub, and if a token, a proxy and offline mode are set."""
     from huggingface_hub import constants, get_token
 
     cache = Path(constants.HF_HUB_CACHE)

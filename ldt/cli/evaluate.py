@@ -153,7 +153,7 @@ def _collection(gold: list[str] | None) -> str | None:
 
 
 def _of_collection(model: str, gold: str, keys: list[str], rankings: str | None) -> "Result":
-    """The score of what a model of vectors finds."""
+    """Score the rankings of a collection by a model of vectors."""
     from ldt.inference.options import parsed
     from ldt.inference.retrieval import evaluate
 
@@ -176,7 +176,7 @@ def _of_predictions(
     keys: list[str],
     options: dict[str, Any],
 ) -> "Result":
-    """The score of predictions; the decision of the run that is named as a recipe is told."""
+    """Score predictions, and print which decision the named run made them by."""
     from ldt import benchmarks
     from ldt.inference import evaluate
 
@@ -196,7 +196,7 @@ def _of_predictions(
 
 
 def _of_run(run: str, keys: list[str], gold: list[str]) -> "Result":
-    """The score of what the model of a run answers."""
+    """Let the model of a run answer, and score its answers."""
     from ldt.report.subject import subject
 
     answered = subject(run, gold=gold, overrides=keys)

@@ -142,7 +142,8 @@ def _with_model(name: str, text: str, model: str, target: str) -> tuple[str, lis
 
 
 def conversion(model: str, length: int) -> tuple[str, list[str]]:
-    """(folder to which a model is converted at a length, command that converts it)."""
+    """Return the folder that a model is converted to for inputs of ``length`` tokens, and the ``ldt
+    convert`` command for it."""
     name = f"{_last(model)}-{length}".lstrip("-")
     arguments = f"{shlex.quote(model)} {shlex.quote(name)} --max-length {length}"
     return f"./{name}", [f"ldt convert {arguments}"]
@@ -169,7 +170,7 @@ def new_file(target: Path, overwrite: bool, other: str = "") -> Path:
 
 
 def summary(text: str) -> str:
-    """The first sentence, or its first half, of the comment that a recipe begins with."""
+    """First sentence of the comment that a recipe begins with, or its first half."""
     comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
     words = " ".join(line.removeprefix("#").strip() for line in comment)
     return re.split(r"(?<!\bal)\.(?: |$)|[:;] |(?<=\?) ", words)[0]

@@ -186,7 +186,7 @@ def _show_comparison(made: "Comparison") -> None:
 
 
 def _row(each: "Difference", letter: str) -> dict[str, Any]:
-    """A metric as cells of text."""
+    """Cells of text for a metric."""
     from ldt.metrics.numbers import metric_text
 
     def text(value: float | None, sign: str = "") -> str:

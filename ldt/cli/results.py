@@ -78,7 +78,7 @@ def show_metrics(
 
 
 def table(rows: list[dict[str, Any]]) -> "Table":
-    """The rows as a table.
+    """Make a table to print of rows {column: value}.
 
     Rows may have different keys; what one lacks, None and NaN are empty cells.
     """

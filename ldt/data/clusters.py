@@ -108,6 +108,7 @@ def read(
     """Read the document of a JSON line; if a mention is given twice the first one counts.
 
     Args:
+        example: record with its words or text, and clusters, in any of the layouts.
         path: names of fields in the file, as `ldt.tasks.base.path_of` gives them.
         like: document from which the words are taken if the line has none.
 

@@ -69,10 +69,8 @@ def _opened(folder: str, options: Mapping[str, Any]) -> Engine:
 
 
 def rank(engine: Engine, collection: Collection, depth: int = DEPTH) -> Rankings:
-    """Rank documents for each query by the largest similarity of a document's vectors.
-
-    The options of the engine are those of documents.
-    """
+    """Rank documents for each query by the largest similarity of a document's vectors, at most
+    ``depth`` of them; the options of the engine are those of documents."""
     queries = dict(
         zip(collection.queries, _asked(engine, collection.queries.values()), strict=True)
     )
@@ -88,13 +86,13 @@ def rank(engine: Engine, collection: Collection, depth: int = DEPTH) -> Rankings
 
 
 def _asked(engine: Engine, texts: Iterable[str]) -> list[np.ndarray]:
-    """The vectors of queries, each of which is whole."""
+    """Vectors of queries, one for each."""
     with engine.with_(unit=None, unit_tokens=None, late=None) as whole:
         return [*_vectors(whole, texts, "query")]
 
 
 def _vectors(engine: Engine, texts: Iterable[str], role: str) -> Iterator[np.ndarray]:
-    """Yield the vectors [n, dim] of each text, of the length 1; a text without one has a zero."""
+    """Yield the unit vectors [n, dim] of each text; a text without any has one of zeros."""
     name = path_of(engine.recipe.task, role, engine.recipe.data)
     for answer in engine.answer({name: text} for text in texts):
         vectors = unit_length(answer["vectors"])

@@ -32,6 +32,8 @@ def lines_for(task: AnyTask, dtype: DType, kept: bool) -> Callable[[Answer], Ite
     as they are.
 
     Args:
+        task: task of the model.
+        dtype: type of the vectors' numbers in the output.
         kept: True for a file, whose `layout_of` makes rows of one line for each answer.
     """
     if task.answers.kind != KIND:
@@ -90,11 +92,8 @@ def lines(dtype: DType, answer: Answer) -> Iterator[Answer]:
 
 
 def layout_of(output: Path) -> Callable[[Path, Path], None]:
-    """Choose the writer of a file by its ending: a function of the file of lines and the new file.
-
-    Raises:
-        UserError: the ending is of another kind of file.
-    """
+    """Choose the writer by the ending of a file's name: a function (file of answer lines, new
+    file); UserError for an unknown ending."""
     writers: dict[str, Callable[[Path, Path], None]] = {
         ".parquet": write_parquet,
         ".npy": partial(write_npy, output),
@@ -107,7 +106,7 @@ def layout_of(output: Path) -> Callable[[Path, Path], None]:
 
 
 def write_lines(answers: Path, target: Path) -> None:
-    """Write a JSON line for each vector."""
+    """Write a JSON line for each vector in a file of `packed` answers."""
     with open(answers, "rb") as file, open(target, "xb") as out:
         for line in map(json.loads, file):
             out.writelines(map(json_line, lines(line.get("dtype", "float32"), line)))
@@ -119,11 +118,8 @@ def ids_of(output: Path) -> Path:
 
 
 def write_npy(output: Path, answers: Path, target: Path) -> None:
-    """Write an array [n, size], and beside it a JSON line of each row, ``NAME.ids.jsonl``.
-
-    Args:
-        output: name that the file will have.
-    """
+    """Write the vectors of `packed` answers as an array [n, size], and a JSON line of each row to
+    ``NAME.ids.jsonl``; ``output`` is the name that the array will have in the end."""
     count, size, dtype = 0, 0, np.dtype("float32")
     with open(answers, "rb") as file:
         for line in map(json.loads, file):
@@ -144,7 +140,8 @@ def write_npy(output: Path, answers: Path, target: Path) -> None:
 
 
 def write_parquet(answers: Path, target: Path) -> None:
-    """Write a table whose column ``embedding`` has lists of one size."""
+    """Write a Parquet table of `packed` answers, whose column ``embedding`` has lists of
+    one size."""
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 

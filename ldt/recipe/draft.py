@@ -34,7 +34,7 @@ class Key(NamedTuple):
 
 
 def lengths(survey: Survey, task: str, count: Callable[[str], int] | None = None) -> list[int]:
-    """Estimate the tokens of each document, rising, from the first documents of the file.
+    """Estimate the tokens of each of the file's first documents, in rising order.
 
     Args:
         count: function that counts the tokens of a text; by default they are estimated from words.
@@ -49,10 +49,10 @@ def lengths(survey: Survey, task: str, count: Callable[[str], int] | None = None
 
 
 def suggested(tokens: list[int], longest: int | None = None) -> int:
-    """Suggest the longest input for documents of these lengths, special tokens not counted.
+    """Suggest the longest input in tokens (``max_length``) for documents of these lengths.
 
     Args:
-        tokens: of each document.
+        tokens: number of tokens of each document, without special ones.
         longest: longest input of the model, in tokens; None if it is yet to be converted.
     """
     limit = longest or USUAL
@@ -70,13 +70,13 @@ def draft(
     width: int | None = None,
     name: str = "recipe.yaml",
 ) -> str:
-    """Write the recipe, as YAML with comments.
+    """Write a first recipe for a data file, as YAML with comments.
 
     Args:
         survey: the data file.
         task, model, max_length: as in a recipe.
-        tokens: of each document (`lengths`).
-        width: of the model, if that is known.
+        tokens: number of tokens of each document (`lengths`).
+        width: hidden size of the model, None if it is unknown.
         name: file that the recipe is written to, for its first lines.
     """
     kind = TASKS[task].reads.kind

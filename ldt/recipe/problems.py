@@ -130,7 +130,8 @@ def shown(value: Any) -> str:
 
 
 def word(text: str) -> str:
-    """Write a key or an override, quoted if it does not fit on a line, shortened if it is long."""
+    """Write a key or override for a message: quoted if it does not fit on a line, shortened if
+    long."""
     return _cut(text if text.isprintable() else repr(text))
 
 

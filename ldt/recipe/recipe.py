@@ -154,9 +154,11 @@ def load(
 
 
 def of_keys(task: dict[str, Any], overrides: Iterable[str], label: str) -> Recipe:
-    """Make a recipe without a file, from the keys of a task and overrides as of `load`.
+    """Make a recipe without a file, from a task and overrides.
 
     Args:
+        task: the task section, such as {"name": "squad"}.
+        overrides: ``key=value`` as of `load`.
         label: name that stands for the file in messages.
     """
     reader = _Reader({"task": task}, Problems({(): Place(label)}))
@@ -225,7 +227,7 @@ def check_training(training: dict[str, Any], places: dict[tuple, Place] | None =
 
 
 def backends(task: Any) -> tuple[str, ...]:
-    """Names that ``model.attention`` of a class of tasks takes; imports torch."""
+    """Names that ``model.attention`` can have for a class of tasks; imports torch."""
     from ldt.tasks.base import config_fields
 
     fields = config_fields(task.model_construct())
@@ -239,7 +241,7 @@ class _Reader:
         self.root, self.problems = root, problems
 
     def override(self, overrides: Iterable[str]) -> None:
-        """Put ``key=value`` arguments in the place of values, and their places too."""
+        """Replace values, and their places, by those of ``key=value`` arguments."""
         problems = self.problems
         for number, text in enumerate(overrides):
             key, equals, written = text.partition("=")
@@ -269,7 +271,7 @@ class _Reader:
 
     @property
     def task_class(self) -> Any:
-        """The class of the task that is named; None of none or an unknown one."""
+        """Class of the named task; None if no or an unknown one is named."""
         from ldt.tasks import TASKS
 
         values = self.root.get("task")
@@ -426,7 +428,7 @@ class _Reader:
 
 
 def _inside(cls: Any, keys: Iterable[Any]) -> Iterable[str]:
-    """Names of the keys of the section that stands at these keys of one."""
+    """Names of the keys in a nested section."""
     for key in keys:
         if key in cls.model_fields:  # else it is the place in a list of sections
             hint = cls.model_fields[key].annotation
@@ -480,7 +482,8 @@ def _fit_evaluation(path: Path, root: dict[str, Any], overrides: Iterable[str]) 
 
 
 def _with_paths(section: _Section, name: str, path: Path, search: bool = True) -> _Section:
-    """The section, with its paths as the current directory has them or the recipe's folder."""
+    """Return the section with its paths resolved against the current directory or the recipe's
+    folder."""
     changed: dict[str, Any] = {}
     for key in FILES[name]:
         match getattr(section, key, None):

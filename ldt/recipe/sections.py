@@ -319,7 +319,7 @@ def training_meanings() -> dict[str, str]:
 
 
 def meant(name: str, names: Iterable[str]) -> str:
-    """End of a message about an unknown key: the key that does its job, or the most similar of
+    """End of a message about an unknown key: the key to use instead, or the most similar of
     ``names``; "" if there is none."""
     if key := KEYS.get(name):
         tail = key.partition(".")[2]

@@ -75,7 +75,7 @@ class Labels:
     trouble: str | None = None
 
     def words(self) -> str:
-        """Kind of the labels."""
+        """Kind of the labels, in words for a message."""
         if not self.counts:
             return "numbers"
         counts = self.counts.most_common()
@@ -126,8 +126,7 @@ class Survey:
         return name if needed and not self.format and "text_files" not in self.keys else None
 
     def documents(self, task: str) -> list[str]:
-        """The text of each document as a task reads it, with what is asked about it; empty where
-        the task cannot read it."""
+        """The text of each document with its question, as a task reads them; empty if it cannot."""
         if self.texts:
             return list(self.texts)
         reader: Any = TASKS[task].model_construct()
@@ -144,7 +143,7 @@ class Survey:
         return documents
 
     def lines(self, task: str) -> Iterator[str]:
-        """Yield the findings that concern a task, in words."""
+        """Yield the findings that concern a task, one line of text each."""
         count = len(self.texts) or len(self.examples)
         more = " or more" if count == _most(self.format) else ""
         more += f", layout {self.format}" if self.format else ""
@@ -242,7 +241,7 @@ def guessed(text: str) -> int:
 
 
 def _most(layout: str | None) -> int:
-    """Records that are looked at."""
+    """Number of records to look at."""
     return PAGES if layout in _PAGED else MOST
 
 
@@ -334,7 +333,7 @@ def _file_field(examples: Sequence[Example], columns: Columns) -> str | None:
 
 
 def _beside(source: str) -> str | None:
-    """The file to evaluate on that lies beside a file called train."""
+    """Evaluation file that lies beside a file called train."""
     path = Path(source)
     names = (path.with_name(path.name.replace("train", word)) for word in _EVALUATION)
     return next((str(name) for name in names if name != path and name.is_file()), None)
@@ -390,7 +389,7 @@ def _has_signs(reads: TaskReads, columns: Columns, text: str | None) -> bool:
 
 
 def _signs(reads: TaskReads) -> tuple[str, ...]:
-    """The usual fields that tell a task; none of a task that is told by no field."""
+    """Field names that tell a task; none of a task that no field tells."""
     return reads.signs[0] if reads.signs else ()
 
 

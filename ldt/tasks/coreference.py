@@ -180,7 +180,8 @@ class Coreference(Continuing, Drawing, Joining):
         return document.characters()
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
-        """Return how mentions and links are scored.
+        """Return the config's ``coref_head``: the head's settings from the recipe, and
+        ``singletons``, by default True if a cluster has one mention.
 
         Raises:
             DataError: there is no cluster.
@@ -195,7 +196,8 @@ class Coreference(Continuing, Drawing, Joining):
         return {"coref_head": facts | {"singletons": singletons}}
 
     def meaning(self, config) -> str:
-        """Line that tells if mentions that nothing else refers to are found."""
+        """Line that says if singletons, mentions that nothing else refers to, are found or left
+        out."""
         found = "found" if config.coref_head["singletons"] else "left out"
         return f"singletons, mentions that nothing else refers to: {found} (task.singletons)"
 
@@ -267,7 +269,8 @@ class Coreference(Continuing, Drawing, Joining):
         return WordTable(ids, table, places)
 
     def draw(self, features: list[Feature], generator: np.random.Generator) -> list[Feature]:
-        """Return neighbouring chunks, less the sentences that stand in part in others."""
+        """Return ``task.chunks`` neighbouring chunks, drawn at random, less sentences that stand in
+        part in the chunks beside them."""
         extra = len(features) - self.chunks
         if extra <= 0:
             return features
@@ -282,7 +285,8 @@ class Coreference(Continuing, Drawing, Joining):
         return [feature | {"words": own} for feature, own in zip(drawn, whole, strict=True)]
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """The numbers of mentions that are no candidates, and of links that are not learnt."""
+        """Lines with the numbers of mentions too long to be learnt, and of links lost by `draw`, if
+        any."""
         mentions = links = lost = long = 0
         chunk, document = 0, None
         last: dict[int, int] = {}
@@ -370,15 +374,15 @@ class Coreference(Continuing, Drawing, Joining):
         return {name: scores[name] for name in ("conll_f1", *names)}, []
 
     def baseline(self, trained, golds, config) -> Baselines:
-        """Return what no cluster at all has."""
+        """Return the metrics of an answer without clusters."""
         return best_constant(self, {"no clusters": NONE}, golds, config)
 
 
 def linked(antecedents: Sequence[int]) -> list[list[int]]:
-    """Group candidates into clusters, in the order of their first mentions.
+    """Group candidates into clusters of indices, in the order of their first mentions.
 
     Args:
-        antecedents: place of the candidate that each is linked to, -1 for none.
+        antecedents: index of the candidate that each is linked to, -1 for none.
     """
     groups: list[list[int]] = []
     of: list[list[int]] = []
@@ -391,7 +395,7 @@ def linked(antecedents: Sequence[int]) -> list[list[int]]:
 
 
 def spans_of(clusters: Iterable[Iterable[dict[str, Any]]]) -> Clusters:
-    """Clusters of an answer, mentions as (start, end) in characters."""
+    """Convert the clusters of an answer to mentions (start, end) in characters."""
     return [[(each["start"], each["end"]) for each in cluster] for cluster in clusters]
 
 

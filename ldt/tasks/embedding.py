@@ -190,15 +190,16 @@ class Embedding(Continuing, Drawing):
         return flat([content for role, content in roles if role == "document"]), flat(queries)
 
     def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
-        """Return the numbers of the ``documents``, equal ones of equal texts, how many of them are
-        ``right``, the first ones; and of graded pairs the ``score``."""
+        """Return ``documents``, a hash of each document's text, the right ones first; the number of
+        ``right`` ones; and of graded pairs the ``score``."""
         group = self.group(example, data)
         documents = [fingerprint(each) for each in (*group.positives, *group.negatives)]
         score = {"score": group.scores[0]} if group.scores and group.kind == "graded" else {}
         return {"documents": documents, "right": len(group.positives)} | score
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
-        """Return how vectors are made, and the loss that the examples can be learnt by.
+        """Return the config's ``embedding``, the settings of vectors from the recipe, and
+        ``problem_type``, regression if the examples are graded pairs.
 
         Raises:
             DataError: no examples, or of several kinds.
@@ -305,8 +306,8 @@ class Embedding(Continuing, Drawing):
                 feature["scores"] = float(group.scores[number - 1]) if number else 0.0
 
     def draw(self, features: Sequence[Feature], generator: np.random.Generator) -> list[Feature]:
-        """Return the features of the query, of right documents and of as many wrong ones as an
-        epoch has."""
+        """Return the features of the query, its right documents and ``task.negatives`` wrong ones
+        at random."""
         wrong = sorted({each["text"] for each in features if each["labels"] == WRONG})
         drawn = {*generator.permutation(wrong)[: self.negatives].tolist()}
         return [each for each in features if each["labels"] != WRONG or each["text"] in drawn]
@@ -314,8 +315,8 @@ class Embedding(Continuing, Drawing):
     # -- answer
 
     def decode(self, outputs, config, example, features) -> dict:
-        """Return the ``vectors`` of a text and the ``spans`` of its characters that they are of; of
-        a query with documents the vectors of the ``query``, and of all ``documents``."""
+        """Return ``vectors`` of a text and their ``spans`` in characters; for a query with
+        documents the vectors of ``query`` and of all ``documents``."""
         if "units" in features[0]:
             return self._of_text(outputs, config, features) | flags_of(features)
         by_text: dict[int, list[np.ndarray]] = {}
@@ -371,7 +372,8 @@ class Embedding(Continuing, Drawing):
         return mean(rows), []
 
     def baseline(self, trained, golds, config) -> Baselines:
-        """Return what a ranking by chance is expected to have."""
+        """Return the expected nDCG and recall of a random ranking; of graded pairs a correlation of
+        0."""
         if all("score" in gold for gold in golds):
             return best({"always the same similarity": {"spearman": 0.0}})
         count = len({number for gold in golds for number in gold["documents"]})
@@ -384,7 +386,8 @@ class Embedding(Continuing, Drawing):
 
 
 def flags_of(features: Sequence[Feature]) -> dict[str, Any]:
-    """Flags of all texts of an example; the tokens that go unread are added up."""
+    """Flags that an answer gets from the features of all its texts; numbers of unread tokens are
+    summed."""
     firsts = {feature["text"]: feature["flags"] for feature in reversed(features)}.values()
     unread = sum(flags.get("unread_tokens", 0) for flags in firsts)
     flags = {key: value for each in firsts for key, value in each.items()}

@@ -152,11 +152,11 @@ class Reranking(RawScored, Drawing):
         return labels
 
     def groups(self, example: Example, data: DataSection) -> SplitGroups:
-        """Return that records of a query stay together."""
+        """Return groups for splits that keep records of one query together."""
         return SplitGroups(fingerprint(normalised(self.query(example, data))))
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
-        """Return one label, and by which loss it is learned.
+        """Return the config entries of one label, relevance, and of the loss and how it is learned.
 
         Raises:
             DataError: no examples, or nothing to learn from them; teacher's scores of some alone; a
@@ -207,7 +207,7 @@ class Reranking(RawScored, Drawing):
     def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
         """Return a feature for each document and chunk, those of a document together.
 
-        ``documents`` is the place of the feature's document, ``labels`` its relevance, ``teacher``
+        ``documents`` is the index of the feature's document, ``labels`` its relevance, ``teacher``
         the score of a teacher. Flags and ``tokens`` are those of all documents.
         """
         query = tokenize(tokenizer, self.query(example, data))
@@ -237,8 +237,8 @@ class Reranking(RawScored, Drawing):
         return [feature | {"tokens": tokens, "flags": flags} for feature in features]
 
     def draw(self, features: Sequence[Feature], generator: np.random.Generator) -> list[Feature]:
-        """Return the features of a relevant document and of less relevant ones; of a query without
-        such a pair, of any."""
+        """Return the features of a random relevant document and of ``task.group_size`` - 1 less
+        relevant ones; of a query without such a pair, of any documents."""
         labels = {feature["documents"]: feature["labels"] for feature in features}
         relevant = [place for place, label in labels.items() if label > 0] or [*labels]
         first = int(generator.choice(relevant))
@@ -255,8 +255,8 @@ class Reranking(RawScored, Drawing):
         return [float(np.sort(part)[-self.best_chunks :].mean()) for part in parts]
 
     def decode(self, outputs, config, example, features) -> dict:
-        """Return the ``scores`` of the documents, from 0 to 1, and the ``ranking``, their places
-        from the best on; the number of ``chunks`` of the longest, and the flags."""
+        """Return ``scores`` of the documents, from 0 to 1, and the ``ranking``, their indices, best
+        first; the number of ``chunks`` of the longest document, and the flags."""
         logits = self.raw_scores(outputs, {}, features)
         answer = {"scores": [*map(logistic, logits)], "ranking": _order(logits)}
         chunks = max(feature["chunks"] for feature in features)
@@ -271,7 +271,8 @@ class Reranking(RawScored, Drawing):
         return mean([score(*pair) for pair in zip(golds, answers, strict=True)]), []
 
     def baseline(self, trained, golds, config) -> Baselines:
-        """Return the ndcg that a ranking by chance is expected to have."""
+        """Return the expected ndcg of a random ranking; of a pointwise loss the errors of a
+        constant score."""
         if config.problem_type == REGRESSION:
             constant = float(np.mean([*chain(*trained)]))
             answer = {f"always {constant:.4g}": {"scores": [constant]}}

@@ -72,11 +72,12 @@ class Piece(NamedTuple):
 
 
 def pieces_of(tokens: Sequence[Span], parts: Sequence[Span]) -> Iterator[Piece]:
-    """Yield the pieces of units in the parts of a document; none for tokens that no part has.
+    """Yield the pieces of units that lie in each part of a document; none for tokens in no part.
 
     Args:
-        tokens: of each unit.
-        parts: of the document, in order; each begins before the one in front of it ends, or there.
+        tokens: token span of each unit.
+        parts: token spans of the parts in order; each begins before the previous one ends, or
+            there.
     """
     starts, ends = zip(*parts, strict=True)
     length, last = ends[-1], len(parts) - 1
@@ -108,7 +109,8 @@ def encode_units(
     texts: tuple[str, str],
     sides: tuple[list[Segment], list[Segment]],
 ) -> list[Feature]:
-    """Return the features of a text whose units are to have vectors, one a part.
+    """Return the features of a text whose units are to have vectors, one for each part that fits an
+    input.
 
     ``units`` of a feature are the number of the unit and of the tokens of each of its pieces, and
     ``spans`` the places [pieces, 2] of late ones in its row; ``places`` of the first feature are
@@ -116,9 +118,15 @@ def encode_units(
     no other part has, and its ``places`` the characters of its tokens.
 
     Args:
-        role: of the text.
+        task: task that the features are for.
+        units: division of the text.
+        example: record of the text, for messages.
+        tokenizer: tokenizer of the model.
+        data: data section.
+        max_length: longest input, in tokens.
+        role: role of the text's segment.
         texts: a prompt, and the text behind it.
-        sides: segments around both.
+        sides: segments before and behind both.
     """
     prompt, text = texts
     ids, offsets = tokenize_with_offsets(tokenizer, prompt + text)
@@ -201,11 +209,8 @@ def _add_rows(feature: Feature, piece: Piece, offsets: np.ndarray, size: int, la
 def token_vectors(
     outputs: Sequence[Outputs], features: Sequence[Feature], skip: Sequence[int]
 ) -> tuple[np.ndarray, list[list[int]]]:
-    """Collect the vectors of the tokens of a text, [tokens, size], and the characters of each.
-
-    Args:
-        skip: ids of tokens that have none.
-    """
+    """Collect the vectors of a text's tokens, [tokens, size], and the characters of each; tokens
+    whose ids are in ``skip`` are left out."""
     vectors, places = [], []
     for output, feature in zip(outputs, features, strict=True):
         row = slice(*feature["rows"])
@@ -218,11 +223,8 @@ def token_vectors(
 def unit_vectors(
     outputs: Sequence[Outputs], features: Sequence[Feature], normalised: bool
 ) -> np.ndarray:
-    """Compute the vector of each unit, [units, size] in float32, from the outputs for its parts.
-
-    Args:
-        normalised: True if vectors have length 1.
-    """
+    """Compute the vector of each unit, [units, size] in float32, from the outputs for each feature
+    of `encode_units`; ``normalised`` scales vectors to length 1."""
     total = np.zeros((len(features[0]["places"]), outputs[0]["vectors"].shape[-1]))
     weights, counts = np.zeros(len(total)), np.zeros(len(total), int)
     for output, feature in zip(outputs, features, strict=True):

@@ -263,7 +263,7 @@ class _Sample:
         return [self._items[int(self._numbers[place])] for place in places]
 
     def longest(self, count: int) -> list:
-        """So many of the longest items; if there are fewer, again and again."""
+        """The ``count`` longest items, repeated if there are fewer."""
         return self._at(np.resize(self._order[::-1], count))
 
     def typical(self, batches: int, size: int) -> list[list]:
@@ -329,7 +329,7 @@ def measure(
 
 
 def _twin(trainer: Trainer, batches: Sequence[list], peak: Peak) -> Trainer:
-    """A Trainer of the same model and kind, whose steps are these batches."""
+    """A Trainer of the same model and class, whose steps are these batches."""
     args = copy.copy(trainer.args)
     vars(args).update(_MEASURED | {"max_steps": len(batches)})
     twin = type(trainer)(
@@ -351,7 +351,7 @@ def _twin(trainer: Trainer, batches: Sequence[list], peak: Peak) -> Trainer:
 
 @contextmanager
 def _restored(trainer: Trainer) -> Iterator[int]:
-    """Have weights, forward and random state at the end as they are now; yields the bytes of the
+    """Restore weights, forward and random state at the end of the block; yields the bytes of the
     copy."""
     device, attributes = trainer.args.device, vars(trainer.model)
     wrapped = {name: attributes[name] for name in _FORWARD if name in attributes}
