@@ -232,7 +232,8 @@ def train(case, seed, learnt, documents):
         for row, (id, query) in enumerate(zip(batch, queries, strict=True)):
             numbers, known = [*range(len(documents[id]))], lessons[query][1]
             if each:
-                numbers = draw.sample([*known], 1) + draw.sample([*{*numbers} - known], 3)
+                others = [*{*numbers} - known]
+                numbers = draw.sample([*known], 1) + draw.sample(others, min(3, len(others)))
             right += [(row, len(units) + n) for n, unit in enumerate(numbers) if unit in known]
             units += [documents[id][unit] for unit in numbers]
         sides = [[asked[query] for query in queries], units]
