@@ -421,8 +421,9 @@ def score_all(
     """Return the figures of `SHOWN` that are defined, from 0 to 100, as those of a file are.
 
     Args:
-        golds: document, key, label and evidence of each pair.
-        answers: scores and span_probs, as `published` takes them.
+        golds: document, key, label and evidence (indices of spans) of each pair.
+        answers: ``scores`` (label to probability) and ``span_probs`` (one a span) of each pair, in
+            the order of ``golds``.
     """
     pairs = Pairs(golds, [(answer["scores"], answer["span_probs"]) for answer in answers])
     return _shown(_means(pairs.by(pairs.keys), np.ones((1, len(golds)))))

@@ -124,8 +124,8 @@ class SummarizationScorer(Benchmark):
         return base.checked(items, name, "documents")
 
     def load(self, files):
-        """Records, or the lines of a text file with a summary a line, where `BREAK` is a line
-        break of the summary."""
+        """Read one file of predictions: records, or the lines of a text file with a summary a line,
+        in which `BREAK` is a line break of the summary."""
         file = only(files, "predictions of summarization")
         head = streams.beginning(file, _HEAD, lambda head: b"\n" in head.lstrip())
         is_json = JSON.match(head.removeprefix(streams.BOM))

@@ -510,7 +510,12 @@ def check_new_folder(target: Path, source: Path, overwrite: bool) -> None:
 
 @contextmanager
 def writing(target: Path) -> Iterator[None]:
-    """Add the target's name to disk errors raised in the block."""
+    """Context manager that turns errors of the disk while a file is written into errors for people.
+
+    Raises:
+        UserError: or a subclass, with the target's name and the reason, for an OSError.
+        ResourceError: for an error of safetensors, as on a full disk.
+    """
     try:
         yield
     except SafetensorError as error:

@@ -214,6 +214,9 @@ def abstain_for_coverage(confidence: np.ndarray, right: np.ndarray, coverage: fl
         confidence: [documents], confidence on held-out documents.
         right: [documents] bool, True where the answer is correct.
         coverage: share of documents to answer, from 0 to 1.
+
+    Returns:
+        The threshold, with the coverage and the risk (share of wrong answers) on these documents.
     """
     lowest = math.floor((len(confidence) + 1) * (1 - coverage) + 1e-9)
     ordered = [-math.inf, *np.sort(confidence).tolist(), math.inf]

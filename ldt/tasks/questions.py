@@ -224,8 +224,9 @@ class SpanTask(QuestionTask):
     n_best: Count = 1
 
     def label(self, features: Sequence[Feature], right: RightAnswer, document: "Marked") -> None:
-        """Add labels, and record an answer that cannot be trained on: no input contains all of it,
-        or it exceeds ``max_answer``."""
+        """Add labels; if no input contains all of the answer, or it exceeds ``max_answer``, also
+        ``unlearnt`` (kind of `ldt.data.findings`, tokens of the answer) to the first feature, in
+        place."""
         super().label(features, right, document)
         tokens = features[0].get("answer_tokens", 0)
         if tokens and not any(max(f["start_positions"], default=CLS) > CLS for f in features):

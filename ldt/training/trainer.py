@@ -303,7 +303,13 @@ class Trainer(ItemTrainer):
             raise FolderLost(fault)
 
     def rescue(self, run: Run) -> None:
-        """Save a checkpoint of the current state into another, existing run folder.
+        """Save a checkpoint into another run folder, after the one of the run has vanished.
+
+        All processes must call it. The best metric and checkpoint so far are forgotten, for their
+        weights are lost.
+
+        Args:
+            run: folder to save in, which exists.
 
         Raises:
             OSError: the disk is full or failed.
