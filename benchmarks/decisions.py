@@ -176,7 +176,7 @@ def coverage(logits, right):
             inside = 1 - scores <= found.policy.quantiles[COVERAGES.index(target)]
             sets.append(float((inside | ~right[other]).all(1).mean()))
             sizes.append(float(inside.sum(1).mean()))
-            sure = found.policy.confidence(scores, found.policy.given(scores))
+            sure = found.policy.confidence(scores, found.policy.predicted(scores))
             given.append(float((sure >= found.policy.least).mean()))
             bounded.append(len(other))
         rows.append(

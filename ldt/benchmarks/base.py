@@ -257,7 +257,8 @@ def once(keys: Iterable[Any], where: str) -> None:
 
 
 def checked(items: list[Item], where: str, noun: str) -> list[Item]:
-    """Return the items; raise a DataError if there is none or an id comes twice."""
+    """Return the items; raise a DataError if there is none (``noun`` names one) or an id comes
+    twice."""
     if not items:
         raise DataError(f"{where}: no {noun} in it")
     once((item.id for item in items), where)
@@ -265,8 +266,8 @@ def checked(items: list[Item], where: str, noun: str) -> list[Item]:
 
 
 def same_ids(ids: Sequence[str], answers: Answers, name: str, noun: str) -> None:
-    """Raise a DataError if predictions are not of the same questions as gold, as the published
-    scripts do."""
+    """Raise a DataError if the predictions' ids are not exactly ``ids``, those of gold, as the
+    published scripts do; ``noun`` names a question in the message."""
     for odd, what in zip(compare(ids, answers), ("no prediction of", "no gold of"), strict=True):
         if odd:
             what = f"{what} {plural(len(odd), noun)}, such as {odd[0]!r}"

@@ -54,7 +54,8 @@ NOTHING = AnswerMatch(0.0, 0.0, 0.0, 0.0)
 
 
 def match_answer(prediction: str, gold: str) -> AnswerMatch:
-    """Score an answer; where either is yes, no or noanswer, only the same one counts."""
+    """Score a predicted answer by SQuAD's exact match, F1, precision and recall of words; where
+    either text is yes, no or noanswer, all are 0 unless both are the same."""
     answer, gold = normalise(prediction), normalise(gold)
     if answer != gold and {answer, gold} & CLOSED:
         return NOTHING

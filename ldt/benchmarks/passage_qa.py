@@ -199,7 +199,7 @@ class Curve:
 
 
 def divide(over: np.ndarray, under: np.ndarray) -> np.ndarray:
-    """Divide; 0 where the divisor is 0."""
+    """Divide arrays by element; 0 where the divisor is 0."""
     return np.divide(over, under, out=np.zeros(np.broadcast(over, under).shape), where=under != 0)
 
 

@@ -122,7 +122,8 @@ def reference(answer: Mapping[str, Any], where: str) -> Reference:
 
 
 def answer_f1(prediction: str, answer: str) -> float:
-    """F1 of words as SQuAD 1.1 has it, from 0 to 1; 0 also where neither has a word."""
+    """F1 of the words that two texts share, as SQuAD 1.1 has it, from 0 to 1; 0 also where neither
+    has a word."""
     return word_overlap.overlap(normalise(prediction).split(), normalise(answer).split()).f1
 
 

@@ -369,7 +369,7 @@ class TrecScorer(Benchmark):
         return read_run(only(files, "a run"))
 
     def score(self, right, answer):
-        """Measures of the scores of documents, by the relevance of those that are judged."""
+        """Measures of a query's ranking ({document: score}), by the judged documents' relevance."""
         return measures([right.get(id, 0) for id in ranked(answer or {})], [*right.values()])
 
     def baselines(self, items, answers, name):

@@ -111,12 +111,14 @@ def match2(prediction: str, golds: Sequence[str]) -> tuple[int, float]:
 
 
 def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return exact_match and f1 by the rules of SQuAD 1.1 (`match`); see `score_text`."""
+    """Return exact_match and f1, 0 to 1, of an answer's text by SQuAD 1.1 (`match`); see
+    `score_text`."""
     return score_text(match, right, answer)
 
 
 def score2(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return exact_match and f1 by the rules of SQuAD 2.0 (`match2`); see `score_text`."""
+    """Return exact_match and f1, 0 to 1, of an answer's text by SQuAD 2.0 (`match2`); see
+    `score_text`."""
     return score_text(match2, right, answer)
 
 

@@ -64,7 +64,8 @@ def rouge(target: str, prediction: str, *, stemmer: bool = True) -> dict[str, fl
 
 @cache
 def scorer(stemmer: bool = True) -> Any:
-    """Return the scorer of rouge-score."""
+    """Return rouge-score's scorer of `ROUGE`, with stems or without; UserError if it is not
+    installed."""
     try:
         from rouge_score.rouge_scorer import RougeScorer  # takes a second
         from rouge_score.tokenizers import DefaultTokenizer

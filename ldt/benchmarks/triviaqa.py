@@ -179,7 +179,7 @@ def match(prediction: str, golds: Sequence[str]) -> tuple[int, float]:
 
 
 def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return exact_match and f1 by `match`; see `score_text`."""
+    """Return exact_match and f1, 0 to 1, of an answer's text by `match`; see `score_text`."""
     return score_text(match, right, answer)
 
 
@@ -209,7 +209,7 @@ class TriviaQAScorer(Benchmark):
     pages and by place of the answer.
     """
 
-    about: str = field(default="", init=False)  # domain and part of the file that was read
+    heading: str = field(default="", init=False)  # domain and part of the file that was read
 
     title = "triviaqa"
     no_length = no_place = "data.evidence=FOLDER would tell"
@@ -222,7 +222,7 @@ class TriviaQAScorer(Benchmark):
         """Read one file of questions: an item for each question (Wikipedia), or each page of a
         question (Web).
 
-        Sets ``about``, the domain in words. With ``data.evidence`` items have lengths and places.
+        Sets ``heading``, the domain in words. With ``data.evidence`` items have lengths and places.
         """
         file = _open(only(files, "questions of triviaqa"), self.data)
         items = {}
@@ -243,7 +243,7 @@ class TriviaQAScorer(Benchmark):
                     pages = self._pages(each.where, [page], each.answers)
                     items[key] = Item(key, each.id, {}, right=mine, **pages)
         title = "wikipedia" if file.domain == "wikipedia" else "web, each page by itself"
-        self.about = f"triviaqa, {title}" + (", verified only" if file.only_verified else "")
+        self.heading = f"triviaqa, {title}" + (", verified only" if file.only_verified else "")
         noun = "verified questions" if file.only_verified else "questions"
         return base.checked([*items.values()], file.name, noun)
 
@@ -275,7 +275,7 @@ class TriviaQAScorer(Benchmark):
             return {**mean([item.scores for item in some]), **counts, "gold_len": len(some)}
 
         missing = compare([item.id for item in items], answers)
-        result = self.result(items, figures(items), *missing, title=self.about)
+        result = self.result(items, figures(items), *missing, title=self.heading)
         if verified := [item for item in items if item.right["verified"]]:
             result.parts, result.subsets = {"verified ": verified}, {"verified": figures(verified)}
         return result

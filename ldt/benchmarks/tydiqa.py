@@ -81,10 +81,10 @@ def read(source: str, data) -> Iterator[Example]:
         candidates = []
         for number, item in enumerate(fields["passage_answer_candidates"]):
             here = f"{where}: candidate {number:,}"
-            found = passage_qa.pair(item, _START, utf8, here)
-            if found[0] < 0:
+            place = passage_qa.pair(item, _START, utf8, here)
+            if place[0] < 0:
                 raise DataError(f"{here}: {_START} is -1, expected a byte")
-            candidates.append(dict(zip(("start", "end"), span(found), strict=True)))
+            candidates.append(dict(zip(("start", "end"), span(place), strict=True)))
         columns: dict[str, Any] = {
             "context": fields["document_plaintext"],
             "language": fields["language"],

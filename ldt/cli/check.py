@@ -45,7 +45,7 @@ def check(
 
 
 def show(report: "CheckReport") -> None:
-    """Print findings by level, then lengths and cost, in lines that a pipe can show."""
+    """Print a report of ``ldt check``: findings by level, then lengths and cost."""
     for level, findings in groupby(report.findings, lambda finding: finding.level):
         for finding in findings:
             _show_finding(level, finding)

@@ -20,7 +20,8 @@ TARGETS = ("target", "with 90 % certainty")  # columns of targets, in a table of
 
 
 def check(target: str | Path | None, *inputs: Any, option: str = "--json") -> None:
-    """Refuse a file of results that cannot be written, or is an input, before anything is computed.
+    """Refuse a results file that cannot be written or is an input; called before anything is
+    computed.
 
     Args:
         target: the file; None and "-" are none.

@@ -50,7 +50,7 @@ class Document:
         sentences: first word of each sentence, and the one behind its last; empty if unknown.
         speakers: speaker of each word, "" for none; None if unknown.
         clusters: mentions as (first word, the one behind the last); None if unknown.
-        given: True if the words were given, False if they were found in a text.
+        pretokenized: True if the user gave the words, False if they were found in a text.
     """
 
     id: str | int
@@ -59,7 +59,7 @@ class Document:
     sentences: list[Span]
     speakers: list[str] | None = None
     clusters: Clusters | None = None
-    given: bool = True
+    pretokenized: bool = True
 
     @classmethod
     def of_words(cls, id: str | int, sentences: Sequence[Sequence[str]], **more: Any) -> "Document":
@@ -122,7 +122,7 @@ def read(
     elif name == "text":
         text = records.text(example, path(name), blank=True)
         words = [(start, end) for start, end in Words.raw(text).places.tolist()]
-        document = Document(example.id, text, words, [], given=False)
+        document = Document(example.id, text, words, [], pretokenized=False)
     else:
         value = records.field(example, path(name))
         parts, speakers = _words(value if name == "sentences" else [value], example, path(name))
@@ -191,7 +191,7 @@ def _mention(value: Any, key: str, document: Document, where: str) -> Span:
     match value:
         case {"start": int(start), "end": int(end)}:
             return document.in_words([[(start, end)]], where)[0][0]
-        case [int(start), int(end)] if key == "clusters" and not document.given:
+        case [int(start), int(end)] if key == "clusters" and not document.pretokenized:
             return document.in_words([[(start, end)]], where)[0][0]
         case [int(start), int(end)] if key == "clusters":
             begin, size = 0, len(document.words)
@@ -231,7 +231,7 @@ def json_lines(
         mentions = document.clusters or []
         sentences = document.sentences or [(0, len(document.words))]
         speakers = [names[start:end] for start, end in sentences] if names else None
-        if layout == "s2e" and not document.given:
+        if layout == "s2e" and not document.pretokenized:
             spans = [[[*span] for span in cluster] for cluster in document.characters()]
             yield {"doc_key": document.id, "text": document.text, "clusters": spans}
         elif layout == "s2e":

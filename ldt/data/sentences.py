@@ -207,8 +207,8 @@ class Words:
     nested: bool = False
 
     @classmethod
-    def given(cls, sentences: list[list[str]], nested: bool) -> "Words":
-        """Words as given by the user, joined by spaces."""
+    def pretokenized(cls, sentences: list[list[str]], nested: bool) -> "Words":
+        """Words of the user's sentences, joined by spaces to a text."""
         words = [word for sentence in sentences for word in sentence]
         sizes = np.array([len(word) for word in words], int)
         ends = np.cumsum(sizes + 1) - 1

@@ -522,7 +522,7 @@ def published_layout(
     if is_stream(output):
         raise UserError(f"--layout {name}: made of all answers at the end; name --output FILE")
     read = next(iter(formats), None)
-    if task.answers.layouts[name].own and name != read:
+    if task.answers.layouts[name].same_format and name != read:
         raise UserError(
             f"--layout {name}: its offsets are those of its own documents, which are read as "
             f"{read or 'lines'}; {named('data.format', name)} reads them"
@@ -571,7 +571,7 @@ def write_published(published: Writer, answers: Path, target: Path) -> None:
 
 
 def write_compressed(compression: str, answers: Path, target: Path) -> None:
-    """Write the lines, compressed."""
+    """Write the lines of a file of answers to a compressed file."""
     import pyarrow
 
     with open(answers, "rb") as lines, open(target, "xb") as file:

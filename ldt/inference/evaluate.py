@@ -50,7 +50,7 @@ def evaluate(
 def scored(asked: Recipe, gold: Names, pred: Names) -> Result:
     """Score answers by the task and data sections of a recipe; see `evaluate`."""
     task, data = asked.task, asked.data
-    if not task.answers.own and data.format in benchmarks.METRICS:
+    if not task.answers.formats and data.format in benchmarks.METRICS:
         return _published(asked, gold, pred)
     golds, file = sources.each(gold), sources.only(pred, "answers")
     if [*golds, file].count("-") > 1:
@@ -128,7 +128,7 @@ def recipe_of(format: str | None, name: str | None, overrides: Iterable[str]) ->
     asked = recipes.load(recipe_file(Path(name).expanduser()), overrides)
     if asked.task.reads.kind != "examples":
         raise UserError(f"--recipe {name}: {asked.task.name} has no answers to score")
-    if format is not None and format not in asked.task.answers.own:
+    if format is not None and format not in asked.task.answers.formats:
         raise UserError(f"--recipe {name}: answers of {asked.task.name}, not of {format}")
     if format == "regression" and asked.task.problem != "regression":
         task = asked.task.model_copy(update={"problem": "regression"})

@@ -89,7 +89,7 @@ class Answering:
         self.fitting = batch_tokens  # of them, what the memory holds
 
     def put(self, documents: Sequence[Document], compared: int) -> Iterable[Answered]:
-        """Answer a group."""
+        """Answer a group of documents; returns its answers in a list of one group."""
         with self.lock:
             return [self(documents, compared, self.tell)]
 

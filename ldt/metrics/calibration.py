@@ -105,7 +105,7 @@ def figures(scores: np.ndarray, right: np.ndarray, several: bool) -> dict[str, f
 def answers_of(
     scores: np.ndarray, right: np.ndarray, several: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities to be calibrated and, for each, True if its answer is correct."""
+    """Return the probabilities to calibrate, and for each True if its answer is correct."""
     if several:
         return scores.ravel(), right.ravel()
     return scores.max(1), right[np.arange(len(right)), scores.argmax(1)]

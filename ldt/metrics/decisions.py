@@ -63,13 +63,13 @@ class Objective:
         beta, bounded, least = match.groups()
         return cls(None, bounded, float(least)) if bounded else cls(float(beta))
 
-    def value(self, true: np.ndarray, given: np.ndarray, right: np.ndarray) -> np.ndarray:
+    def value(self, true: np.ndarray, predicted: np.ndarray, right: np.ndarray) -> np.ndarray:
         """Value of the objective, higher is better, for numbers of true positives, of predicted and
         of gold positives."""
-        precision, recall = true / np.maximum(given, 1), true / np.maximum(right, 1)
+        precision, recall = true / np.maximum(predicted, 1), true / np.maximum(right, 1)
         if self.beta is not None:
             square = self.beta**2
-            return (1 + square) * true / np.maximum(square * right + given, 1e-300)
+            return (1 + square) * true / np.maximum(square * right + predicted, 1e-300)
         bounded, other = (precision, recall) if self.bounded == "precision" else (recall, precision)
         # Out of reach, what comes nearest to the bound is best; within it, the other one decides.
         return np.where(bounded >= self.least - 1e-12, 1 + other, bounded - 1)
@@ -105,15 +105,15 @@ class Outcome(NamedTuple):
         return f"{self.right:,} of {self.total:,}, {end or f'at least {self.at_least:.1%}'}"
 
 
-def outcome(given: np.ndarray, right: np.ndarray, target: Objective) -> Outcome:
+def outcome(predicted: np.ndarray, right: np.ndarray, target: Objective) -> Outcome:
     """Compare out-of-fold predictions of one label, [documents] bool, with its gold labels and its
     target."""
     if not right.any():
         return Outcome("no documents")
     if not target.bounded:
         return Outcome("")
-    of = right if target.bounded == "recall" else given
-    count, hits = int(of.sum()), int((given & right).sum())
+    of = right if target.bounded == "recall" else predicted
+    count, hits = int(of.sum()), int((predicted & right).sum())
     at_least = 1 - upper_bound(count - hits, count, DELTA)
     at_most = upper_bound(hits, count, DELTA)
     verdict = "reached" if at_least >= target.least else "too few"
@@ -364,7 +364,7 @@ class Policy:
             return self.calibrator.apply(logits)
         return logistic(logits) if self.several else softmax(logits)
 
-    def given(self, scores: np.ndarray) -> np.ndarray:
+    def predicted(self, scores: np.ndarray) -> np.ndarray:
         """Predicted labels, [documents, labels] bool."""
         if self.several:
             return scores >= self.thresholds
@@ -374,14 +374,14 @@ class Policy:
             scores = np.where(first, np.where(is_there, np.inf, -np.inf), scores)
         return scores.argmax(1)[:, None] == np.arange(scores.shape[1])
 
-    def confidence(self, scores: np.ndarray, given: np.ndarray) -> np.ndarray:
+    def confidence(self, scores: np.ndarray, predicted: np.ndarray) -> np.ndarray:
         """Probability that the whole answer is correct, [documents].
 
         In multi-label classification the product over all labels, as if they were independent.
         """
         if not self.several:
-            return (scores * given).sum(1)
-        return np.exp(np.log(np.maximum(np.where(given, scores, 1 - scores), 1e-300)).sum(1))
+            return (scores * predicted).sum(1)
+        return np.exp(np.log(np.maximum(np.where(predicted, scores, 1 - scores), 1e-300)).sum(1))
 
     def silence(self, scores: np.ndarray, empty: bool) -> dict[str, Any]:
         """Return the answer's keys ``abstained`` and ``why`` if the model abstains, else {}.
@@ -392,7 +392,7 @@ class Policy:
         """
         if self.least == -math.inf:
             return {}
-        confidence = float(self.confidence(scores[None], self.given(scores[None]))[0])
+        confidence = float(self.confidence(scores[None], self.predicted(scores[None]))[0])
         if confidence >= self.least and not empty:
             return {}
         needed = f"answers are given from {self.least:.4g} on"
@@ -412,7 +412,7 @@ class Policy:
             empty: True if the document has no text.
         """
         scores = self.scores(logits[None])
-        label: Any = label_of(self.given(scores)[0], names, self.several)
+        label: Any = label_of(self.predicted(scores)[0], names, self.several)
         if not self.several and self.thresholds is None:
             label = names[int(logits.argmax())]
         silence = self.silence(scores[0], empty)
@@ -590,7 +590,7 @@ def _out_of_fold(
     for others, held_out in list(folds(len(logits))) or [(everything, everything)]:
         policy = _fit(logits[others], right[others], rules)
         scores[held_out] = policy.scores(logits[held_out])
-        labels[held_out] = policy.given(scores[held_out])
+        labels[held_out] = policy.predicted(scores[held_out])
     return scores, labels
 
 
@@ -619,10 +619,10 @@ def _best(tried: Mapping[str, Mapping[str, float]]) -> str:
     return min(helps, key=helps.__getitem__, default="none")
 
 
-def label_of(given: np.ndarray, names: Sequence[str], several: bool) -> str | list[str]:
+def label_of(predicted: np.ndarray, names: Sequence[str], several: bool) -> str | list[str]:
     """Name of the predicted label, or in multi-label classification the list of names."""
-    names_given = [name for name, there in zip(names, given, strict=True) if there]
-    return names_given if several else names_given[0]
+    chosen = [name for name, there in zip(names, predicted, strict=True) if there]
+    return chosen if several else chosen[0]
 
 
 def _finite(value: float) -> float | None:

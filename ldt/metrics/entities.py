@@ -109,7 +109,8 @@ def score(example: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, fl
 
 
 def result_of(title: str, items: list[Item]) -> Result:
-    """Result of documents scored by `score`: figures over all types and for each type."""
+    """Make the `Result`, under this title, of documents scored by `score`: figures over all types
+    and for each type."""
     # Every document counts every type, those without it 0 times.
     labels = sorted({name.rpartition(":")[0] for item in items for name in item.scores})  # "" first
     for item in items:

@@ -111,9 +111,9 @@ def recipe_of(
 
 
 def result_of(answers: str, gold: Names, asked: Recipe, format: str | None) -> Result:
-    """Score all answers: by the metric of a published format, else as training's evaluation does;
-    raises as `ldt.inference.evaluate.evaluate`."""
-    if format in METRICS and not asked.task.answers.own:
+    """Score a file of answers against gold: by the metric of a published format, else as training's
+    evaluation does; raises as `ldt.inference.evaluate.evaluate`."""
+    if format in METRICS and not asked.task.answers.formats:
         return benchmarks.evaluate(gold, answers, format=format, data=asked.data)
     return evaluate.scored(asked, gold, answers)
 

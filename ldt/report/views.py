@@ -75,7 +75,7 @@ class View:
         return optional(self.example, path_of(self.task, name, self.data))
 
     def add(self, kind: str, spans: Iterable[Span]) -> None:
-        """Mark spans."""
+        """Mark spans of the text as of a kind, with their labels and scores."""
         self.marks += [Mark(each.start, each.end, kind, each.label, each.score) for each in spans]
 
     def mark(self, kind: str, places: Places, label: str, where: str = "") -> None:

@@ -96,7 +96,7 @@ class Metrics:
         self._times = {name: _Histogram(bounds) for name, (_, bounds) in _HISTOGRAMS.items()}
 
     def count(self, name: str, number: int = 1, **label: str) -> None:
-        """Add to a counter; it has at most one label, with few known values."""
+        """Add ``number`` to a counter; it has at most one label, with few known values."""
         key = "".join(f'{{{name}="{value}"}}' for name, value in label.items())
         with self._lock:
             self._counts[name][key] = self._counts[name].get(key, 0) + number
@@ -143,7 +143,7 @@ class App:
             served.replicas,
             batch_tokens=served.batch_tokens,
             places=self.limits.places,
-            told=lambda chunks, tokens: self.metrics.observe(
+            on_batch=lambda chunks, tokens: self.metrics.observe(
                 te_batch_next_size=chunks, te_batch_next_tokens=tokens
             ),
         )

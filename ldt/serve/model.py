@@ -306,7 +306,7 @@ class ReplicaMaker:
         return self.model.settings()
 
     def load(self, settings: Settings) -> Callable[..., Any]:
-        """Function that runs inputs, or decodes one document."""
+        """Load the model; returns a function that runs inputs, or decodes one document."""
         predictor: Any = self.model.load(settings).model
         replica = LocalReplica(predictor)
         variant = variants(self.model.recipe, predictor, self.model.options)

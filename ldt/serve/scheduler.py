@@ -135,7 +135,7 @@ class Scheduler:
         replicas: copies of the model.
         batch_tokens: largest number of tokens of a batch, with padding; a longer chunk runs alone.
         places: largest number of unanswered documents.
-        told: called with the chunks and tokens of each batch.
+        on_batch: called with the chunks and tokens of each batch.
 
     Attributes:
         clock: number of tokens run so far.
@@ -147,9 +147,9 @@ class Scheduler:
         *,
         batch_tokens: int,
         places: int,
-        told: Callable[[int, int], object] = lambda chunks, tokens: None,
+        on_batch: Callable[[int, int], object] = lambda chunks, tokens: None,
     ):
-        self.told = told
+        self.on_batch = on_batch
         self.fitting = batch_tokens  # of them, what the memory holds
         self.places = self._free = places
         self.clock = 0
@@ -258,7 +258,7 @@ class Scheduler:
             self._run_batch(replica, batch)
             with self._changed:
                 self.clock += tokens
-            self.told(len(batch), tokens)
+            self.on_batch(len(batch), tokens)
 
     def _next(self) -> list[_Chunk] | None:
         """Wait for the next batch; None after the last one."""

@@ -137,7 +137,7 @@ class PublishedLayout:
         options: options of `ldt predict` that it requires.
         default: formats of documents or training data for which a .json file has this layout; None
             for any.
-        own: True if the documents must be read in the same layout.
+        same_format: True if the documents must be read in the same layout.
         check: raises UserError if the layout does not fit a model; takes the name of the layout and
             the model's classes.
     """
@@ -145,7 +145,7 @@ class PublishedLayout:
     write: Writer
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     default: Collection[str] | None = None
-    own: bool = False
+    same_format: bool = False
     check: Callable[[str, Sequence[str]], Any] = lambda layout, classes: None
 
 
@@ -166,7 +166,7 @@ class TaskAnswers:
         means: True if every metric is a mean over documents.
         scorer: raises UserError if a package for scoring is missing.
         layouts: published layouts, by name.
-        own: names of `ldt evaluate --format` for these answers.
+        formats: names of `ldt evaluate --format` for these answers.
         score: scores of one answer, from 0 to 1 by metric; takes the gold answer (`Task.gold`) and
             the answer or None.
         result: scorer of a file of answers, see `ldt.tasks.results`; None averages score.
@@ -181,7 +181,7 @@ class TaskAnswers:
     means: bool = True
     scorer: Callable[[], Any] | None = None
     layouts: Mapping[str, PublishedLayout] = dataclasses.field(default_factory=dict)
-    own: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
     score: Callable[[Any, Mapping[str, Any] | None], dict[str, float]] | None = None
     result: Callable[..., Any] | None = None
 
@@ -637,7 +637,7 @@ def default_layout(task: AnyTask, formats: Iterable[str | None]) -> str | None:
     suit = [
         name
         for name, layout in layouts.items()
-        if layout.default and not {*layout.default}.isdisjoint(read[: 1 if layout.own else None])
+        if {*(layout.default or ())}.intersection(read[: 1 if layout.same_format else None])
     ]
     return next(iter([*(name for name in read if name in free), *suit, *free]), None)
 

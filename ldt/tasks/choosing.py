@@ -153,7 +153,7 @@ class MultipleChoice(Choosing):
     answers: ClassVar[TaskAnswers] = replace(
         Choosing.answers,
         kind="choice",
-        own=("multiple_choice",),
+        formats=("multiple_choice",),
         score=results.score_choice,
         result=results.choices,
         keys=("answer", "choice", "score", "scores", "abstained", "why"),

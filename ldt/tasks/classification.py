@@ -105,7 +105,7 @@ class Classification(Deciding, Weighted, ByLogits):
     )
     answers: ClassVar[TaskAnswers] = replace(
         Deciding.answers,
-        own=("classification", "regression"),
+        formats=("classification", "regression"),
         score=results.score_label,
         result=results.classes,
         layouts={

@@ -53,7 +53,8 @@ NONE: dict[str, Any] = {"clusters": []}
 
 
 def score(gold: Clusters, answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """The CoNLL F1 of a document, from 0 to 1."""
+    """Return conll_f1 of a document's clusters, the mean of MUC, B-cubed and CEAF-e F1, from 0 to
+    1."""
     clusters = spans_of(answer["clusters"]) if answer else []
     return {"conll_f1": metrics.measure([(gold, clusters)])["conll_f1"] / 100}
 
@@ -198,8 +199,8 @@ class Coreference(Continuing, Drawing, Joining):
     def meaning(self, config) -> str:
         """Line that says if singletons, mentions that nothing else refers to, are found or left
         out."""
-        found = "found" if config.coref_head["singletons"] else "left out"
-        return f"singletons, mentions that nothing else refers to: {found} (task.singletons)"
+        state = "found" if config.coref_head["singletons"] else "left out"
+        return f"singletons, mentions that nothing else refers to: {state} (task.singletons)"
 
     def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
         """Read all clusters of the evaluation set, which has some."""
@@ -234,14 +235,14 @@ class Coreference(Continuing, Drawing, Joining):
         mentions = mentions[mentions[:, 0] < len(owner)]
         for number, feature in enumerate(features):
             before, start, end = feature["read"]
-            own = words.table[owner == number]
-            own[:, 1:3] = own[:, 1:3].clip(max=end - 1) + before - start
-            feature["words"] = own
+            table = words.table[owner == number]
+            table[:, 1:3] = table[:, 1:3].clip(max=end - 1) + before - start
+            feature["words"] = table
             if config is not None:
                 feature["labels"] = mentions[owner[mentions[:, 0]] == number]
-        sizes = [end - start for start, end in document.sentences] if document.given else None
+        sizes = [end - start for start, end in document.sentences]
         features[0] |= {"text": document.text, "places": words.places.astype(np.int32)}
-        features[0] |= {"sizes": sizes}
+        features[0] |= {"sizes": sizes if document.pretokenized else None}
         return features
 
     def _words(self, document: Document, tokenizer) -> WordTable:
@@ -282,7 +283,7 @@ class Coreference(Continuing, Drawing, Joining):
         whole = [words[~np.isin(words[:, 3], cut)] for words in parts]
         if not any(map(len, whole)):  # of one sentence, or none is known
             whole = parts
-        return [feature | {"words": own} for feature, own in zip(drawn, whole, strict=True)]
+        return [feature | {"words": each} for feature, each in zip(drawn, whole, strict=True)]
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Lines with the numbers of mentions too long to be learnt, and of links lost by `draw`, if
@@ -356,10 +357,10 @@ class Coreference(Continuing, Drawing, Joining):
                 cluster.append(mention | {"antecedent": chosen, "score": value})
             answer["clusters"].append(cluster)
         if (sizes := features[0]["sizes"]) is not None:
-            given = [text[start:end] for start, end in places.tolist()]
+            tokens = [text[start:end] for start, end in places.tolist()]
             ends = np.cumsum(sizes, dtype=int).tolist()
-            parts = [given[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-            answer |= {"sentences": parts} if sizes else {"tokens": given}
+            parts = [tokens[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+            answer |= {"sentences": parts} if sizes else {"tokens": tokens}
         if self.resolved:
             answer["resolved"] = resolved(text, answer["clusters"])
         return answer | features[0]["flags"]

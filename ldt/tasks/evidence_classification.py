@@ -141,7 +141,7 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         number, evidence = names_of(config).index(gold["label"]), gold["evidence"]
         return RightAnswer(passages=evidence, label=class_with_evidence(number, evidence))
 
-    def about(self, example: Example, data: DataSection) -> dict[str, Any]:
+    def shared_keys(self, example: Example, data: DataSection) -> dict[str, Any]:
         """Return the ``spans`` [spans, 2], and fields to copy into the answer."""
         named = {"hypothesis": question_of(self, example, data, "hypothesis")}
         places = np.array(self._spans(example, data), np.int32).reshape(-1, 2)

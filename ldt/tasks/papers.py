@@ -240,7 +240,7 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
         label = class_with_evidence(kind, evidence)
         return RightAnswer(spans, nowhere, evidence, label, {"unplaced": unplaced})
 
-    def about(self, example: Example, data: DataSection) -> dict[str, Any]:
+    def shared_keys(self, example: Example, data: DataSection) -> dict[str, Any]:
         """Return the offsets of the ``paragraphs`` [paragraphs, 2]."""
         places = self.paper(example, data)[1]
         return {"paragraphs": np.array(places, np.int32).reshape(-1, 2)}

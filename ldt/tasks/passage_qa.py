@@ -108,8 +108,8 @@ class PassageQA(SpanTask):
         settings={f"{part}_threshold": ("answer_thresholds", part) for part in passage_qa.PARTS},
         means=False,
         layouts={
-            "nq": PublishedLayout(nq.published, default=("nq",), own=True),
-            "tydiqa": PublishedLayout(tydiqa.published, default=("tydiqa",), own=True),
+            "nq": PublishedLayout(nq.published, default=("nq",), same_format=True),
+            "tydiqa": PublishedLayout(tydiqa.published, default=("tydiqa",), same_format=True),
         },
     )
 
@@ -154,7 +154,7 @@ class PassageQA(SpanTask):
         right = {passage for passage, _, _ in annotations if passage is not None}
         return RightAnswer([*spans] if has_span else [], CLS, right, kind)
 
-    def about(self, example: Example, data: DataSection) -> dict[str, Any]:
+    def shared_keys(self, example: Example, data: DataSection) -> dict[str, Any]:
         return {"layout": data.format if data.format in OFFSETS else None}
 
     def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:

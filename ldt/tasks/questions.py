@@ -58,14 +58,14 @@ class RightAnswer(NamedTuple):
         passages: indices of the correct passages.
         label: function from a feature, labelled with spans and passages, to its class; None for a
             task without classes.
-        about: further keys of all features.
+        shared_keys: further keys of all features.
     """
 
     spans: Sequence[Span] | None = None
     nowhere: int | None = CLS
     passages: Collection[int] = ()
     label: Callable[[Feature], int] | None = None
-    about: Mapping[str, Any] = {}
+    shared_keys: Mapping[str, Any] = {}
 
 
 class CandidateSpan(NamedTuple):
@@ -119,7 +119,7 @@ class QuestionTask(Task):
             context: text of the document.
         """
 
-    def about(self, example: Example, data: DataSection) -> Mapping[str, Any]:
+    def shared_keys(self, example: Example, data: DataSection) -> Mapping[str, Any]:
         """Further keys of all features."""
         return {}
 
@@ -159,7 +159,7 @@ class QuestionTask(Task):
         parted, types = document.parted if marks else None, numbers_pairs(tokenizer)
         around = (head, document, tail, context, parted, types)
         features = in_chunks(self, example, data, max_length, *around)
-        shared = {"context": source, **self.about(example, data)}
+        shared = {"context": source, **self.shared_keys(example, data)}
         for feature in features:
             first, start, end = feature["read"]
             feature["flags"] = flags | feature["flags"]
@@ -178,7 +178,7 @@ class QuestionTask(Task):
         shortest one; ``passage_labels``, and ``labels``, its class."""
         spans = aligned(document.offsets, right.spans or ())
         for feature in features:
-            feature |= right.about
+            feature |= right.shared_keys
             if right.spans is not None:
                 first, start, end = feature["read"]
                 inside = [(a, b) for a, b in spans if start <= a and b < end]
@@ -325,7 +325,8 @@ def thinned(
 
 
 def context_of(source: str | Path) -> str:
-    """Document of a feature, which stores its text or, to save memory, its file."""
+    """Text of the document of a feature, which holds the text or, to save memory, the path of its
+    file."""
     if isinstance(source, str):
         return source
     try:

@@ -45,7 +45,8 @@ from ldt.tasks.query_groups import judged, named, numbers_of, teacher_scores, te
 
 
 def score(gold: Sequence[float], answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """ndcg@10, mrr@10, recall@10 and map of a query, from 0 to 1."""
+    """Return ndcg@10, mrr@10, recall@10 and map, 0 to 1, of an answer's ``ranking`` or ``scores``
+    of a query's documents; ``gold`` is their relevance."""
     order = (answer.get("ranking") or _order(answer["scores"])) if answer else []
     if answer and sorted(order) != [*range(len(gold))]:
         raise KeyError(f"{len(order):,} documents ranked, of {len(gold):,}")
@@ -248,7 +249,7 @@ class Reranking(RawScored, Drawing):
         return [feature for feature in features if feature["documents"] in {first, *drawn}]
 
     def raw_scores(self, outputs, answer, features) -> list[float]:
-        """Return the logits of the documents."""
+        """Return a logit for each document, the mean of its best chunks."""
         logits = np.array([output["logits"][0] for output in outputs], np.float64)
         places = np.array([feature["documents"] for feature in features])
         parts = np.split(logits, np.flatnonzero(np.diff(places)) + 1)

@@ -65,7 +65,7 @@ def score_label(right: Any, answer: Mapping[str, Any] | None) -> dict[str, float
 
 
 def score_choice(right: Any, answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return accuracy."""
+    """Return accuracy: 1.0 if the chosen answer is the right one, else 0.0."""
     return {"accuracy": float((answer and answer.get("choice")) == right["choice"])}
 
 
@@ -140,7 +140,8 @@ def _numbers(values: Mapping[Any, Any], where: str) -> dict[Any, float]:
 
 
 def classes(task: Any, data, examples: Sequence[Example], answers: Answers, name: str) -> Evaluated:
-    """Score classes or numbers."""
+    """Score predicted classes, or numbers of a regression, against gold labels; returns (Result,
+    gold answers, config)."""
     problem, _, golds = task.read_labels(examples, data, "the gold file")
     labels = {id: _label(each, task, data, problem) for id, each in answers.items()}
     if problem == REGRESSION:
@@ -203,7 +204,8 @@ def _scores(each: Example) -> dict[str, float] | None:
 def entities(
     task: Any, data, examples: Sequence[Example], answers: Answers, name: str
 ) -> Evaluated:
-    """Score entities."""
+    """Score predicted entities against gold ones by place and type; returns (Result, gold answers,
+    config)."""
     golds = [task.gold(example, data, None) for example in examples]
     texts = {_id(example): task.raw_text(example, data) for example in examples}
     read = {id: entities_of(each, texts.get(id)) for id, each in answers.items()}
@@ -218,7 +220,8 @@ def entities(
 
 
 def choices(task: Any, data, examples: Sequence[Example], answers: Answers, name: str) -> Evaluated:
-    """Score multiple choice."""
+    """Score the chosen answers of multiple choice by accuracy; returns (Result, gold answers,
+    config)."""
     golds = [task.gold(example, data, None) for example in examples]
     read = {
         _id(example): choice_of(answers[_id(example)], task.choices(example, data))

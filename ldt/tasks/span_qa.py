@@ -397,9 +397,9 @@ class TriviaQA(SpanTask, ByPlaces):
         """First mentions; ``mentions`` of a feature counts those in the whole document."""
         places = mentions(context, self._answers(example, data))
         learnt = places[: 1 if self.loss == "first" else self.max_spans]
-        return RightAnswer(learnt, nowhere=None, about={"mentions": len(places)})
+        return RightAnswer(learnt, nowhere=None, shared_keys={"mentions": len(places)})
 
-    def about(self, example: Example, data: DataSection) -> dict[str, Any]:
+    def shared_keys(self, example: Example, data: DataSection) -> dict[str, Any]:
         """Return the place of the example, and its question_id if it has one."""
         question = _optional(example, path_of(self, "question_id", data))
         keys = {} if question is None else {"question_id": question}

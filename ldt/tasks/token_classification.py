@@ -78,7 +78,7 @@ class TokenClassification(Weighted, ByPlaces):
     answers: ClassVar[TaskAnswers] = replace(
         Weighted.answers,
         kind="entities",
-        own=("token_classification",),
+        formats=("token_classification",),
         result=results.entities,
         keys=("entities", "tags"),
         layouts={"conll": PublishedLayout(conll.published)},
@@ -134,7 +134,7 @@ class TokenClassification(Weighted, ByPlaces):
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
         """Return the text, or the words joined by spaces."""
         tokens = self._tokens(example, data)
-        return Words.given(*tokens).text if tokens else self._text(example, data), ""
+        return Words.pretokenized(*tokens).text if tokens else self._text(example, data), ""
 
     def classes(self, example: Example, data: DataSection) -> list[str]:
         """Return the type of each entity."""
@@ -297,7 +297,7 @@ class TokenClassification(Weighted, ByPlaces):
 
     def _words(self, example: Example, data: DataSection) -> Words:
         tokens = self._tokens(example, data)
-        return Words.given(*tokens) if tokens else Words.raw(self._text(example, data))
+        return Words.pretokenized(*tokens) if tokens else Words.raw(self._text(example, data))
 
     def _text(self, example: Example, data: DataSection) -> str:
         return text(example, path_of(self, self.reads.document, data))

@@ -70,12 +70,12 @@ class Mapped(Sequence):
 
 
 def golds_of(examples: Sequence[Example], task: Task, data: DataSection, config) -> Mapped:
-    """Gold answers of documents."""
+    """Return the gold answer of each document, as `Task.gold` has it."""
     return Mapped(partial(task.gold, data=data, config=config), examples)
 
 
 def ids_of(examples: Sequence[Example]) -> Mapped:
-    """Ids of documents."""
+    """Return the id of each document."""
     return Mapped(lambda example: example.id, examples)
 
 

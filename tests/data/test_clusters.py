@@ -47,7 +47,7 @@ def test_the_layouts_say_the_same(fields):
     assert read.characters() == [[(a, b) for a, b in cluster] for cluster in CHARACTERS]
     assert [read.text[a:b] for a, b in read.words] == sum(SENTENCES, [])
     assert read.sentences == ([(0, 4), (4, 6)] if "sentences" in fields else [])
-    assert read.given is ("text" not in fields)
+    assert read.pretokenized is ("text" not in fields)
 
 
 def test_a_line_end_of_two_characters_counts_two():

@@ -77,7 +77,7 @@ def test_short_documents_overtake_a_long_one_that_is_not_starved(counting, make)
     while len(scheduler._waiting) < 31:
         time.sleep(0.001)
     late = []
-    told = scheduler.told
+    on_batch = scheduler.on_batch
 
     def more(chunks, tokens):
         """A further short one after each batch, for ever as it were."""
@@ -86,9 +86,9 @@ def test_short_documents_overtake_a_long_one_that_is_not_starved(counting, make)
             late.extend(scheduler.submit(counting, [document(f"late {len(late)}", 100)]))
             while scheduler._number == pushed:  # it waits for the model from then on
                 time.sleep(0.001)
-        told(chunks, tokens)
+        on_batch(chunks, tokens)
 
-    scheduler.told = more
+    scheduler.on_batch = more
     counting.held.set()
     wait([*first, *shorts, *long], 30)
     order = [batch[0] for batch in counting.batches]

@@ -316,10 +316,10 @@ def test_without_anything_chosen_scores_are_those_of_the_model():
     logits, _ = made(4)
     several = Policy.from_facts({}, NAMES, True, np.full(3, 0.5))
     assert np.allclose(several.scores(logits), logistic(logits), rtol=1e-12)
-    assert several.given(several.scores(logits)).tolist() == (logits >= 0).tolist()
+    assert several.predicted(several.scores(logits)).tolist() == (logits >= 0).tolist()
     single = Policy.from_facts({}, NAMES, False)
     assert np.array_equal(single.scores(logits), softmax(logits))
-    assert single.given(single.scores(logits)).argmax(1).tolist() == logits.argmax(1).tolist()
+    assert single.predicted(single.scores(logits)).argmax(1).tolist() == logits.argmax(1).tolist()
     scores, given = np.array([[0.9, 0.2, 0.4]]), np.array([[True, False, False]])
     assert several.confidence(scores, given) == approx([0.9 * 0.8 * 0.6])
     assert single.confidence(scores, given).tolist() == [0.9]
@@ -362,7 +362,7 @@ def test_labels_are_given_by_documents_of_other_folds():
     best = logits.argmax()
     right = np.arange(50)[:, None] == best
     chosen = decide(logits, right, Rules(True))
-    assert chosen.policy.given(chosen.policy.scores(logits))[best, 0]
+    assert chosen.policy.predicted(chosen.policy.scores(logits))[best, 0]
     assert not chosen.labels[best, 0]
     alone = decide(*made(1), Rules(True, calibration="platt", abstain=("coverage", 0.9)))
     assert alone.scores.tolist() == alone.policy.scores(made(1)[0]).tolist()  # its own measure
@@ -405,7 +405,9 @@ def test_coverage_holds_for_new_documents(several, target):
         scores = policy.scores(logits[100:])
         inside = np.array([policy.label_set(row, target) for row in scores])
         sets.append((inside | ~right[100:]).all(1).mean())
-        answered.append((policy.confidence(scores, policy.given(scores)) >= policy.least).mean())
+        answered.append(
+            (policy.confidence(scores, policy.predicted(scores)) >= policy.least).mean()
+        )
     # The standard error of 40 means of 100 + 100 documents is under 0.01.
     assert target - 0.02 < np.mean(sets) < target + 0.04
     assert abs(np.mean(answered) - target) < 0.03

@@ -42,11 +42,11 @@ def test_words_of_raw_text(text, words):
 
 
 def test_given_words_stand_in_a_text_with_spaces():
-    words = Words.given([["New York", "is"], [], ["", "big"]], True)
+    words = Words.pretokenized([["New York", "is"], [], ["", "big"]], True)
     assert words.text == "New York is  big"
     assert read(words) == ["New York", "is", "", "big"]
     assert (words.sizes, words.nested) == ([2, 0, 2], True)
-    assert read(Words.given([[]], False)) == []
+    assert read(Words.pretokenized([[]], False)) == []
 
 
 def test_words_are_found_at_the_tokens_where_they_begin():
@@ -63,7 +63,7 @@ def test_two_raw_words_in_one_token_are_one_word():
 
 
 def test_a_given_word_without_a_token_of_its_own_is_left_out():
-    words = Words.given([["a", "\u200b", "b", "c"]], False)
+    words = Words.pretokenized([["a", "\u200b", "b", "c"]], False)
     offsets = np.array([[0, 1], [4, 7]])  # the tokenizer dropped one and joined two
     assert words.located(offsets).tolist() == [[0, 0, 0, 1], [2, 1, 4, 5]]
 
