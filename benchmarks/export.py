@@ -172,7 +172,7 @@ def finetune(folder, recipe, changes, tiny):
 
 def int8(run, documents, target):
     """What the file in int8 changes of the answers for documents."""
-    found = export(run, target, precision="int8", check=str(documents), int8_bound=1).comparison
+    found = export(run, target, precision="int8", check=str(documents), max_changed=1).comparison
     equal = found.documents - found.changed
     edges = 1 - upper_bound(found.changed, found.documents, 0.025)
     row = {

@@ -124,7 +124,7 @@ def memory(model, documents, folder):
     """{precision: {processes: MB}}."""
     found = {}
     for precision in PRECISIONS:
-        options = ["--batch-tokens", "2048", "--precision", precision, "int8_bound=1"]
+        options = ["--batch-tokens", "2048", "--precision", precision, "max_changed=1"]
         found[precision] = {}
         for count in (1, 2):
             output = folder / f"{precision}-{count}.jsonl"

@@ -19,7 +19,7 @@ def export(
         int | None, typer.Option(min=18, max=23, metavar="NUMBER", show_default="20")
     ] = None,
     check: File = None,
-    int8_bound: Annotated[float, typer.Option(min=0, max=1, metavar="SHARE")] = 0.01,
+    max_changed: Annotated[float, typer.Option(min=0, max=1, metavar="SHARE")] = 0.01,
     overwrite: bool = False,
 ) -> None:
     """Turn a run's model into a file that runs without ldt.
@@ -38,7 +38,7 @@ def export(
         opset: Version of ONNX's operators.
         check: Documents on which answers in int8 are compared with those in fp32, the first 200; by
             default data.eval of the run.
-        int8_bound: Share of these answers that int8 may change without being refused.
+        max_changed: Share of these answers that int8 may change without being refused.
         overwrite: Replace TARGET if it exists.
     """
     options = locals()

@@ -75,7 +75,7 @@ def export(
     precision: str = "fp32",
     opset: int | None = None,
     check: Names | None = None,
-    int8_bound: float = 0.01,
+    max_changed: float = 0.01,
     overwrite: bool = False,
 ) -> ExportReport:
     """Write a run's model as a file that runs without ldt, after a proof that both compute the
@@ -91,7 +91,7 @@ def export(
         precision: "fp32", or for ONNX "int8": weights of 8 bits, quantised after the proof.
         opset: version of ONNX's operators, one of `graph.OPSETS`; None is `graph.OPSET`.
         check: documents for comparing int8 with fp32; None uses data.eval of the run.
-        int8_bound: largest share of these answers that may change.
+        max_changed: largest share of these answers that may change.
         overwrite: True replaces an existing model at ``target``.
 
     Raises:
@@ -123,7 +123,7 @@ def export(
         beside.write(partial, folder, recipe, model.config, tokenizer, interface, written, checks)
         comparison = None
         if documents:
-            comparison = quantise(partial, recipe, *documents, int8_bound)
+            comparison = quantise(partial, recipe, *documents, max_changed)
             beside.append(partial, f"In int8: {comparison}.")
         size = sum((partial / file).stat().st_size for file in written.files)
     return ExportReport(

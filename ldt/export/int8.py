@@ -122,7 +122,7 @@ def quantise(folder: Path, recipe: Recipe, source: str, examples: Sequence[Any],
     if changed > bound * len(pairs):
         raise PrecisionError(
             f"--precision int8 changes {changed:,} of {plural(len(pairs), 'answer')} on {source}, "
-            f"more than --int8-bound {bound:g} allows; nothing was written"
+            f"more than --max-changed {bound:g} allows; nothing was written"
         )
     drift = max((_drift(*pair) for pair in equal), default=0.0)
     share = file.stat().st_size / size

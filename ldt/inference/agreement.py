@@ -150,9 +150,9 @@ class PrecisionCheck:
             raise PrecisionError(
                 f"{named('precision', 'int8')} changes {self.changed:,} of "
                 f"{plural(self.documents, 'answer')}, more than "
-                f"{named('int8_bound', f'{self.bound:g}')} allows; nothing was written; "
-                f"{named('precision', 'fp32')} keeps the answers, {named('int8_bound', 1)} goes on "
-                "all the same"
+                f"{named('max_changed', f'{self.bound:g}')} allows; nothing was written; "
+                f"{named('precision', 'fp32')} keeps the answers, {named('max_changed', 1)} goes "
+                "on all the same"
             )
         self.note({"documents": self.documents, "changed": self.changed})
 

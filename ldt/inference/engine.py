@@ -199,7 +199,7 @@ class Engine:
         if not record.count:
             self.agreement = PrecisionCheck(
                 exact,
-                self.options.int8_bound,
+                self.options.max_changed,
                 lambda counts: record.remember("int8", lambda: counts),
             )
             return

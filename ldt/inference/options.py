@@ -122,7 +122,7 @@ class PredictOptions(_Options):
         precision: Number format to compute in; bf16 and int8 (CPU only) are faster and less exact,
             and the log says by how much on the first documents. By default bf16 on a GPU that
             supports it, else fp32.
-        int8_bound: Largest share of the first 200 answers that int8 may change against fp32, else
+        max_changed: Largest share of the first 200 answers that int8 may change against fp32, else
             ldt predict refuses it; 1 disables the check.
         batch_tokens: Size of the largest batch, in tokens with padding.
         raw_scores: Return logits as scores, in place of probabilities.
@@ -155,7 +155,7 @@ class PredictOptions(_Options):
     n_best: int | None = Field(None, ge=1)
     device: str = "auto"
     precision: Literal["auto", "fp32", "bf16", "int8"] = "auto"
-    int8_bound: float = Field(0.01, ge=0, le=1)
+    max_changed: float = Field(0.01, ge=0, le=1)
     batch_tokens: int = Field(16384, ge=1)
     raw_scores: bool = False
     label_sets: float | None = Field(None, gt=0, lt=1)

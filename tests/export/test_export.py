@@ -308,7 +308,7 @@ def test_int8_is_smaller_and_its_answers_are_compared(exported, instantly, tmp_p
     with pytest.raises(UserError, match=r"--check FILE names documents"):
         export(instantly, tmp_path / "onnx", precision="int8")
     asked = {"precision": "int8", "check": str(documents)}
-    found = export(instantly, tmp_path / "onnx", int8_bound=0, **asked).comparison
+    found = export(instantly, tmp_path / "onnx", max_changed=0, **asked).comparison
     assert (found.documents, found.changed) == (3, 0)
     assert 0 < found.drift < 1
     import onnx
@@ -336,7 +336,7 @@ def test_int8_is_smaller_and_a_file_has_no_paths_of_the_machine(tokenizer_folder
     documents.write_text(json.dumps(DOCUMENTS["classification"]) + "\n")
     size = {"hidden_size": 256, "intermediate_size": 512}
     run = make_run(tokenizer_folder, tmp_path / "run", "classification", **size)
-    options = {"precision": "int8", "check": str(documents), "int8_bound": 1}
+    options = {"precision": "int8", "check": str(documents), "max_changed": 1}
     assert 0.2 < export(run, tmp_path / "onnx", **options).comparison.size < 0.6
     content = (tmp_path / "onnx/model.onnx").read_bytes()
     assert str(Path(graph.__file__).parents[1]).encode() not in content

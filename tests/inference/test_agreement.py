@@ -55,7 +55,7 @@ def labels(outliers, documents, tmp_path_factory):
     found = {}
     for precision in ("fp32", "int8"):
         target = tmp_path_factory.mktemp(precision) / "answers.jsonl"
-        options = {"precision": precision, "int8_bound": 1}
+        options = {"precision": precision, "max_changed": 1}
         predict(documents, model=str(outliers), output=str(target), **options)
         found[precision] = [answer["label"] for answer in read(target)]
     return found
@@ -71,9 +71,9 @@ def test_a_bound_at_the_very_share_that_changes_holds(outliers, documents, label
     target = tmp_path / "answers.jsonl"
     options = {"model": str(outliers), "output": str(target), "precision": "int8"}
     with pytest.raises(PrecisionError, match=f"int8 changes {count} of 40 answers, more than"):
-        predict(documents, **options, int8_bound=(count - 1) / 40)
+        predict(documents, **options, max_changed=(count - 1) / 40)
     assert list(tmp_path.iterdir()) == []
-    predict(documents, **options, int8_bound=count / 40)
+    predict(documents, **options, max_changed=count / 40)
     assert [answer["label"] for answer in read(target)] == labels["int8"]
     said = f"int8 against fp32 on the first 40 documents: {count} answers changed"
     assert [line.startswith(said) for line in log.messages].count(True) == 2
@@ -94,8 +94,8 @@ def test_a_pipe_gets_nothing_of_a_refused_run(outliers, documents, labels):
     said = [line for line in done.stderr.splitlines() if "int8" in line]
     assert said == [
         f"int8 against fp32 on the first 40 documents: {count} answers changed ({share})",
-        f"error: --precision int8 changes {count} of 40 answers, more than int8_bound=0.01 "
-        "allows; nothing was written; --precision fp32 keeps the answers, int8_bound=1 goes on "
+        f"error: --precision int8 changes {count} of 40 answers, more than max_changed=0.01 "
+        "allows; nothing was written; --precision fp32 keeps the answers, max_changed=1 goes on "
         "all the same",
     ]
 
@@ -106,13 +106,13 @@ def test_a_resumed_run_has_been_compared(outliers, tmp_path, log):
     whole = str(tmp_path / "whole.jsonl")
     write(source, [*lines[:5], "{", *lines[6:]])
     with pytest.raises(DataError):
-        predict(str(source), **options, output=str(target), int8_bound=1)
+        predict(str(source), **options, output=str(target), max_changed=1)
     write(source, lines)
     log.clear()
-    predict(str(source), **options, output=str(target), resume=True, int8_bound=0)
+    predict(str(source), **options, output=str(target), resume=True, max_changed=0)
     (said,) = [line for line in log.messages if "int8" in line]
     assert said.startswith("int8: as the answers that are there already; of the first 5, ")
-    predict(str(source), **options, output=whole, int8_bound=1)
+    predict(str(source), **options, output=whole, max_changed=1)
     assert [each["label"] for each in read(target)] == [each["label"] for each in read(whole)]
 
 

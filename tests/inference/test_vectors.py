@@ -331,7 +331,7 @@ def test_rounded_arithmetic_gives_vectors_like_those_in_fp32(runs, tmp_path, pre
     tables = []
     for name in ("fp32", precision):
         target = tmp_path / f"{name}.npy"
-        options = {"precision": name, "device": "cpu", "int8_bound": 1}
+        options = {"precision": name, "device": "cpu", "max_changed": 1}
         predict(str(source), model=runs(), output=str(target), unit="sentence", **options)
         tables.append(np.load(target))
     cosines = (tables[0] * tables[1]).sum(1)
