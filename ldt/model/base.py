@@ -82,13 +82,11 @@ class LdtPreTrainedModel(PreTrainedModel):
         super().__init__(config, *args, **kwargs)
 
     def get_correct_attn_implementation(self, requested_attention, is_init_check=False):
-        """Check ``attn_implementation`` and return transformers' name of it.
+        """Check ``attn_implementation`` and return transformers' name of it; ValueError for a name
+        other than ``eager`` and ``sdpa``.
 
-        ``eager`` and ``sdpa`` mean the same here: the backend that ``config.attention_backend``
-        names, by default the fastest that the device has.
-
-        Raises:
-            ValueError: another name, such as ``flash_attention_2``.
+        Both mean the same here: the backend that ``config.attention_backend`` names, by default the
+        fastest that the device has.
         """
         if requested_attention not in (None, "eager", "sdpa"):
             raise ValueError(
