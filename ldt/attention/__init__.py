@@ -198,7 +198,7 @@ def full_attention(q, k, v, layout, *, dropout=0.0, seed=0, backend="auto"):
 
     Args:
         q, k, v: [total, heads, dim].
-        layout: of the packed tokens, of which all but padding are global.
+        layout: layout of the packed tokens, of which all but padding are global.
         dropout, seed, backend: as in `sliding_window_attention`.
 
     Returns:
@@ -221,10 +221,10 @@ def pooled_attention(
     Args:
         q, k, v: [total, heads, dim], or functions that return them. q is asked for last, and can
             have the memory of k and v.
-        weight: of the shape of the pooling's `initial`, None where that is None.
-        layout: of the packed tokens; no document shares a cell with another.
+        weight: tensor of the shape of the pooling's `initial`, None where that is None.
+        layout: layout of the packed tokens; no document shares a cell with another.
         pooling: a name in `POOLINGS`.
-        size, stride: of the `Cells`, in tokens.
+        size, stride: size and stride of the `Cells`, in tokens.
         window: tokens in reach on both sides together, see `reference.cell_attention`.
         dropout, seed, backend: as in `sliding_window_attention`.
 

@@ -373,7 +373,7 @@ def band_probabilities(q, k, layout: Layout, *, window: int, dilation=1, causal=
 
     Args:
         q, k: [total, heads, dim], as for `reference.sliding_window_attention`.
-        layout: of the packed tokens.
+        layout: layout of the packed tokens.
         window, dilation, causal: the pattern, as for `reference.sliding_window_attention`.
 
     Returns:
@@ -422,7 +422,7 @@ def global_probabilities(q, x, key, layout: Layout):
         q: [globals, heads, dim], query_global of the global tokens.
         x: [total, width], the layer's input.
         key: key_global, a function or its (weight, bias), see `ldt.attention.matmul.project`.
-        layout: of the packed tokens.
+        layout: layout of the packed tokens.
 
     Returns:
         [globals, heads, length of the longest document]; zeros at padding and past its end.

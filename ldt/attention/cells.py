@@ -42,7 +42,7 @@ class Cells:
     without a cell here and there.
 
     Args:
-        layout: of the packed tokens.
+        layout: layout of the packed tokens.
         size: tokens in a cell (the paper's kernel).
         stride: tokens from the start of a cell to that of the next.
     """

@@ -62,7 +62,7 @@ def dropout_mask(layout, heads, queries, keys, dropout, seed):
     """Mask of the probabilities that are kept, a pure function of seed, head, document and places.
 
     Args:
-        layout: of the packed tokens.
+        layout: layout of the packed tokens.
         heads: number of heads.
         queries, keys: [q] and [k] int64, packed indices of the tokens.
         dropout: probability of False.

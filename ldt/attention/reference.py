@@ -32,7 +32,7 @@ def sliding_window_attention(
 
     Args:
         q, k, v: [total, heads, dim], the local projections.
-        layout: of the packed tokens.
+        layout: layout of the packed tokens.
         window: tokens in reach on both sides together, even, >= 2.
         dilation: distance between neighbouring tokens in reach, 1 = contiguous; one number for all
             heads or one a head.

@@ -98,7 +98,7 @@ class Benchmark:
 
         Args:
             value: result of `load` or of ``published``.
-            name: of the file, for messages.
+            name: name of the file, for messages.
 
         Raises:
             DataError: another layout, or what the published script refuses.
@@ -138,7 +138,7 @@ class Benchmark:
         from 0 to 100.
 
         Args:
-            name: of the file of predictions, for messages.
+            name: name of the file of predictions, for messages.
         """
         items = [replace(i, scores=self.score(i.right, answers.get(i.id))) for i in items]
         metrics: dict[str, float | int] = {**mean([item.scores for item in items])}

@@ -284,7 +284,7 @@ class LexGlueScorer(Benchmark):
 
         Args:
             value: logits [documents, classes], or examples with the numbers of their classes.
-            name: of the file, for messages.
+            name: name of the file, for messages.
         """
         rows = isinstance(value, np.ndarray)
         self.part = part = self._part(value.shape[1] if rows else None, name)

@@ -121,7 +121,7 @@ def offsets(
     """Bytes and tokens of an answer's spans, for `published`.
 
     Args:
-        fields: of an example of `read`.
+        fields: fields of an example of `read`.
         passage: number of a candidate; None is no long answer.
         span: start and end in characters of the context, with a part of a word in it, of which the
             whole word is taken; None is no short answer.

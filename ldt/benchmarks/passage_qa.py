@@ -351,7 +351,7 @@ def lines(source: str, shape: Shape, encoding: str | None = None) -> Iterator[Ex
     """Yield the records of a file, one in memory at a time, with ``example_id`` as id.
 
     Args:
-        shape: of a record.
+        shape: shape of a record.
         encoding: as of `ldt.io.records.read`.
     """
     for example in records.read(source, format="jsonl", encoding=encoding):

@@ -107,7 +107,7 @@ def offsets(
     """Bytes and language of an answer, for `published`.
 
     Args:
-        fields: of an example of `read`.
+        fields: fields of an example of `read`.
         passage: number of a candidate; None is no passage.
         span: start and end in characters of the context; None is no answer.
     """

@@ -48,7 +48,7 @@ def write(
         folder: folder of the graph.
         source: folder of the run.
         recipe: recipe of the run.
-        config, tokenizer: of the model.
+        config, tokenizer: config and tokenizer of the model.
         interface: inputs and outputs of the graph.
         format: format of the graph.
         checks: the proof.

@@ -40,10 +40,10 @@ def evaluate(
     """Rank the documents of a collection by the vectors of a model, and score the rankings.
 
     Args:
-        folder: of a run, or of a model whose files say how texts become vectors.
+        folder: folder of a run, or of a model whose files say how vectors are made.
         gold: name that `Collection.read` takes.
         target: file for the rankings, as a TREC run.
-        options: of the vectors of documents, by name.
+        options: options for document vectors by name, such as unit="chunk".
 
     Raises:
         UserError: answers of the model are no vectors; an option cannot be used.
@@ -123,12 +123,12 @@ def mine(
             takes, such as ``scifact/qrels/train.tsv``.
         target: file for the lines.
         model: folder as of `evaluate`; None ranks by BM25.
-        negatives: number of a query at most.
+        negatives: largest number of negatives of a query.
         ranks: first and last rank among the similar documents, from 0; the first ones are left out
             where they may be right although nobody said so.
         margin: part of the score of the least similar right document, by which a negative's is
             lower at least; None takes any.
-        options: of the vectors of documents, by name.
+        options: options for document vectors by name, such as unit="chunk".
 
     Raises:
         UserError: answers of the model are no vectors; an option cannot be used.
@@ -183,8 +183,8 @@ class MtebModel:
         mteb.evaluate(model, mteb.get_tasks(["LEMBQMSumRetrieval"]))
 
     Args:
-        folder: of a run, or of a model whose files say how texts become vectors.
-        options: of the vectors of documents, by name, as of `ldt.load`.
+        folder: folder of a run, or of a model whose files say how vectors are made.
+        options: options for document vectors by name, as of `ldt.load`.
     """
 
     def __init__(self, folder: str, **options: Any):

@@ -80,8 +80,8 @@ def load(folder, config, build):
     """The base of an adapter with the adapter merged into it, and what transformers tells of it.
 
     Args:
-        folder: of the adapter.
-        config: of the model; of the base but for the size of the vocabulary.
+        folder: folder of the adapter.
+        config: config of the model; of the base but for the size of the vocabulary.
         build: makes a model and its loading info of a folder and a config.
 
     Raises:
@@ -106,7 +106,7 @@ def merge(model, folder):
 
     Args:
         model: the base; is changed.
-        folder: of the adapter.
+        folder: folder of the adapter.
 
     Returns:
         (model, names of the tensors that the adapter brought whole, such as those of a head).

@@ -289,7 +289,7 @@ class Head(LdtPreTrainedModel):
     batches of an optimizer step. A head returns its output, or the tuple of what is not None in it.
 
     Args:
-        config: of any encoder in `ldt.model.encoders.ENCODERS`.
+        config: config of any encoder in `ldt.model.encoders.ENCODERS`.
         add_pooling_layer: True where the head reads the encoder's pooler.
     """
 
@@ -421,7 +421,7 @@ def answers(config, kind, outputs):
     calls.
 
     Args:
-        config: of the encoder.
+        config: config of the encoder.
         kind: a name in `KINDS`. ``words`` ends in a layer ``decoder`` that is tied to the word
             embeddings; ``choice`` begins with what the encoder gives for ``read="pooled"``.
         outputs: logits a token or row.
@@ -445,7 +445,7 @@ class Packing:
     padding, packing is a reshape.
 
     Args:
-        layout: of the packed tokens.
+        layout: layout of the packed tokens.
         shape: (b, n) of the padded batch.
         index: [total] int64, the position of each packed token in the flattened batch; None when
             that is every position.

@@ -101,7 +101,7 @@ class Attend:
     """Windows and global rows of all layers of one kind in a batch.
 
     Args:
-        layout: of the packed tokens.
+        layout: layout of the packed tokens.
         x: [total, width].
         windows: window, dilations of the heads, and True for causal windows.
         products: dtype of the products.

@@ -139,9 +139,9 @@ def write(folder: Path, config: Any, tokenizer: Any) -> None:
     why it does not.
 
     Args:
-        folder: of the model, saved.
+        folder: folder of the model, saved.
         config: with ``embedding``.
-        tokenizer: of the model, with the length of its inputs.
+        tokenizer: tokenizer of the model, with the length of its inputs.
     """
     from ldt.model.weights import read_weights
 

@@ -216,7 +216,7 @@ def check_training(training: dict[str, Any], places: dict[tuple, Place] | None =
 
     Args:
         training: the section.
-        places: those of the recipe.
+        places: place of each key in the recipe.
 
     Raises:
         RecipeError: all that is wrong, one problem a line.

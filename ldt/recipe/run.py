@@ -82,7 +82,7 @@ class Description:
         identity: the keys that decide what was trained, as run.json has them.
         results: metrics.json; empty of a run that is not finished.
         log: the lines of metrics.jsonl.
-        decisions: those in force, of config.json.
+        decisions: decisions in force, from config.json.
     """
 
     folder: Path
@@ -214,7 +214,7 @@ class Run:
         """Hash of the files that decide what the model answers.
 
         Args:
-            recipe: of the run, read from a file.
+            recipe: recipe of the run, read from a file.
         """
         decisive = {each for pattern in _DECISIVE for each in self.folder.glob(pattern)}
         written = [] if recipe.path is None else [recipe.path]

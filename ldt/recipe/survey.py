@@ -95,7 +95,7 @@ class Survey:
         texts: documents of plain text, of which there are no records.
         columns: values of the records by field.
         text: field of the longest texts, if any field holds text.
-        labels: those of a field that seems to hold classes.
+        labels: labels of a field that seems to hold classes.
         id: field of the ids, if it is not ``id``.
         eval: file beside it to evaluate on.
         keys: further keys of ``data:`` by which the file is read.

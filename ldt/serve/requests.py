@@ -441,7 +441,8 @@ def entities(answer: Answer, parameters: Parameters) -> list[dict[str, Any]]:
 
 
 def spans(answer: Answer, parameters: Parameters) -> Any:
-    """One span, or a list if more than one is requested."""
+    """Answer to a question in the shape of InferenceClient: {answer, score, start, end}, or a list
+    of such, best first, if ``top_k`` is above 1."""
     nothing = {"answer": "", "score": answer.get("no_answer", 0.0), "start": 0, "end": 0}
     best = {name: answer.get(f"best_{name}", answer[name]) for name in ("start", "end")}
     best |= {"answer": answer.get("best", answer["answer"])}

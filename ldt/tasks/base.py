@@ -594,7 +594,8 @@ def score_all(task: Task, answers: Sequence[dict], golds: Sequence[Any], config)
 
 
 def settings_of(task: AnyTask, metrics: Mapping[str, float]) -> dict[str, Any]:
-    """Changes of the finished model's config that are among its metrics (without ``eval_``)."""
+    """Entries of the model's config that a task fits as metrics (`TaskAnswers.settings`), from
+    metrics without ``eval_``."""
     changes: dict[str, Any] = {}
     for name, (key, *inner) in task.answers.settings.items():
         if name in metrics and inner:

@@ -435,7 +435,7 @@ def _owners(table: np.ndarray, reads: Sequence[tuple[int, int, int]]) -> np.ndar
     of equal ones the first; -1 of a word that no chunk has.
 
     Args:
-        table: of the words, with their first and their last token.
+        table: table of the words, with their first and their last token.
         reads: of each chunk, see `ldt.tasks.base.Task`.
     """
     length = max(end for _, _, end in reads)

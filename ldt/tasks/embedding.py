@@ -58,7 +58,7 @@ class QueryGroup(NamedTuple):
     Args:
         query: text.
         positives, negatives: texts.
-        scores: of all documents, by a teacher, or of the only one, by a person; None without.
+        scores: a teacher's scores of all documents, or a person's of the only one; or None.
         kind: the loss that learns it.
     """
 

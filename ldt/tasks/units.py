@@ -193,7 +193,7 @@ def _add_rows(feature: Feature, piece: Piece, offsets: np.ndarray, size: int, la
     """Add the rows whose tokens have their vectors of this part, and the characters of all rows.
 
     Args:
-        offsets: of the text's tokens.
+        offsets: characters of the text's tokens.
         size: characters of the text.
         last: True for the last part, which has the tokens behind the text as well.
     """

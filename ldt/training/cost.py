@@ -66,7 +66,7 @@ class Cost:
 
     Args:
         steps: optimizer steps; None if a dry run does not know how many there will be.
-        seconds: of steps, evaluations and checkpoints; of one step where ``steps`` is None.
+        seconds: time of steps, evaluations and checkpoints; of one step where ``steps`` is None.
         memory: bytes of the process, or of the GPU, at the peak.
         limit: bytes of memory that are available.
         batch: inputs that the recipe runs at a time.
@@ -300,8 +300,8 @@ def measure(
     """Take an optimizer step for each batch, as the training would.
 
     Args:
-        trainer: of the training, which has not begun.
-        batches: of training items. The first one makes the optimizer's state, and takes longer.
+        trainer: trainer whose training has not begun.
+        batches: batches of items. The first one makes the optimizer's state, and takes longer.
         evaluated: items of an evaluation batch, which is answered last.
         micro_batch: inputs that are run at a time.
 

@@ -34,7 +34,7 @@ class End:
     Args:
         shape, device, dtype: of the stream: (n, width), index of the device, a dtype.
         products: dtype of the products before and behind it.
-        eps: of the normalisation.
+        eps: epsilon of the normalisation.
         dropout: probability that an entry of y is zero; the others grow by 1 / (1 - dropout).
         wide: columns of the layer's GELU.
         second: True for the end of the second half, whose parts of sums have another place.

@@ -98,7 +98,7 @@ def windows(layout, window, dilations, causal=False):
     """The `Pattern` of sliding windows over a layout, which caches it.
 
     Args:
-        layout: of the packed tokens.
+        layout: layout of the packed tokens.
         window: tokens, at most ``window / 2`` before a query and, unless ``causal``, after it.
         dilations: one a head, see `reference.sliding_window_attention`.
     """
@@ -149,7 +149,7 @@ def _tables(layout, dilations=(), sides=(0, 0)):
     """``queries`` and ``keys`` of a `Pattern` of windows, and both of `tokens`, in one launch.
 
     Args:
-        dilations: of windows, rising; none: there are no windows.
+        dilations: dilations of windows, rising; none: there are no windows.
         sides: rows of a window before a query and after it.
     """
     borders, total, gathered = layout.cu_seqlens, layout.total_tokens, layout.global_count

@@ -53,8 +53,8 @@ def folds(shape, x, layout, dtype):
     Args:
         shape: (globals, heads, dim).
         x: [total, width].
-        layout: of the packed tokens.
-        dtype: of the products.
+        layout: layout of the packed tokens.
+        dtype: type of the products.
     """
     few = shape[0] * shape[1] <= x.shape[1] * (len(layout.cu_seqlens) - 1)
     return few and find("rows", dtype, x.shape[1], False, limits(x.device)) is not None
@@ -129,7 +129,7 @@ class RowsWork:
             heads, dim: of the rows.
             dropout: probability.
             placed: True to compute queries from x, and to write a row where its token is.
-            dtype: of the weights.
+            dtype: type of the weights.
         """
         key = "rows", x.shape[1], x.stride(0), x.dtype, dtype, heads, dim, dropout, placed
         return layout.cached(key, lambda: cls(layout, x, *key[5:]))
@@ -191,7 +191,7 @@ class RowsWork:
                 weights.
             out: [.., heads, dim], contiguous, with a row for each token if they are ``placed``,
                 else for each global one.
-            seed: of dropout, or None.
+            seed: seed of dropout, or None.
             keep: False where no backward pass follows.
         """
         made, sums = (None, None, None), self.sums

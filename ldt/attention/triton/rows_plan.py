@@ -37,7 +37,7 @@ def plan(layout, *, per, rows, columns):
     """The `Plan` of a packed batch. The host knows upper bounds; the counts stay on the device.
 
     Args:
-        layout: of the packed tokens.
+        layout: layout of the packed tokens.
         per: rows that a global token stands for.
         rows, columns: rows of a tile, tokens of a block.
     """

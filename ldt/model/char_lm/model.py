@@ -124,7 +124,7 @@ class Recurrence:
     arXiv:1901.02860) the memory is not carried from batch to batch, an input begins without.
 
     Args:
-        layout: of the packed documents; without global tokens.
+        layout: layout of the packed documents; without global tokens.
         length: tokens of a part, and of the memory before it.
     """
 

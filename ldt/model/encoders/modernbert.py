@@ -90,8 +90,8 @@ class RotaryAttention(nn.Module):
 
         Args:
             x: [total, width].
-            layout: of the packed tokens, with the layer's own global tokens; of a layer without a
-                window those are all but padding.
+            layout: layout of the packed tokens with the layer's own global ones; without a window
+                those are all but padding.
             cos, sin: of the layer's angles, [total, 1, dim / 2].
         """
         qkv = self.Wqkv(cast_once(x, self.Wqkv)())
@@ -311,7 +311,7 @@ def frequencies(config, kind):
 
     Args:
         config: a `transformers.ModernBertConfig`.
-        kind: of a layer, ``full_attention`` or ``sliding_attention``.
+        kind: kind of layer, ``full_attention`` or ``sliding_attention``.
 
     Source: transformers' `ModernBertRotaryEmbedding` and `ROPE_INIT_FUNCTIONS`.
     """
@@ -333,7 +333,7 @@ def tables(positions, growth, scale, dtype):
     Args:
         positions: [total] int64, the place of each token.
         growth, scale: of `frequencies`.
-        dtype: of queries and keys. The tables are in float32 at least.
+        dtype: type of queries and keys. The tables are in float32 at least.
     """
     angles = (positions.float()[:, None] * growth.to(positions.device))[:, None]
     dtype = torch.promote_types(dtype, torch.float32)
@@ -390,7 +390,7 @@ def edge_bias(turned_parts, parts, layout, reach, cos, sin):
     Args:
         turned_parts: queries and keys [total, heads, dim], turned by the places of their tokens.
         parts: the same before they were turned.
-        layout: of the packed tokens, some of them global.
+        layout: layout of the packed tokens, some of them global.
         reach: distance of the edge, in tokens.
         cos, sin: `tables` of that distance, [1, 1, dim / 2].
 

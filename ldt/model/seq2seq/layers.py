@@ -22,7 +22,7 @@ def fit_weights(weights, config):
 
     Args:
         weights: {name: tensor}, without the prefix of the base model.
-        config: of the model; has the number of rows.
+        config: config of the model; has the number of rows.
     """
     for part in ("encoder", "decoder"):
         name = f"{part}.embed_positions.weight"
