@@ -399,8 +399,8 @@ def test_parts_of_a_text_and_a_cut_are_those_of_the_training(tiny_longformer, tm
 def test_the_openapi_document_names_the_routes_and_is_one(serve):
     found = serve("squad").ask("/openapi.json")[1]
     assert found["openapi"].startswith("3.1")
-    assert {"/predict", "/answer", "/tokenize", "/info"} <= set(found["paths"])
-    assert {"question", "context", "passages"} <= set(
+    assert {"/predict", "/answer", "/coreference", "/tokenize", "/info"} <= set(found["paths"])
+    assert {"question", "context", "passages", "resolved"} <= set(
         found["components"]["schemas"]["Native"]["properties"]
     )
     text = json.dumps(found)
