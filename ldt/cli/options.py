@@ -42,17 +42,17 @@ _SHARED = documented(
     Args:
         recipe: Recipe of the run: a YAML file, or a name that ldt recipes lists.
         overrides: Keys of the recipe to change, such as training.seed=1.
-        keep_checkpoints: Keep the checkpoints when the run is finished.
-        file: Documents to answer for: lines, a table, a text file or a folder of text files;
-            several of them, or a pattern in quotes; - reads standard input. Then further options,
-            such as data.text=body.
+        keep_checkpoints: Keep the checkpoints when the run is finished; by default they are deleted.
+        file: Documents to read: JSON lines, a table, a text file or a folder of text files; several
+            of them, or a pattern in quotes; - reads standard input. Then keys, such as
+            data.text=body.
         model: Folder of the finished run whose model answers; by default runs/latest.
-        resume: Continue an output file that is unfinished.
-        overwrite: Replace an output file that is there already.
-        shard: Share of the records to answer, as 1/4 to 4/4 on four machines; each makes a part of
-            the output, and --merge the output of all parts.
-        merge: Output whose parts stand beside it, as --shard made them all; they become the one
-            file, and nothing is answered.
+        resume: Go on with an output file that is unfinished.
+        overwrite: Replace an output file that exists already.
+        shard: Share of the records to answer: 1/4 to 4/4 on four machines. Each writes a part of the
+            output; --merge joins the parts.
+        merge: The --output of commands with --shard: join their parts into that file, and answer
+            nothing.
     """
 )
 

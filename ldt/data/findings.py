@@ -24,7 +24,7 @@ _TABLE = r"""
 unreadable: fault: cannot be read -> mend or remove these records
 unusable: fault: cannot be used for the task -> mend or remove these records
 stops: fault: ends the training before its first step -> see the message
-duplicate_id: fault: have an id that stands before -> give each an id of its own
+duplicate_id: fault: have an id that came before -> give each an id of its own
 
 empty: warning: have no letter or digit in their text -> remove them
 giant: warning: are far longer than the others -> look whether many documents became one
@@ -35,16 +35,16 @@ wrong_encoding: warning: were decoded in a wrong encoding -> read the source as 
 mixed_languages: note: are in another language than most -> make sure that the model knows it
 unknown_tokens: warning: are letters that the tokenizer does not know -> take a model of the
     language
-cut: warning: are not read to their end -> data.overflow=chunks with a larger data.max_chunks, or a
-    larger data.max_length
+cut: warning: are not read to their end -> data.overflow=chunks without data.max_chunks reads all,
+    as does a larger data.max_length
 
-duplicate: warning: stand there before -> keep one of each
-contradiction: fault: stand there before with another answer -> decide which answer is right
+duplicate: warning: came before -> keep one of each
+contradiction: fault: came before with another answer -> decide which answer is right
 near_duplicate: note: are nearly the same as one before -> keep one of each
-same_files: fault: data.eval is data.train: figures will say nothing -> name another file, or remove
+same_files: fault: data.eval is data.train: scores are meaningless -> name another file, or remove
     data.eval and set data.eval_fraction=0.1
-leak: fault: stand in the training set too: figures will be too good -> remove them from one
-near_leak: warning: are nearly the same as training documents: figures will be too good -> remove
+leak: fault: are in the training set too: scores will be too high -> remove them from one
+near_leak: warning: are nearly the same as training documents: scores will be too high -> remove
     them from one
 shared_document: note: are about a document that the training set has too -> evaluate on other
     documents to know what new ones will give
@@ -70,7 +70,7 @@ answer_not_mentioned: note: have an answer that their text does not mention -> n
     less
 span_cuts_word: note: have an answer that begins or ends inside of a word -> count characters, not
     bytes
-answer_too_long: warning: have an answer of more tokens than task.max_answer, which is never given
+answer_too_long: warning: have an answer of more tokens than task.max_answer, which is never predicted
     -> a larger task.max_answer
 answer_in_no_input: warning: have an answer that no input holds whole, and teach that there is none
     -> a larger data.max_length, or a larger data.stride

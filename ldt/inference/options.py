@@ -78,20 +78,19 @@ class ReadingOptions(_Options):
         text: Field of a record that holds its text, or 'Title + Body' for several that are joined;
             by default as in the training.
         id: Field of a record that holds its id; by default the one of the training.
-        fields: Names in the files of the task's other fields, such as {question: query}; by default
-            those of the training.
+        fields: Names that the task's other fields have in the file, such as {question: query}; by
+            default those of the training.
         format: Layout of the documents: jsonl, csv, tsv, parquet, text, or a published one such as
-            squad or triviaqa; by default that of the training if they begin like it, else one of
-            the first five, by content and suffix.
+            squad or triviaqa; by default recognised.
         encoding: Encoding of the documents, such as latin-1 or cp1252; by default that of the
-            training, or UTF-8 where they show it.
-        text_files: Field of a record with the name of its text file; by default the one of the
+            training, or UTF-8 if they begin with its mark.
+        text_files: Field of a record that names the file with its text; by default the one of the
             training.
-        evidence: Folder of the documents named in a triviaqa file or by text_files; by default the
-            one of the training.
+        evidence: Folder of the files that a triviaqa file or text_files names; by default the one of
+            the training.
         max_length: Longest input, in tokens with special tokens; longer documents are read in
             chunks; by default that of the training.
-        max_line_bytes: Longest permitted line, in bytes; by default 256 MiB.
+        max_line_bytes: Longest line to read, in bytes; a longer one is an error; by default 256 MiB.
     """
 
     text: str | tuple[str, ...] | None = None
@@ -115,35 +114,35 @@ class PredictOptions(_Options):
 
     Args:
         data: Keys of the data section, by which documents are read.
-        on_error: What to do with a record that cannot be used: stop; skip it and write it to a file
-            of rejects; or, in Python, answer it with {id, error}.
-        n_best: Number of answers to each question, best first.
+        on_error: Reaction to a record that cannot be used: stop; skip it and write it to a file of
+            rejects; or, in Python, answer it with {id, error}.
+        n_best: Number of answers to give to each question, best first.
         device: Device to compute on; auto takes the GPU if there is one.
         precision: Number format to compute in; bf16 and int8 (CPU only) are faster and less exact,
             and the log says by how much on the first documents. By default bf16 on a GPU that
             supports it, else fp32.
-        max_changed: Largest share of the first 200 answers that int8 may change against fp32, else
-            ldt predict refuses it; 1 disables the check.
+        max_changed: Largest share of the first 200 answers that int8 may change against fp32, such
+            as 0.01; above it nothing is written. 1 disables the check.
         batch_tokens: Size of the largest batch, in tokens with padding.
-        raw_scores: Return logits as scores, in place of probabilities.
+        raw_scores: With true, scores are logits in place of probabilities.
         label_sets: Add the set of classes that contains all correct ones with this probability,
             such as 0.9 (conformal prediction).
-        passages: Number of passages that explain each answer, best first.
-        passages_by: Method that scores passages: the gradient times input, the drop of the logit
-            without the passage (occlusion, slow), or the logit of a whole chunk (chunks).
-        passages_of: Classes to explain, in place of those of the answer.
-        passages_unit: Unit of a passage: a sentence, or a paragraph between blank lines, bullets
-            and clause numbers, of up to 2,000 characters.
-        chunks: List the chunks of each document, with the scores of each.
+        passages: Number of passages to add to each answer, those that it rests on most.
+        passages_by: Method that scores passages: gradient (times input, the default), occlusion (drop
+            of the logit without the passage, slow) or chunks (logit of a whole chunk).
+        passages_of: Classes to find passages for, in place of those of the answer.
+        passages_unit: Size of a passage: sentence (the default), or paragraph, between blank lines,
+            bullets and clause numbers, of up to 2,000 characters.
+        chunks: Add the chunks that each document was read in, with the scores of each.
         unit: Part of a document that gets a vector: the whole document (default), a chunk of
             unit_tokens tokens, a sentence or a paragraph.
         unit_tokens: Size of a chunk, in tokens; by default 256.
-        late: Pool the vector of a chunk, sentence or paragraph from one pass over the whole
-            document (late chunking), in place of reading it alone; by default true.
-        dimensions: Size to truncate vectors to, one that the model was trained with (Matryoshka);
-            by default all of it.
-        resolved: Add the text with each pronoun replaced by the first mention of its cluster that
-            is none.
+        late: With false, read each chunk, sentence or paragraph alone; by default its vector is
+            pooled from one pass over the whole document (late chunking).
+        dimensions: Size to truncate vectors to, one of task.dimensions of the training (Matryoshka);
+            by default the full size.
+        resolved: With true, add the text with each pronoun replaced by the first mention of its
+            cluster that is no pronoun.
         runtime: Library that runs the model: torch, or for a folder that ldt export wrote onnx,
             openvino or pt2.
         workers: Number of worker processes, each with its share of the processors or its own GPU;

@@ -283,7 +283,7 @@ def brief(findings: Iterable[Finding]) -> list[str]:
     lines = [summary(f) for f in bad[:_FEW]]
     if len(bad) > _FEW:
         lines.append(f"{len(bad) - _FEW} more kinds of findings")
-    return [*lines, "ldt check looks at all data, and says what would do"] if lines else []
+    return [*lines, "ldt check examines all data, and gives a remedy for each"] if lines else []
 
 
 def summary(finding: Finding) -> str:

@@ -321,9 +321,9 @@ def test_a_training_begins_with_the_worst_of_it(place, tiny_longformer):
     recipe = load("r.yaml", command="finetune")
     sets = {name: list(read(f"{file}.jsonl", recipe.data)) for name, file in SETS.items()}
     assert first_look(recipe, sets) == [
-        "eval: 1 of 5 stand in the training set too: figures will be too good (dev.jsonl:5)",
-        "train: 1 of 13 stand there before (train.jsonl:13)",
-        "ldt check looks at all data, and says what would do",
+        "eval: 1 of 5 are in the training set too: scores will be too high (dev.jsonl:5)",
+        "train: 1 of 13 came before (train.jsonl:13)",
+        "ldt check examines all data, and gives a remedy for each",
     ]
     sets["eval"], sets["train"] = sets["eval"][:4], sets["train"][:12]
     assert first_look(recipe, sets) == []
@@ -333,7 +333,7 @@ def test_a_training_begins_with_the_worst_of_it(place, tiny_longformer):
         "train: 2 of 12 have a class that the evaluation set lacks: 1 of 3 classes: 'rare' "
         "(train.jsonl:4, train.jsonl:8)",
         "train: the evaluation set is too small for so many classes: 4 documents for 3 classes",
-        "ldt check looks at all data, and says what would do",
+        "ldt check examines all data, and gives a remedy for each",
     ]
 
 
@@ -374,8 +374,8 @@ def test_a_corpus_that_is_its_own_evaluation_set_is_told(place, tiny_longformer,
 @pytest.mark.parametrize(
     ("train", "dev", "lines"),
     [
-        ([3, 4, 5, 3], [6], ["train: 1 of 6 stand there before"]),
-        ([3, 4], [5, 4], ["eval: 1 of 4 stand in the training set too: figures will be too good"]),
+        ([3, 4, 5, 3], [6], ["train: 1 of 6 came before"]),
+        ([3, 4], [5, 4], ["eval: 1 of 4 are in the training set too: scores will be too high"]),
         ([3, 4], [5], []),
     ],
 )
