@@ -55,27 +55,24 @@ def evaluate(
 ) -> None:
     """Score a file of predictions, or a model.
 
-    Published layouts have their published metric; answers of ldt predict, the figures of the
-    training's evaluation, with confusions, calibration and the worst errors. Each score has a
-    bootstrap interval and, beside it, what a trivial answer has, such as always the most frequent
-    one; it is also given by length of the document and by place of the answer.
+    Published layouts are scored by their published metric, answers of ldt predict by the metrics of
+    the training, with confusions, calibration and the worst errors. Each score has a bootstrap
+    interval and a baseline, such as always the most frequent answer, and is also given by length of
+    the document and by place of the answer.
 
-    A fine-tuned MODEL answers first, or has its thresholds chosen; one that makes vectors searches
-    the documents of a collection, beside BM25. A language model is measured by
-    how well it predicts a text: a masked one at several lengths of input, with the same words
-    masked; a character model in overlapping sequences, by bits per character.
+    With MODEL that model answers first, or its thresholds are chosen; one that makes vectors
+    searches a collection, beside BM25. A language model is measured by how well it predicts a text.
 
     Example: ldt evaluate --format squad --gold dev.json --pred answers.json
 
     Args:
-        subject: Folder of a run, or folder or hub id of a language model, that answers in place of
-            --pred; and keys of a recipe that say how the gold file is read, such as
-            data.label=class, or options of the vectors of a collection's documents, such as
-            unit=chunk.
-        gold: Questions or documents with their answers, in the published layout or as data.eval
-            names them; a pattern in quotes, or repeated, where that has shards. For a language
-            model a text, for a model of vectors also a collection to search, a folder in BEIR's
-            layout. By default what the training of MODEL was evaluated on.
+        subject: MODEL, whose answers are scored in place of --pred: folder of a run, or folder or
+            hub id of a language model. Then keys that say how the gold file is read, such as
+            data.label=class, or how a collection is, such as unit=chunk.
+        gold: Documents with their right answers, in the published layout or as data.eval has them;
+            of several files a pattern in quotes, or repeat the option. For a language model a text,
+            for a model of vectors also a collection in BEIR's layout. By default the documents that
+            the training of MODEL was evaluated on.
         pred: Predictions to score, in the published layout or as ldt predict writes them; - reads
             standard input.
         format: Kind of answers, which decides the metric: a published layout of the gold file
@@ -83,23 +80,24 @@ def evaluate(
             token_classification or multiple_choice; passages scores those of ldt predict
             --passages, where the gold file has lines with id and spans, a list of {start, end};
             trec scores rankings of documents, by judgements or a folder in BEIR's layout.
-        recipe: Recipe, or folder of a run, of any task, that says how the gold file is read and
-            what is computed; by default the defaults of --format.
+        recipe: Recipe, or folder of a run, whose task and data keys say how to read the gold file
+            and what to compute; by default those of --format.
         na_prob: Probabilities of no answer for squad2, as JSON: {id: probability}.
-        task: Part of lexglue; by default what the columns of a table of logits say.
-        text_evidence_only: Leave tables and figures out of the evidence of a qasper file.
+        task: Part of lexglue that the predictions are for; by default recognised.
+        text_evidence_only: Score the evidence of a qasper file without its tables and figures.
         no_stemmer: Compare words of summaries as they are, not by their stems.
         choose_thresholds: Choose thresholds, calibration and abstention of MODEL on the gold file,
-            and keep them in its folder for ldt predict; task.threshold_target, task.positive,
-            task.calibration and task.abstain say what is chosen, and stay as they are where no key
-            names them.
-        undo_thresholds: Take the last choice back; the files of MODEL are then as before it.
+            and store them in its folder for ldt predict. The keys task.threshold_target,
+            task.positive, task.calibration and task.abstain say how; others stay.
+        undo_thresholds: Undo the last --choose-thresholds: restore the files of MODEL.
         length: Length of the inputs of a language model, in tokens; may be repeated; by default the
             longest of the model.
-        step: Characters that are scored in a character model's window; by default half of it.
-        part: Part of the text in a character model's recipe, where there is no gold file.
-        rankings: File for the documents that MODEL finds in a collection, as a TREC run.
-        json: File for all scores at full precision, as JSON; - prints JSON instead of the table.
+        step: Number of characters to score at the end of each window of a character model; by
+            default half of it.
+        part: Part of the text of a character model's recipe to score if there is no --gold.
+        rankings: File to save the ranked documents of a collection in, as a TREC run.
+        json: File to save all scores in at full precision, as JSON; - prints it instead of the
+            table.
     """
     collection = _collection(gold) if not pred else None
     models, keys = files_and_keys(subject or (), plain=collection is not None)

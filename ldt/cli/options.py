@@ -42,15 +42,16 @@ _SHARED = documented(
     Args:
         recipe: Recipe of the run: a YAML file, or a name that ldt recipes lists.
         overrides: Keys of the recipe to change, such as training.seed=1.
-        keep_checkpoints: Keep the checkpoints when the run is finished; by default they are deleted.
+        keep_checkpoints: Keep the checkpoints when the run is finished; by default they are
+            deleted.
         file: Documents to read: JSON lines, a table, a text file or a folder of text files; several
             of them, or a pattern in quotes; - reads standard input. Then keys, such as
             data.text=body.
         model: Folder of the finished run whose model answers; by default runs/latest.
         resume: Go on with an output file that is unfinished.
         overwrite: Replace an output file that exists already.
-        shard: Share of the records to answer: 1/4 to 4/4 on four machines. Each writes a part of the
-            output; --merge joins the parts.
+        shard: Share of the records to answer: 1/4 to 4/4 on four machines. Each writes a part of
+            the output; --merge joins the parts.
         merge: The --output of commands with --shard: join their parts into that file, and answer
             nothing.
     """

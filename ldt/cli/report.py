@@ -44,18 +44,16 @@ def report(
 ) -> None:
     """Show a run or answers as a page, compare several, or list runs.
 
-    Of one run, or file of answers, a page of HTML that needs nothing else, no network either: a
-    run's learning curves, its metrics and the documents that it was evaluated on, with the answers
-    of its model; of answers with a gold file what is right and wrong and where; without one the
-    answers and their passages.
+    One run, or file of answers, becomes a page of HTML that needs no network and no other file:
+    learning curves, metrics, and each document with its answer and, from a gold file, the right
+    one.
 
-    Of several, what differs between the first and each of the others on the same documents: how
-    they were made, each metric with a bootstrap interval of the difference, and the documents that
-    are right in one and wrong in the other. The models of runs answer for the documents that they
-    were evaluated on, or for those of --gold.
+    Several are compared on the same documents: settings, each metric with a bootstrap interval of
+    the difference, and the documents that are right in one and wrong in the other. Models of runs
+    answer for --gold, by default for the documents that they were evaluated on.
 
-    Without any the runs of the folder runs: task, model, metric, length, time, size, state. One
-    that was stopped is told with the command that goes on with it.
+    Without any the runs in the folder runs are listed: task, model, metric, length, time, size and
+    state, with the command that resumes a stopped one.
 
     Example: ldt report runs/contracts --gold dev.jsonl
 
@@ -65,20 +63,20 @@ def report(
             read, such as data.label=class.
         gold: Documents with their right answers, as data.eval names them or in a published layout;
             a pattern in quotes, or repeated. By default those that the run was evaluated on.
-        documents: Documents that the answers are for, where the gold file has no text or there is
-            none.
-        format: Kind of answers, as of ldt evaluate, where neither a run nor --recipe says it.
-        recipe: Recipe, or folder of a run, of any task, that says how the gold file is read and
-            what is computed; by default the defaults of --format.
-        answers: Answers of the run's model that are there already; by default it answers now.
+        documents: Documents that were answered for; needed if there is no gold file, or it has no
+            texts.
+        format: Kind of answers, one of those of ldt evaluate; needed without a run or --recipe.
+        recipe: Recipe, or folder of a run, whose task and data keys say how to read the gold file
+            and what to compute; by default those of --format.
+        answers: Existing answers of the run's model; by default it answers now.
         output: File for the page; by default report.html in the run's folder, or the name of the
             answers with .html.
         all_texts: Put the texts of all documents in the page; by default those of the worst errors
             and a sample.
         sort: Column to sort a list of runs by: names from a to z, else the newest or best first; by
             default the date.
-        json: File for a comparison, with all documents that changed, or a list of runs, as JSON; -
-            prints JSON instead of the tables.
+        json: File to save the comparison (with all documents that changed) or the list of runs in,
+            as JSON; - prints it instead of the tables.
     """
     names, keys = files_and_keys(subjects or ())
     asked: dict[str, Any] = {"gold": gold, "format": format, "recipe": recipe}

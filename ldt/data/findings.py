@@ -70,8 +70,8 @@ answer_not_mentioned: note: have an answer that their text does not mention -> n
     less
 span_cuts_word: note: have an answer that begins or ends inside of a word -> count characters, not
     bytes
-answer_too_long: warning: have an answer of more tokens than task.max_answer, which is never predicted
-    -> a larger task.max_answer
+answer_too_long: warning: have an answer of more tokens than task.max_answer, which is never
+    predicted -> a larger task.max_answer
 answer_in_no_input: warning: have an answer that no input holds whole, and teach that there is none
     -> a larger data.max_length, or a larger data.stride
 target_cut: warning: have a text that is learnt without its end -> a larger task.max_target_tokens,

@@ -86,11 +86,12 @@ class ReadingOptions(_Options):
             training, or UTF-8 if they begin with its mark.
         text_files: Field of a record that names the file with its text; by default the one of the
             training.
-        evidence: Folder of the files that a triviaqa file or text_files names; by default the one of
-            the training.
+        evidence: Folder of the files that a triviaqa file or text_files names; by default the one
+            of the training.
         max_length: Longest input, in tokens with special tokens; longer documents are read in
             chunks; by default that of the training.
-        max_line_bytes: Longest line to read, in bytes; a longer one is an error; by default 256 MiB.
+        max_line_bytes: Longest line to read, in bytes; a longer one is an error; by default 256
+            MiB.
     """
 
     text: str | tuple[str, ...] | None = None
@@ -128,8 +129,8 @@ class PredictOptions(_Options):
         label_sets: Add the set of classes that contains all correct ones with this probability,
             such as 0.9 (conformal prediction).
         passages: Number of passages to add to each answer, those that it rests on most.
-        passages_by: Method that scores passages: gradient (times input, the default), occlusion (drop
-            of the logit without the passage, slow) or chunks (logit of a whole chunk).
+        passages_by: Method that scores passages: gradient (times input, the default), occlusion
+            (drop of the logit without the passage, slow) or chunks (logit of a whole chunk).
         passages_of: Classes to find passages for, in place of those of the answer.
         passages_unit: Size of a passage: sentence (the default), or paragraph, between blank lines,
             bullets and clause numbers, of up to 2,000 characters.
@@ -139,8 +140,8 @@ class PredictOptions(_Options):
         unit_tokens: Size of a chunk, in tokens; by default 256.
         late: With false, read each chunk, sentence or paragraph alone; by default its vector is
             pooled from one pass over the whole document (late chunking).
-        dimensions: Size to truncate vectors to, one of task.dimensions of the training (Matryoshka);
-            by default the full size.
+        dimensions: Size to truncate vectors to, one of task.dimensions of the training
+            (Matryoshka); by default the full size.
         resolved: With true, add the text with each pronoun replaced by the first mention of its
             cluster that is no pronoun.
         runtime: Library that runs the model: torch, or for a folder that ldt export wrote onnx,
