@@ -134,9 +134,22 @@ def inexact(config: Any) -> str | None:
     return None
 
 
+class GlobalTokens:
+    """Module in the list of a model that sentence-transformers cannot compute: refuses to load, for
+    without a list it would take the mean of states without global attention."""
+
+    @classmethod
+    def load(cls, folder: str, *args: Any, **kwargs: Any) -> None:
+        """Raise a ModelError with the reason; called by sentence-transformers."""
+        raise ModelError(
+            f"{folder}: has tokens with global attention, which no module of "
+            f"sentence-transformers marks; ldt.load({folder!r}) gives its vectors"
+        )
+
+
 def write(folder: Path, config: Any, tokenizer: Any) -> None:
-    """Write modules beside a model with which sentence-transformers gives the same vectors, or say
-    why it does not.
+    """Write modules beside a model with which sentence-transformers gives the same vectors, or one
+    that refuses to load and says why.
 
     Args:
         folder: folder of the model, saved.
@@ -147,6 +160,8 @@ def write(folder: Path, config: Any, tokenizer: Any) -> None:
 
     if why := inexact(config):
         log.info("sentence-transformers does not load this model: it has %s", why)
+        refusal = f"{__name__}.{GlobalTokens.__name__}"
+        _write(folder / MODULES, [{"idx": 0, "name": "0", "path": "", "type": refusal}])
         return
     weight = read_weights(folder, mapped=True).get(PROJECTION)
     facts, width = config.embedding, config.hidden_size

@@ -193,8 +193,8 @@ class Reranking(RawScored, Drawing):
         line = f"loss: {config.ranking['loss']}, of up to {self.group_size:,} documents of a query"
         if "query" in self.global_attention and config.global_tokens_count:
             line += (
-                "; sentence-transformers has no model whose query is global, "
-                "task.global_attention=[cls] makes one that it loads"
+                "; sentence-transformers loads it after `import ldt.model` alone, "
+                "one with task.global_attention=[cls] without that too"
             )
         return line
 

@@ -184,14 +184,18 @@ def test_a_model_of_ldt_alone_is_theirs_once_ldt_model_is_imported(
     np.testing.assert_allclose(model.encode(TEXTS), found, atol=1e-5)
 
 
-def test_a_run_with_global_tokens_is_no_folder_of_theirs(tiny_longformer, tmp_path, caplog):
+def test_a_run_with_global_tokens_is_refused_by_them(theirs, tiny_longformer, tmp_path, caplog):
     caplog.set_level(logging.INFO, "ldt")
     run = make_run(tiny_longformer, tmp_path / "run", "embedding", "pooling: cls")
     config = read_config(run)
     config.global_attention = ["cls"]
     module.write(run, config, load_tokenizer(run, config))
-    assert not (run / "modules.json").exists()
     assert "global attention (cls), which no module of theirs marks" in caplog.text
+    with pytest.raises(ValueError, match="sentence_transformers.GlobalTokens"):
+        theirs.SentenceTransformer(str(run), device="cpu")
+    with pytest.raises(ModelError, match=r"has tokens with global attention.*ldt\.load\("):
+        theirs.SentenceTransformer(str(run), device="cpu", trust_remote_code=True)
+    assert len(ldt.load(str(run))(TEXTS)) == len(TEXTS)
 
 
 @pytest.mark.parametrize("source", ["tiny_longformer", "tiny_modernbert"])
