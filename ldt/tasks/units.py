@@ -118,12 +118,8 @@ def encode_units(
     no other part has, and its ``places`` the characters of its tokens.
 
     Args:
-        task: task that the features are for.
+        task, example, tokenizer, data, max_length: as for `Task.encode`.
         units: division of the text.
-        example: record of the text, for messages.
-        tokenizer: tokenizer of the model.
-        data: data section.
-        max_length: longest input, in tokens.
         role: role of the text's segment.
         texts: a prompt, and the text behind it.
         sides: segments before and behind both.
