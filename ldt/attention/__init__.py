@@ -66,7 +66,8 @@ def sliding_window_attention(
         seed: int, or int64 tensor [], that chooses the dropped ones.
         relative: None, or relative positions (query [total, heads, dim], table [heads, offsets,
             dim]), see `ldt.attention.reference.sliding_window_attention`.
-        bias: None, or [total, heads, most], added to the scores of the global tokens' keys.
+        bias: None, or [total, heads, most], added to the products with the keys of the document's
+            global tokens, at most so many, before they are scaled.
         backend: a name in `BACKENDS`, or "auto" for that of `choose`.
 
     Returns:
@@ -174,8 +175,9 @@ def fill_projected_rows(out, q, k, v, layout, *, dropout=0.0, seed=0, bias=None,
     Args:
         out: [total, heads, dim], output of `sliding_window_attention`, whose global rows are zeros.
         q, k, v: [total, heads, dim], of all tokens.
-        bias: None, or [globals, heads, longest], added to the scores of each global token for the
-            tokens of its document; longest is the length of the longest document.
+        bias: None, or [globals, heads, longest], added to the products of each global token's query
+            with the keys of its document before they are scaled; longest is the length of the
+            longest document.
         layout, dropout, seed, backend: as in `sliding_window_attention`.
 
     Returns:

@@ -116,8 +116,9 @@ def projected_global_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0, 
         q: [globals, heads, dim], query_global of the tokens at ``layout.global_index``.
         k, v: [total, heads, dim], key_global and value_global of all tokens.
         layout, dropout, seed: as in `sliding_window_attention`.
-        bias: None, or [globals, heads, longest], added to the scores of each query for the tokens
-            of its document, in their order; longest is the length of the longest document.
+        bias: None, or [globals, heads, longest], added to the products of each query with the keys
+            of its document, in their order, before they are scaled; longest is the length of the
+            longest document.
 
     Returns:
         [globals, heads, dim].

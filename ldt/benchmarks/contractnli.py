@@ -418,10 +418,11 @@ def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[st
 def score_all(
     golds: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
-    """Return the figures of `SHOWN` that are defined, from 0 to 100, as those of a file are.
+    """Return the figures of `SHOWN` that are defined, from 0 to 100: each is computed over the
+    documents of a hypothesis, then averaged over the hypotheses.
 
     Args:
-        golds: document, key, label and evidence (indices of spans) of each pair.
+        golds: document, key (its hypothesis), label and evidence (indices of spans) of each pair.
         answers: ``scores`` (label to probability) and ``span_probs`` (one a span) of each pair, in
             the order of ``golds``.
     """

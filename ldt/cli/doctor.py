@@ -201,8 +201,9 @@ def assembler() -> str | None:
 
 
 def attention() -> dict[str, Any]:
-    """The attention kernels that ``auto`` chooses, and the libraries of matrix products on
-    the CPU."""
+    """Choices for the GPU, if there is one, else the CPU: the attention backend that ``auto`` takes
+    in float32 and bfloat16, and on the CPU the library (oneDNN or torch's own) of each kind of
+    product."""
     import torch
 
     from ldt.attention import choose, matmul

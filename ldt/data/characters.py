@@ -137,7 +137,8 @@ def read_text(names: str | Sequence[str]) -> bytes:
 
 
 def part_texts(data: CharacterSection, alphabet: Alphabet | str):
-    """Read the text of a recipe, by part: train, and eval and test if it has them.
+    """Read the text of a recipe, by part: train, and eval and test if it has them, as files or as
+    the shares ``eval_fraction`` and ``test_fraction`` at the end of the training text.
 
     Args:
         data: data section of the recipe.

@@ -204,7 +204,8 @@ class Abstention(NamedTuple):
 
 
 def abstain_for_coverage(confidence: np.ndarray, right: np.ndarray, coverage: float) -> Abstention:
-    """Choose the threshold that a new document exceeds with at least the given probability.
+    """Choose the least confidence of an answer that a new document reaches with at least the given
+    probability.
 
     Uses order statistics: the confidence of an exchangeable new document is equally likely to fall
     in each gap (Vovk et al. 2005; Angelopoulos and Bates 2021, section 1,
@@ -216,7 +217,8 @@ def abstain_for_coverage(confidence: np.ndarray, right: np.ndarray, coverage: fl
         coverage: share of documents to answer, from 0 to 1.
 
     Returns:
-        The threshold, with the coverage and the risk (share of wrong answers) on these documents.
+        The threshold (documents at or above it are answered), with the coverage and the risk (share
+            of wrong answers) on these documents.
     """
     lowest = math.floor((len(confidence) + 1) * (1 - coverage) + 1e-9)
     ordered = [-math.inf, *np.sort(confidence).tolist(), math.inf]

@@ -235,7 +235,8 @@ class SpanTask(QuestionTask):
             features[0]["unlearnt"] = "answer_too_long", tokens
 
     def places(self, answer, example, data) -> list[tuple[int, float]]:
-        """(start, score) of each span of the answer, the start in characters."""
+        """(start, score) of each candidate in ``n_best``, else of the answer, the start in
+        characters; [] if the answer is ""."""
         answers = answer.get("n_best") or [answer]
         return [(each["start"], each["score"]) for each in answers if answer["answer"]]
 

@@ -303,13 +303,14 @@ class Trainer(ItemTrainer):
             raise FolderLost(fault)
 
     def rescue(self, run: Run) -> None:
-        """Save a checkpoint into another run folder, after the one of the run has vanished.
+        """Write one checkpoint into another folder before the run ends, because its own folder has
+        vanished.
 
-        All processes must call it. The best metric and checkpoint so far are forgotten, for their
-        weights are lost.
+        All processes must call it. The trainer's own folder stays; its best metric and best
+        checkpoint are cleared, for their weights are lost.
 
         Args:
-            run: folder to save in, which exists.
+            run: folder to write to, which exists.
 
         Raises:
             OSError: the disk is full or failed.
