@@ -51,7 +51,7 @@ _SHARED = documented(
         resume: Go on with an output file that is unfinished.
         overwrite: Replace an output file that exists already.
         shard: Share of the records to answer: 1/4 to 4/4 on four machines. Each writes a part of
-            the output; --merge joins the parts.
+            the output; --merge OUTPUT joins the parts.
         merge: The --output of commands with --shard: join their parts into that file, and answer
             nothing.
     """

@@ -25,7 +25,7 @@ def finetune(
 
     Args:
         resume: Continue the run from its newest checkpoint.
-        overwrite: Replace what the run folder holds already.
+        overwrite: Replace an older run in the run folder; files that ldt did not write stay.
         dry_run: Check recipe, data and model, show one encoded example, and stop.
     """
     _train("finetune", **locals())
@@ -47,7 +47,7 @@ def pretrain(
 
     Args:
         resume: Continue the run from its newest checkpoint.
-        overwrite: Replace what the run folder holds already.
+        overwrite: Replace an older run in the run folder; files that ldt did not write stay.
         dry_run: Check everything on a little of the text, and stop.
     """
     _train("pretrain", **locals())

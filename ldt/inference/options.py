@@ -128,7 +128,8 @@ class PredictOptions(_Options):
         raw_scores: With true, scores are logits in place of probabilities.
         label_sets: Add the set of classes that contains all correct ones with this probability,
             such as 0.9 (conformal prediction).
-        passages: Number of passages to add to each answer, those that it rests on most.
+        passages: Number of passages to add to each answer, or for each of its classes: those that
+            it rests on most.
         passages_by: Method that scores passages: gradient (times input, the default), occlusion
             (drop of the logit without the passage, slow) or chunks (logit of a whole chunk).
         passages_of: Classes to find passages for, in place of those of the answer.

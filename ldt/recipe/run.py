@@ -49,6 +49,7 @@ FREE = {
     *("save_total_limit", "per_device_eval_batch_size", "eval_accumulation_steps"),
     *("disable_tqdm", "log_level", "log_level_replica", "log_on_each_node", "logging_dir"),
     *("logging_first_step", "logging_steps", "logging_strategy"),
+    *("gradient_checkpointing", "gradient_checkpointing_kwargs"),
 }
 FREE_STARTS = ("dataloader_num_workers", "dataloader_p")  # prefetch, pin, persistent
 _A_STEP = (

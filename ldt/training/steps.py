@@ -228,11 +228,11 @@ class ItemTrainer(transformers.Trainer):
             )
         batch = self.micro_batch or self.args.train_batch_size
         size = f"{batch} inputs" if batch > 1 else "one input"
-        smaller = ", a smaller training.per_device_train_batch_size" if batch > 1 else ""
+        smaller = "a smaller training.per_device_train_batch_size or " if batch > 1 else ""
         return ResourceError(
             f"out of memory at step {step + 1} with {size} at a time: "
-            f"training.gradient_checkpointing=true{smaller} or a shorter data.max_length needs "
-            "less; --resume goes on"
+            "training.gradient_checkpointing=true needs less, and --resume goes on with it; "
+            f"{smaller}a shorter data.max_length is another run: --overwrite begins it"
         )
 
     # -- evaluation

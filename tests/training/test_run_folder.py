@@ -45,7 +45,8 @@ def test_another_run_in_the_folder_is_refused_with_what_differs(recipe, killed, 
 
 @pytest.mark.slow
 def test_a_resumed_run_may_have_other_settings_that_change_nothing(recipe, killed):
-    other = recipe("training.logging_steps=1", "training.save_total_limit=1")
+    less = "training.gradient_checkpointing=true"
+    other = recipe("training.logging_steps=1", "training.save_total_limit=1", less)
     train(other, resume=True)
     assert json.loads(Path("runs/r/run.json").read_text())["finished"]
 
