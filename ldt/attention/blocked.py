@@ -157,11 +157,19 @@ def projected_global_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0, 
 
 
 def full_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0):
-    """`projected_global_attention` where every token is global.
+    """`reference.projected_global_attention` where every token but padding is global.
 
-    By torch's own kernel, a document at a time, which sums as it goes and is faster than blocks
-    where its products are: with padding inside of documents, dropout, half precision, and where
-    oneDNN multiplies faster, blocks do it.
+    On a CPU by torch's own kernel, a document at a time, which sums as it goes; in blocks with
+    padding inside of documents, dropout, half precision, or where oneDNN multiplies faster.
+
+    Args:
+        q: [globals, heads, dim], which is every token if there is no padding.
+        k, v: [total, heads, dim].
+        layout: of the packed tokens.
+        dropout, seed: as in `reference.sliding_window_attention`.
+
+    Returns:
+        [globals, heads, dim].
     """
     plain = q.device.type == "cpu" and not dropout and layout.key_padding_mask is None
     if not plain or wide(q) is not q or choices()["bmm"]:

@@ -36,12 +36,13 @@ def sliding_window_attention(
         window: tokens in reach on both sides together, even, >= 2.
         dilation: distance between neighbouring tokens in reach, 1 = contiguous; one number for all
             heads or one a head.
-        causal: whether a token sees no token after it (0 <= m); global tokens are then refused.
+        causal: True if a token sees no token after it (0 <= m); without global tokens, which the
+            functions of `ldt.attention` refuse then.
         dropout: probability of dropping a probability; what is kept is scaled by 1 / (1 - dropout).
         seed: int, or int64 tensor [], that chooses the dropped ones, see `dropout_mask`.
         relative: None, or (query [total, heads, dim], table [heads, offsets, dim]): the score of
-            token i for the m-th token from it, at j = i + m * dilation, is then that of
-            q_i k_j + query_i table_(m + window / 2). Offsets are window + 1, causal ones
+            token i for token j is then that of q_i k_j + query_i table_((j - i) / dilation +
+            window / 2). Offsets are window + 1, causal ones
             window / 2 + 1. Keys of global tokens have no such part.
         bias: None, or [total, heads, most], what is added to the products of each query and the
             keys of its document's global tokens, at most so many, in their order.

@@ -360,12 +360,17 @@ def lines(source: str, shape: Shape, encoding: str | None = None) -> Iterator[Ex
 
 
 def pair(item: Mapping[str, Any], unit: str, within: Units | int | None, where: str) -> Pair:
-    """Read start and end (exclusive) from an object; (-1, -1) if there are none.
+    """Read start and end (exclusive), both int, from an object; (-1, -1) if there are none.
 
     Args:
         item: the object that holds them; missing ones are -1.
         unit: key of the start with ``start`` in it, "start_byte"; that of the end has ``end``.
         within: the text that bytes are of, or the largest end; None if not known.
+        where: place of the object, for messages.
+
+    Raises:
+        DataError: one of them is -1, the start is not before the end, or they are outside of the
+            text or inside of a character.
     """
     names = unit, unit.replace("start", "end")
     first, last = (item.get(name, -1) for name in names)

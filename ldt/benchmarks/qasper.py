@@ -57,12 +57,17 @@ _PREDICTIONS = Shape([{"question_id": Id, "predicted_answer": str, "predicted_ev
 
 
 def read(source: str, data) -> Iterator[Example]:
-    """Yield an example for each question: question, title, abstract, paragraphs, sections, answers.
+    """Yield an example for each question of a JSON file, an object by paper or a list of papers:
+    question, title, abstract, paragraphs, sections, answers.
 
-    ``sections`` has the name of each paragraph's section, None where it has none. ``answers`` has
-    a {answer, type, evidence, spans, paragraphs} of each annotator (`reference`): ``paragraphs``
-    are numbers of those that are equal to a text of the evidence; a test set may have no answers.
-    Text evidence that equals no paragraph is counted and told in a warning.
+    ``sections`` has the name of each paragraph's section, None where it has none. ``answers`` has a
+    {answer, type, evidence, spans, paragraphs} of each annotator (`reference`): ``paragraphs`` are
+    numbers of those that are equal to a text of the evidence; a test set may have no answers. Text
+    evidence that equals no paragraph is counted and told in a warning.
+
+    Args:
+        source: path of the file, or "-".
+        data: data section, for its ``encoding``.
     """
     file = strict_json.read(source, data.encoding)
     papers, strange = file.value, 0

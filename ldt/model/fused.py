@@ -213,7 +213,16 @@ class _Made:
 
 
 def product_input(x, dtype, others):
-    """(``x`` for a product, (sum, weight, bias, eps) to compute it again from, or None)."""
+    """Cast ``x`` for a product; and if it is the output of a normalisation that is still known,
+    (sum, weight, bias, eps) to compute it again from, else None.
+
+    A copy that the normalisation made in this dtype is taken, and forgotten.
+
+    Args:
+        x: [n, width], output of a layer.
+        dtype: of the product.
+        others: result of `kept_by_others`; True gives None, for their hooks keep the input.
+    """
     made = getattr(x, MADE, None)
     if made is None or made.version != x._version or others:
         return _as(dtype, x), None

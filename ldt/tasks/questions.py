@@ -173,9 +173,11 @@ class QuestionTask(Task):
         return features
 
     def label(self, features: Sequence[Feature], right: RightAnswer, document: "Marked") -> None:
-        """Add labels to the features of a document: ``start_positions`` and ``end_positions`` of
-        each correct span that a chunk contains, with ``answer_tokens`` of the document's
-        shortest one; ``passage_labels``, and ``labels``, its class."""
+        """Add labels to the features of a document, as far as the gold answer has them:
+        ``start_positions`` and ``end_positions`` of each correct span that a chunk contains,
+        else [``right.nowhere``]; with ``answer_tokens`` of the document's shortest one;
+        ``passage_labels``; ``labels``, the class of the chunk (`RightAnswer.label`); and
+        ``right.shared_keys``."""
         spans = aligned(document.offsets, right.spans or ())
         for feature in features:
             feature |= right.shared_keys
