@@ -60,6 +60,10 @@ def read(source: str, data) -> Iterator[Example]:
     Fields: text; spans, [start, end) of each in characters of the text; hypothesis; key (its name)
     and document (its id as the file has it), which predictions say; and, where the file has
     annotations, label (one of `LABELS`) and evidence, numbers of spans from 0.
+
+    Args:
+        source: path, or "-" for standard input.
+        data: data section of a recipe, for the encoding.
     """
     file = strict_json.read(source, data.encoding)
     value = _FILE(file.value, file.name)

@@ -38,6 +38,10 @@ def read(source: str, data) -> Iterator[Example]:
 
     The id of a document of CoNLL-2012 is its name with its part, as NAME_0; without a name it is
     that of the file.
+
+    Args:
+        source: path, or "-" for standard input.
+        data: data section of a recipe, for the encoding.
     """
     if not recognised(source, "coreference"):
         yield from answer_files.answers(source)

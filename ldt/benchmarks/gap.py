@@ -32,7 +32,12 @@ Span = tuple[int, int]
 
 def read(source: str, data) -> Iterator[Example]:
     """Yield an example for each row: text; pronoun, a and b, {start, end, text} each in characters,
-    end exclusive; and labels, true or false of a and of b, where the file has them."""
+    end exclusive; and labels, true or false of a and of b, where the file has them.
+
+    Args:
+        source: path, or "-" for standard input.
+        data: data section of a recipe, for the encoding.
+    """
     with open_source(source) as file:
         for number, line in lines(file, data.encoding if data else "utf-8"):
             cells, where = line.split("\t"), f"{file.name}:{number}"

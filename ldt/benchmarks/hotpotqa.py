@@ -34,6 +34,10 @@ def read(source: str, data) -> Iterator[Example]:
 
     ``context`` is a list of [title, sentences], ``supporting_facts`` of [title, number of a
     sentence]; the task looks into them.
+
+    Args:
+        source: path, or "-" for standard input.
+        data: data section of a recipe, for the encoding.
     """
     file = strict_json.read(source, data.encoding)
     for question in _FILE(file.value, file.name):

@@ -82,6 +82,10 @@ def read(source: str, data) -> Iterator[Example]:
     other by its first tag; ``annotations``, where the file has them, each {passage: number of a
     candidate or None, spans: [[start, end], ...] in characters, tokens: the same in numbers of
     tokens, yes_no: "yes", "no" or None}.
+
+    Args:
+        source: path, or "-" for standard input.
+        data: data section of a recipe, for the encoding.
     """
     for example in passage_qa.lines(source, _LINE, data.encoding):
         fields, where = example.fields, example.where

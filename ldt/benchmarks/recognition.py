@@ -44,7 +44,9 @@ def recognised(source: str, format: str) -> bool:
     """True if a file or pipe begins as one of this layout does; the pipe can still be read whole.
 
     Args:
-        format: a name in `ldt.benchmarks.formats.FORMATS` that is not in `LINES`.
+        source: path, or "-" for standard input.
+        format: name of a published layout in `ldt.benchmarks.formats.FORMATS`, as squad, nq or
+            conll; not a plain one (`LINES`: JSON lines, tables).
     """
     table = records.suffix(source) in _TABLES
     head = streams.beginning(source, MOST, lambda head: _fits(format, head, table) is not None)

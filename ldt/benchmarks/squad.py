@@ -58,6 +58,10 @@ def read(source: str, data) -> Iterator[Example]:
 
     ``answers`` is a list of {text, answer_start}, empty where there is no answer in the context;
     files of a test set have none, and neither have their examples.
+
+    Args:
+        source: path, or "-" for standard input.
+        data: data section of a recipe, for the encoding.
     """
     file = strict_json.read(source, data.encoding)
     for article in _FILE(file.value, file.name)["data"]:

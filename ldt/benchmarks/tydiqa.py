@@ -70,6 +70,10 @@ def read(source: str, data) -> Iterator[Example]:
     ``candidates``, [{start, end}] in characters of the context; ``annotations``, where the file has
     them, each {passage: number of a candidate or None, spans: [[start, end]] of one or none, in
     characters, yes_no: "yes", "no" or None}.
+
+    Args:
+        source: path, or "-" for standard input.
+        data: data section of a recipe, for the encoding.
     """
     for example in passage_qa.lines(source, _LINE, data.encoding):
         fields, where = example.fields, example.where

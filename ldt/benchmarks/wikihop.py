@@ -16,7 +16,12 @@ _FILE = Shape([{"id": Id} | _TEXTS])
 
 
 def read(source: str, data) -> Iterator[Example]:
-    """Yield an example for each question: query, candidates, supports, and answer if it has one."""
+    """Yield an example for each question: query, candidates, supports, and answer if it has one.
+
+    Args:
+        source: path, or "-" for standard input.
+        data: data section of a recipe, for the encoding.
+    """
     file = strict_json.read(source, data.encoding)
     for question in _FILE(file.value, file.name):
         id = question.pop("id")

@@ -147,7 +147,8 @@ class ItemTrainer(transformers.Trainer):
         return batches, self.count_items(batches, device) if batches else None
 
     def count_items(self, batches: list[dict], device) -> torch.Tensor:
-        """Number of items in the loss of a step, scalar or [parts], over all processes."""
+        """Number of items in the loss of a step, scalar or [parts], over all processes; one for
+        each device in front with several GPUs in a process."""
         counts = []
         for batch in batches:
             items = cast(Any, self.model).loss_items(**batch)
