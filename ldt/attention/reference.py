@@ -36,8 +36,7 @@ def sliding_window_attention(
         window: tokens in reach on both sides together, even, >= 2.
         dilation: distance between neighbouring tokens in reach, 1 = contiguous; one number for all
             heads or one a head.
-        causal: True if a token sees no token after it (0 <= m); without global tokens, which the
-            functions of `ldt.attention` refuse then.
+        causal: True if a token sees no token after it (0 <= m); no token may be global then.
         dropout: probability of dropping a probability; what is kept is scaled by 1 / (1 - dropout).
         seed: int, or int64 tensor [], that chooses the dropped ones, see `dropout_mask`.
         relative: None, or (query [total, heads, dim], table [heads, offsets, dim]): the score of
