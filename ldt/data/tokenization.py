@@ -120,14 +120,14 @@ def add_tokens(tokenizer, tokens: Sequence[str]) -> list[int]:
 
 def marker_ids(tokenizer, tokens: Sequence[str]) -> list[int]:
     """Return the ids of a task's special tokens (`TaskInputs.markers`)."""
-    known = tokenizer.get_vocab()
-    for token in tokens:
-        if token not in known:
+    ids = tokenizer.convert_tokens_to_ids(list(tokens))  # one look-up each, in a call per document
+    for token, number in zip(tokens, ids, strict=True):
+        if number in (None, tokenizer.unk_token_id):
             raise ModelError(
                 f"the tokenizer {tokenizer.name_or_path!r} has no token {token}; fine-tuning for "
                 "the task adds it"
             )
-    return [known[token] for token in tokens]
+    return ids
 
 
 def _task_tokens(tokenizer) -> list[str]:

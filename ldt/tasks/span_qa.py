@@ -16,7 +16,7 @@ from ldt.data.options import Count, DataSection, Length
 from ldt.data.sentences import Span, bare, cuts_word, trimmed
 from ldt.errors import DataError, RecipeError, listed
 from ldt.io import text_files
-from ldt.io.records import Example, field, kind, text
+from ldt.io.records import Example, field, has, kind, text
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.decisions import Policy, Rules
@@ -507,7 +507,4 @@ class TriviaQA(SpanTask, ByPlaces):
 
 def _optional(example: Example, path: str) -> Any:
     """Value at a dotted path, None if missing."""
-    try:
-        return field(example, path)
-    except DataError:
-        return None
+    return field(example, path) if has(example, path) else None

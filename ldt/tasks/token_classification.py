@@ -14,7 +14,7 @@ from ldt.data.options import DataSection, Names
 from ldt.data.sentences import Words, cuts_word
 from ldt.data.tokenization import tokenize_with_offsets
 from ldt.errors import DataError, listed
-from ldt.io.records import Example, field, text
+from ldt.io.records import Example, has, text
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.entities import COUNTS, NAMES, Entity, by_sentence, ratios, tags_of
 from ldt.metrics.entities import score as score_entities
@@ -284,15 +284,13 @@ class TokenClassification(Weighted, ByPlaces):
         path = path_of(self, "tokens", data)
         if data.text is not None:
             return None
-        try:
-            field(example, path)
-        except DataError:
+        if not has(example, path):
             if self.reads.document in example.fields:
                 return None
             raise DataError(
                 f"{example.where}: no field {path!r}, a list of words, and no "
                 f"{self.reads.document!r}; data.fields and data.text name others"
-            ) from None
+            )
         return sentences(example, path)
 
     def _words(self, example: Example, data: DataSection) -> Words:

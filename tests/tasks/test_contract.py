@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from pydantic import ValidationError
 from recipe_data import LINES
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import ldt
 from ldt.data.options import DataSection
@@ -107,6 +107,13 @@ def test_an_empty_set_and_an_empty_question_are_told(name, encode):
     if asked := [each for each in task.reads.asked if each not in ("candidates", "choices")]:
         with pytest.raises(DataError, match="^t.jsonl:1: the question is empty"):
             encode(task, **{asked[0]: " \n"})
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_a_document_is_encoded_without_a_list_of_the_vocabulary(name, encode, monkeypatch):
+    first = encode(TASKS[name]())
+    monkeypatch.setattr(PreTrainedTokenizerFast, "get_vocab", None)  # 10 ms for 30,000 tokens
+    assert str(encode(TASKS[name]())) == str(first)
 
 
 @pytest.mark.parametrize("name", [name for name in ASKING if TASKS[name].inputs.markers])
