@@ -42,18 +42,19 @@ def sliding_window_attention(
     q,
     k,
     v,
-    layout,
+    layout: Layout,
     *,
-    window,
-    dilation=1,
-    causal=False,
-    dropout=0.0,
+    window: int,
+    dilation: int | tuple[int, ...] = 1,
+    causal: bool = False,
+    dropout: float = 0.0,
     seed=0,
     relative=None,
     bias=None,
-    backend="auto",
+    backend: str = "auto",
 ):
-    """Attention of each token to its window and to the global tokens of its document.
+    """Attention [total, heads, dim] of each token to its window and to the global tokens of its
+    document; zeros at padding and at global tokens (see `fill_global_rows`).
 
     Args:
         q, k, v: [total, heads, dim], queries, keys and values of the packed tokens.
@@ -64,14 +65,13 @@ def sliding_window_attention(
         causal: True if a token sees no token after it; global tokens are then refused.
         dropout: probability of dropping an attention probability.
         seed: int, or int64 tensor [], that chooses the dropped ones.
-        relative: None, or relative positions (query [total, heads, dim], table [heads, offsets,
-            dim]), see `ldt.attention.reference.sliding_window_attention`.
+        relative: None, or (query [total, heads, dim], table [heads, offsets, dim]); a key's score
+            grows by the product of the token's query and the table's row for the offset of the key,
+            see `ldt.attention.reference.sliding_window_attention`.
         bias: None, or [total, heads, most], added to the products with the keys of the document's
             global tokens, at most so many, before they are scaled.
-        backend: a name in `BACKENDS`, or "auto" for that of `choose`.
-
-    Returns:
-        [total, heads, dim]; zeros at padding and at global tokens (see `fill_global_rows`).
+        backend: a name in `BACKENDS`, or "auto" for that of `choose`; with ``relative`` or ``bias``
+            "auto" is "blocked", and "triton" is refused.
 
     Raises:
         ValueError: a window, dilation or pattern that has no meaning, or a backend that is unknown
@@ -110,8 +110,9 @@ def sliding_window_attention(
     return attend(q, k, v, layout, **arguments, seed=seed, relative=relative, bias=bias)
 
 
-def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0, backend="auto"):
-    """Attention of each global token to all tokens of its document, by projections of its own.
+def global_attention(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0, backend="auto"):
+    """Attention [globals, heads, dim] of each global token to all tokens of its document, by
+    projections of its own.
 
     Args:
         q: [globals, heads, dim], global queries of the tokens at ``layout.global_index``.
@@ -119,9 +120,6 @@ def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0, backend="
         key, value: the global projections, each (weight [heads * dim, width], bias [heads * dim])
             or a function [tokens, width] -> [tokens, heads * dim], which is called.
         layout, dropout, seed, backend: as in `sliding_window_attention`.
-
-    Returns:
-        [globals, heads, dim].
 
     Source: Beltagy et al. 2020, section 3.1 "Linear projections for global attention".
     """
@@ -138,18 +136,14 @@ def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0, backend="
 
 
 def fill_global_rows(out, x, query, key, value, layout, *, dropout=0.0, seed=0, backend="auto"):
-    """Return ``out`` with the rows of global tokens filled by `global_attention`.
+    """Return a copy of ``out`` with the rows of global tokens filled by `global_attention`.
 
     Args:
         out: [total, heads, dim], output of `sliding_window_attention`, whose global rows are zeros.
         x: [total, width], the layer's input.
-        query, key, value: the global projections, each as (weight [heads * dim, width], bias [heads
-            * dim]), or as a function [tokens, width] -> [tokens, heads * dim], such as a module
-            with an adapter, which is then called.
+        query, key, value: the global projections, each (weight [heads * dim, width], bias [heads *
+            dim]) or a function [tokens, width] -> [tokens, heads * dim], which is called.
         layout, dropout, seed, backend: as in `sliding_window_attention`.
-
-    Returns:
-        [total, heads, dim].
     """
     if layout.rows is not None:
         return padded.fill_global_rows(out, x, query, key, value, layout)
@@ -169,8 +163,8 @@ def fill_global_rows(out, x, query, key, value, layout, *, dropout=0.0, seed=0, 
 
 
 def fill_projected_rows(out, q, k, v, layout, *, dropout=0.0, seed=0, bias=None, backend="auto"):
-    """Return ``out`` with the rows of global tokens filled by attention to their whole document,
-    from queries, keys and values that are computed already.
+    """Return a copy of ``out`` with the rows of global tokens filled by attention to their whole
+    document, from queries, keys and values that are computed already.
 
     Args:
         out: [total, heads, dim], output of `sliding_window_attention`, whose global rows are zeros.
@@ -179,9 +173,6 @@ def fill_projected_rows(out, q, k, v, layout, *, dropout=0.0, seed=0, bias=None,
             with the keys of its document before they are scaled; longest is the length of the
             longest document.
         layout, dropout, seed, backend: as in `sliding_window_attention`.
-
-    Returns:
-        [total, heads, dim].
     """
     if layout.rows is not None:
         return padded.fill_projected_rows(out, q, k, v, layout)
@@ -195,16 +186,14 @@ def fill_projected_rows(out, q, k, v, layout, *, dropout=0.0, seed=0, bias=None,
     return out.index_copy(0, index, attend(q.index_select(0, index), k, v, layout, **arguments))
 
 
-def full_attention(q, k, v, layout, *, dropout=0.0, seed=0, backend="auto"):
-    """Attention of each token to all tokens of its document; zeros at padding.
+def full_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0, backend: str = "auto"):
+    """Attention [total, heads, dim] of each token to all tokens of its document; zeros at padding.
 
     Args:
         q, k, v: [total, heads, dim].
-        layout: layout of the packed tokens, of which all but padding are global.
+        layout: layout of the packed tokens in which all but padding are global
+            (`Layout.all_global`).
         dropout, seed, backend: as in `sliding_window_attention`.
-
-    Returns:
-        [total, heads, dim].
     """
     if layout.rows is not None:
         return padded.full_attention(q, k, v, layout)
@@ -218,7 +207,8 @@ def full_attention(q, k, v, layout, *, dropout=0.0, seed=0, backend="auto"):
 def pooled_attention(
     q, k, v, weight, layout, *, pooling, size, stride, window, dropout=0.0, seed=0, backend="auto"
 ):
-    """Attention of every token to pooled keys and values, in a window wider than the first level's.
+    """Attention [total, heads, dim] of every token to the pooled keys and values of cells, a few
+    neighbouring tokens each; zeros at padding, at global tokens, and where no cell is in reach.
 
     Args:
         q, k, v: [total, heads, dim], or functions that return them. q is asked for last, and can
@@ -226,12 +216,9 @@ def pooled_attention(
         weight: tensor of the shape of the pooling's `initial`, None where that is None.
         layout: layout of the packed tokens; no document shares a cell with another.
         pooling: a name in `POOLINGS`.
-        size, stride: size and stride of the `Cells`, in tokens.
-        window: tokens in reach on both sides together, see `reference.cell_attention`.
+        size, stride: tokens in a cell, and from the start of a cell to that of the next.
+        window: tokens on both sides together, in which the centre of a cell is in reach.
         dropout, seed, backend: as in `sliding_window_attention`.
-
-    Returns:
-        [total, heads, dim]; zeros at padding, at global tokens, and where no cell is in reach.
 
     Raises:
         ValueError: a number or name that has no meaning.
@@ -261,9 +248,9 @@ def _pool(backend, pooling, k, v, weight, cells):
     return _function("pool", backend, k)(pooling, k, v, weight, cells)
 
 
-def check_pooling(pooling, size, stride, window):
-    """Raise a ValueError that names the key of the config if a setting of the pooled level is
-    invalid."""
+def check_pooling(pooling: str, size: int, stride: int, window: int) -> None:
+    """Raise a ValueError that names the key of the config unless ``pooling`` is in `POOLINGS`, size
+    and stride are at least 1, and the window is even and at least 2, all in tokens."""
     if pooling not in POOLINGS:
         raise ValueError(f"pooling must be {', '.join(POOLINGS)}, got {pooling!r}")
     for name, value in (("pooling_size", size), ("pooling_stride", stride)):
@@ -273,7 +260,7 @@ def check_pooling(pooling, size, stride, window):
         raise ValueError(f"pooling_window must be even and at least 2, got {window}")
 
 
-def choose(device, dtype, dim=64):
+def choose(device: torch.device | str, dtype: torch.dtype, dim: int = 64) -> tuple[str, str]:
     """(name, reason) of the backend that "auto" takes for a device, dtype and head width."""
     device = torch.device(device)
     if device.type != "cuda":
@@ -289,9 +276,9 @@ def choose(device, dtype, dim=64):
     return "triton", "fused kernels on CUDA"
 
 
-def automatic(q):
-    """Name of the backend for tensors like q [tokens, heads, dim]; logs once a reason if a GPU has
-    no kernels for them."""
+def automatic(q: torch.Tensor) -> str:
+    """Name of the backend that "auto" takes for tensors like q [tokens, heads, dim]; logs a
+    warning, once for each reason, if a GPU has no kernels for them."""
     name, why = choose(q.device, q.dtype, q.shape[-1])
     if name == "blocked" and q.device.type == "cuda":
         _say_once(why)

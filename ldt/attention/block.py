@@ -17,7 +17,7 @@ SCORES = 1 << 16  # of a head, in as large a block
 
 
 def wide(x):
-    """Cast ``x`` to float32 if it has fewer bits; contiguous where it is cast."""
+    """Cast ``x`` to float32 if it has fewer bits, contiguous then; else return ``x`` itself."""
     dtype = torch.promote_types(x.dtype, torch.float32)
     return x if x.dtype == dtype else x.to(dtype, memory_format=torch.contiguous_format)
 
@@ -43,18 +43,18 @@ class Block:
     edges: tuple = ()  # pairs: a column of keys, and [queries, columns] to add to scores from there
 
     @property
-    def shape(self):
-        """(number of queries, number of keys)."""
+    def shape(self) -> tuple[int, int]:
+        """(number of queries, number of keys with ``extra``)."""
         return _length(self.rows), self.in_front + _length(self.keys)
 
     @property
-    def biased(self):
-        """Number of keys, from the first on, that have a bias: the global tokens, or all keys of a
-        global row."""
+    def biased(self) -> int:
+        """Number of leading keys that `Blocked` adds a bias to: the global tokens, or all where
+        there is no band."""
         return self.real if self.cut is not None else self.shape[1]
 
     @property
-    def in_front(self):
+    def in_front(self) -> int:
         """Number of keys before ``keys``: the length of ``extra``."""
         return 0 if self.extra is None else len(self.extra)
 
@@ -67,8 +67,8 @@ class Reach:
     after: int
 
 
-def queries_at_once(reach, tokens):
-    """Number of queries in a block of a document of ``tokens`` tokens."""
+def queries_at_once(reach: Reach, tokens: int) -> int:
+    """Number of queries, 128 or 96, in a block of a document of ``tokens`` tokens."""
     keys = min(SHORT + reach.before + reach.after, tokens)
     return SHORT if SHORT * keys <= SCORES else BLOCK
 
@@ -93,12 +93,8 @@ def _skewed(shape, like):
     return slab, slab.as_strided(shape, (b * wide, wide + 1, 1))
 
 
-class Works:
-    """Scratch memory, one `Work` for each thread of a pass.
-
-    Args:
-        forward: True for a forward pass, which needs no probabilities where torch's kernel attends.
-    """
+class _Works:
+    """Scratch memory, one `_Work` for each thread of a forward or a backward pass."""
 
     def __init__(self, q, k, v, blocks, reach, drop, query=None, table=None, bias=None, *, forward):
         codes = drop.codes() if drop else None
@@ -114,7 +110,7 @@ class Works:
         # Made here, not by the threads: what a thread gives back serves no other.
         number = parallel.threads(len(blocks)) if self._apart else 1
         more = query, table, bias
-        new = partial(Work, q, k, v, (arrays, *sizes), reach, drop, more, codes, fused)
+        new = partial(_Work, q, k, v, (arrays, *sizes), reach, drop, more, codes, fused)
         self._free = [new() for _ in range(number)]
 
     def run(self, act, each):
@@ -132,7 +128,7 @@ class Works:
             take(one)
 
 
-class Work:
+class _Work:
     """Scratch memory of one thread in a pass, and the steps on a block that both passes share.
 
     Every result as large as a block is computed in this memory.
@@ -201,7 +197,7 @@ class Work:
         return torch.bmm(probs, v, out=q).transpose(0, 1)
 
     def bias(self, block):
-        """Mask to add to the scores, [1, 1, b, keys]; the same tensor for all blocks inside a
+        """Mask to add to the scores, [1, 1, b, keys]; one tensor for all blocks inside a
         document."""
         kind = block.shape, block.cut, block.real
         common = block.hidden is None and not block.edges
@@ -213,7 +209,6 @@ class Work:
         return bias
 
     def second(self, probs):
-        """Scratch memory of the shape of ``probs``, for a backward pass."""
         return self.scratch[1, : probs.numel()].view(probs.shape)
 
     def probs(self, block, queries, keys):
@@ -231,8 +226,7 @@ class Work:
         return torch.softmax(self.lowered(scores, block), -1, out=scores)
 
     def lowered(self, scores, block):
-        """Mask scores [heads, b, keys] of a block in place: far below 0 where a query sees
-        no key."""
+        """Mask scores [heads, b, keys] in place: far below 0 where a query sees no key."""
         x = block.in_front
         scores[:, :, block.real : x] = self.low
         band = scores[:, :, x:]
@@ -253,8 +247,7 @@ class Work:
         return slab[:, :, block.cut : block.cut + keys]
 
     def by_offset(self, part, block):
-        """Entries of ``part`` [heads, b, keys] of a block sorted by offset, [heads, b, offsets];
-        zero where there is no key."""
+        """``part`` [heads, b, keys] by offset, [heads, b, offsets]; zero where there is no key."""
         part = part[:, :, block.in_front :]
         heads, b, keys = part.shape
         slab, view = _skewed((heads, b, self.table.shape[1]), part)
@@ -276,8 +269,7 @@ class Work:
             band[:, :, edge:] += right[:b, place : place + n - edge]
 
     def kept(self, block, probs):
-        """Dropout mask of a block, [heads, b, keys] in scratch memory: 0 for a dropped probability,
-        else 1."""
+        """Dropout mask [heads, b, keys] in scratch memory: 0 for a dropped probability, else 1."""
         queries = self.query_codes[:, block.rows]
         keys = self.key_codes[:, block.keys]
         if block.extra is not None:
@@ -291,12 +283,25 @@ class Blocked(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, blocks, reach, drop, query=None, table=None, bias=None):
+        """Attention [queries, heads, dim] of the rows of q that blocks hold; zeros in the others,
+        anything within `unread`.
+
+        Args:
+            ctx: context of autograd.
+            q: [queries, heads, dim].
+            k, v: [keys, heads, dim].
+            blocks: list of `Block`.
+            reach: `Reach` of the window; None where no block has a band.
+            drop: `Dropout`, or None.
+            query, table: None, or relative positions, see `reference.sliding_window_attention`.
+            bias: None, or [queries, heads, most], added to the products with `Block.biased` keys.
+        """
         ctx.save_for_backward(q, k, v, query, table, bias)
         ctx.rest = blocks, reach, drop
         if is_unread():
             return q.new_empty(q.shape)
         out = q.new_zeros(q.shape)
-        works = Works(q, k, v, *ctx.rest, query, table, bias, forward=True)
+        works = _Works(q, k, v, *ctx.rest, query, table, bias, forward=True)
 
         def attend(work, block):
             rows = out[block.rows]
@@ -311,9 +316,11 @@ class Blocked(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx, grad):
+        """Gradients of q, k, v, query, table and bias at their places among `forward`'s arguments,
+        None at the others; ``grad`` is [queries, heads, dim]."""
         q, k, v, query, table, bias = ctx.saved_tensors
         blocks, _, drop = ctx.rest
-        works = Works(q, k, v, *ctx.rest, query, table, bias, forward=False)
+        works = _Works(q, k, v, *ctx.rest, query, table, bias, forward=False)
         dq, dk, dv = q.new_zeros(q.shape), _Sum(k), _Sum(v)
         dquery = None if query is None else query.new_zeros(query.shape)
         dtable = None if table is None else torch.zeros_like(wide(table))

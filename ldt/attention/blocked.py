@@ -31,17 +31,19 @@ def sliding_window_attention(
     layout: Layout,
     *,
     window: int,
-    dilation=1,
-    causal=False,
-    dropout=0.0,
+    dilation: int | tuple[int, ...] = 1,
+    causal: bool = False,
+    dropout: float = 0.0,
     seed=0,
     relative=None,
     bias=None,
 ):
-    """`reference.sliding_window_attention` in O(length * window) time and O(length) memory.
+    """Sliding-window attention [total, heads, dim] of every token, as
+    `reference.sliding_window_attention` defines it, in O(length * window) time and O(length)
+    memory.
 
-    Heads of one dilation d go together. For them the batch falls apart into d batches of every
-    d-th token, on each of which the window is contiguous.
+    Heads of one dilation d go together: in d batches of every d-th token, where windows are
+    contiguous.
     """
     reach = Reach(window // 2, 0 if causal else window // 2)
     parts: dict[int, list[int]] = {}  # dilation -> its heads
@@ -76,7 +78,8 @@ def _heads_of_one_dilation(q, k, v, layout, reach, dilation, heads, dropout, see
 
 
 def global_attention(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):
-    """`reference.global_attention` in O(globals * length) time and O(length) memory.
+    """Attention [globals, heads, dim] of the global tokens to their documents, as
+    `reference.global_attention` defines it, in O(globals * length) time and O(length) memory.
 
     With few global tokens the projections of the whole document are folded away: the key weight
     goes into the query and the value weight is applied after the sum over tokens (exact algebra;
@@ -88,9 +91,9 @@ def global_attention(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):
     return plain_rows(q, x, key, value, layout, dropout, seed)
 
 
-def folded_rows(q, x, key, value, layout, dropout, seed):
-    """`global_attention` that does not project the document: the weights are folded into the
-    queries.
+def folded_rows(q, x, key, value, layout: Layout, dropout: float, seed):
+    """`global_attention` of q [globals, heads, dim] that folds the weights of key and value, each a
+    (weight, bias), into the queries: the documents, x [total, width], are not projected.
 
     The folded queries are as wide as the document's tokens, of which a head reads a few dims: in
     half precision the rounding of all the others would drown these. So they are float32.
@@ -131,19 +134,21 @@ def folded_rows(q, x, key, value, layout, dropout, seed):
     return out.to(dtype)
 
 
-def plain_rows(q, x, key, value, layout, dropout, seed):
-    """`global_attention` with keys and values of the whole document projected."""
+def plain_rows(q, x, key, value, layout: Layout, dropout: float, seed):
+    """`global_attention` of q [globals, heads, dim] that projects the documents, x [total, width],
+    by key and value, each a (weight, bias)."""
     k = linear(x, *key).view(-1, *q.shape[1:])
     v = linear(x, *value).view(-1, *q.shape[1:])
     return projected_global_attention(q, k, v, layout, dropout=dropout, seed=seed)
 
 
 def projected_global_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0, bias=None):
-    """`reference.projected_global_attention` in O(length) memory: the global rows go in blocks."""
+    """Attention [globals, heads, dim] of the global tokens' queries q to given k and v [total,
+    heads, dim], as `reference.projected_global_attention` defines it, in O(length) memory."""
     blocks = []
     for start, stop, rows in _spans(layout):
         keep = layout.key_padding_mask
-        hidden = None if keep is None else true_places(~keep[start:stop])
+        hidden = None if keep is None else _true_places(~keep[start:stop])
         step = max(1, ROW_ELEMENTS // (q.shape[1] * (stop - start)))
         for row in range(rows.start, rows.stop, step):
             end = min(row + step, rows.stop)
@@ -157,7 +162,8 @@ def projected_global_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0, 
 
 
 def full_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0):
-    """`reference.projected_global_attention` where every token but padding is global.
+    """Attention [globals, heads, dim] of every token, all but padding being global, to its
+    document.
 
     On a CPU by torch's own kernel, a document at a time, which sums as it goes; in blocks with
     padding inside of documents, dropout, half precision, or where oneDNN multiplies faster.
@@ -165,11 +171,8 @@ def full_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0):
     Args:
         q: [globals, heads, dim], which is every token if there is no padding.
         k, v: [total, heads, dim].
-        layout: of the packed tokens.
+        layout: layout of the packed tokens.
         dropout, seed: as in `reference.sliding_window_attention`.
-
-    Returns:
-        [globals, heads, dim].
     """
     plain = q.device.type == "cpu" and not dropout and layout.key_padding_mask is None
     if not plain or wide(q) is not q or choices()["bmm"]:
@@ -187,8 +190,7 @@ def _spans(layout):
 
 
 def _band_blocks(layout, reach, dilation):
-    """The blocks of a sliding window of every document, one residue modulo ``dilation`` after
-    the other."""
+    """Blocks of a sliding window of every document, one residue modulo ``dilation`` at a time."""
     silent = layout.masked_queries
     for begin, end, globals_ in layout.documents:
         extra, real = None, globals_.stop - globals_.start
@@ -205,7 +207,7 @@ def _band_blocks(layout, reach, dilation):
                 keys = _slice(tokens[first : stop + reach.after])
                 hidden = muted = None
                 if silent is not None:
-                    hidden, muted = true_places(silent[keys]), true_places(silent[queries])
+                    hidden, muted = _true_places(silent[keys]), _true_places(silent[queries])
                     if muted is not None and len(muted) == stop - start:
                         continue
                 cut = first - (start - reach.before)
@@ -213,28 +215,24 @@ def _band_blocks(layout, reach, dilation):
 
 
 def _slice(tokens):
-    """The slice that takes the tokens of a range, which is not empty."""
     return slice(tokens[0], tokens[-1] + 1, tokens.step)
 
 
-def true_places(mask):
+def _true_places(mask):
     """Indices of True in a mask [n]; None where there is none."""
     index = mask.nonzero().squeeze(1)
     return index if len(index) else None
 
 
 def pool(pooling: str, k, v, weight, cells: Cells):
-    """Pool the keys and values of the tokens of each cell by strided views, one for each place in a
-    cell.
+    """Pooled keys and pooled values of the cells, [cells.count, heads, dim] each, zeros where there
+    is no cell; by strided views, one for each place in a cell.
 
     Args:
         pooling: a name in `POOLINGS`.
         k, v: [total, heads, dim].
         weight: trained weight of the pooling (`Pooling.initial`); None for mean and maximum.
         cells: where the cells lie.
-
-    Returns:
-        Pooled keys and pooled values, [cells.count, heads, dim] each; zeros where there is no cell.
     """
     is_real, maximum = cells.layout.key_padding_mask, POOLINGS[pooling].maximum
     if is_real is not None:
@@ -252,7 +250,8 @@ def pool(pooling: str, k, v, weight, cells: Cells):
 
 
 def cell_attention(q, k, v, cells: Cells, *, window, dropout=0.0, seed=0):
-    """`reference.cell_attention`, a block of queries and the cells they reach at a time."""
+    """Attention [total, heads, dim] of every token to the cells in its window, whose k and v are
+    [cells.count, heads, dim], as `reference.cell_attention` defines it."""
     layout = cells.layout
     dtype = wide(q[:0]).dtype
     key = ("cell blocks", cells.size, cells.stride, window, dtype)
@@ -278,14 +277,14 @@ def _cell_blocks(cells, window, dtype):
             stop = min(start + BLOCK, last)
             low = max(cells.lowest(start - first, window), 0)
             high = min(cells.highest(stop - 1 - first, window) + 1, count)
-            muted = true_places(silent[start:stop])
+            muted = _true_places(silent[start:stop])
             if low >= high or (muted is not None and len(muted) == stop - start):
                 continue
             keys = slice(row + low, row + high)
             place = start - first - low * cells.stride  # of the first query, from the first cell on
             shape = stop - start, high - low
             edges = _edges(cells.size, cells.stride, window, place, shape, dtype, begin.device)
-            hidden = true_places(~cells.valid[keys])
+            hidden = _true_places(~cells.valid[keys])
             yield Block(slice(start, stop), keys, hidden=hidden, muted=muted, edges=edges)
 
 
@@ -305,8 +304,8 @@ class _Weighted(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, weight, cells, *tokens):
-        """[cells, heads, dim] of each of the [total, heads, dim]; the weight is [cells or 1, heads
-        or 1, dim or 1, size]. A place behind the document's end adds nothing."""
+        """[cells, heads, dim] of each [total, heads, dim]; weight [cells or 1, heads or 1, dim or
+        1, size]."""
         ctx.save_for_backward(weight, *tokens)
         ctx.cells = cells
         sums = [wide(x[:0]).new_zeros(cells.count, *x.shape[1:]) for x in tokens]

@@ -86,15 +86,16 @@ class Cells:
         row = torch.arange(self.count, device=document.device)
         return self.first[document] + (row - self.row[document]) * self.stride
 
-    def tokens(self, offset):
+    def tokens(self, offset: int | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Packed index of the token ``offset`` places after the start of each cell.
 
         Args:
-            offset: int, or int64 tensor.
+            offset: int, or int64 tensor [m].
 
         Returns:
-            [count, ...] int64, the index, that of some other token where the mask is False; and
-                [count, ...] bool, True where it is a kept token of the cell's document.
+            [count] or [count, m] int64, the index, that of some other token where the mask is
+                False; and a mask of this shape, True where it is a kept token of the cell's
+                document.
         """
         end = self.layout.cu_seqlens[1:][self.document_of]
         if isinstance(offset, torch.Tensor):
@@ -117,17 +118,17 @@ class Cells:
         """True for rows of the table that hold a cell, [count] bool."""
         return self.inside.any(1)
 
-    def lowest(self, place, window):
+    def lowest(self, place, window: int):
         """Number, in its document, of the first cell in reach of a token ``place`` tokens after the
         first kept one, an int or a tensor; may be below 0."""
         return -((window + self.size - 1 - 2 * place) // (2 * self.stride))
 
-    def highest(self, place, window):
-        """Number, in its document, of the last cell in reach of such a token; may lie past the last
-        cell."""
+    def highest(self, place, window: int):
+        """Number, in its document, of the last cell in reach of a token ``place`` tokens after the
+        first kept one; may lie past the last cell."""
         return (window - self.size + 1 + 2 * place) // (2 * self.stride)
 
-    def reach(self, window):
+    def reach(self, window: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The cells in reach of every token: rows ``begin`` to ``end - 1``, some of them no cell.
 
         A cell is in reach if its centre is at most ``window / 2`` tokens away, see
@@ -155,8 +156,8 @@ class Cells:
 
     @_shared
     def lanes(self) -> list[list[tuple[slice, slice]]]:
-        """For each offset in a cell, (rows of cells with a token there, those tokens) of every
-        document, as slices."""
+        """List with an entry for each offset in a cell: (slice of rows of cells with a token there,
+        slice of those tokens) of every document."""
         lanes = []
         for offset in range(self.size):
             lane = []
@@ -215,6 +216,7 @@ class DynamicConvolution(Pooling):
         return torch.zeros(heads, size, dim)  # equal scores: the mean
 
     def shares(self, keys, values, weight, cells):
+        """Softmax weights [1, cells.count, heads, 1, cells.size]; see `Pooling.shares`."""
         wide = torch.promote_types(values.dtype, torch.float32)
         token, there = cells.tokens((cells.size - 1) // 2)
         centre = values.index_select(0, token).masked_fill(~there[:, None, None], 0)
@@ -235,6 +237,7 @@ class SeparateDynamicConvolution(DynamicConvolution):
         return torch.zeros(2, heads, size, dim)
 
     def shares(self, keys, values, weight, cells):
+        """Softmax weights [2, cells.count, heads, 1, cells.size], for keys and for values."""
         of = super().shares
         pairs = zip((keys, values), weight, strict=True)
         return torch.cat([of(x, x, one, cells) for x, one in pairs])
@@ -244,6 +247,7 @@ class Mean(Pooling):
     """Mean of the kept tokens of a cell."""
 
     def shares(self, keys, values, weight, cells):
+        """Shares [1, cells.count, 1, 1, cells.size]: 1 / kept tokens at each kept token, else 0."""
         inside = cells.inside[:, None]  # [cells, 1, size]
         wide = torch.promote_types(values.dtype, torch.float32)
         share = inside.to(wide) / inside.sum(-1, keepdim=True).clamp(min=1)
@@ -265,6 +269,7 @@ class Convolution(Pooling):
         return torch.full((2, heads, dim, size), 1 / size)  # the mean of a full cell
 
     def shares(self, keys, values, weight, cells):
+        """The trained weight as [2, 1, heads, dim, cells.size]."""
         return weight.unsqueeze(1)
 
 

@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 _WAY_OUT = "config.attention_backend='reference' has them, in memory of the square of the length"
 
 
-def transformed():
+def transformed() -> bool:
     """True within a transform of torch.func, such as grad or vmap, or forward-mode
     differentiation."""
     if torch.compiler.is_compiling():
@@ -21,9 +21,9 @@ def transformed():
     )
 
 
-def refuse_transforms(name):
-    """Raise NotImplementedError within a transform of torch.func, unless backend ``name`` is plain
-    torch."""
+def refuse_transforms(name: str) -> None:
+    """Raise NotImplementedError within a transform of torch.func or forward-mode differentiation,
+    unless ``name``, that of a backend, is "reference"."""
     if name != "reference" and transformed():
         raise NotImplementedError(
             f"attention backend {name!r} has no rules for torch.func and forward differentiation; "
@@ -64,7 +64,7 @@ class _Last(torch.autograd.Function):
 
 
 def second_derivative():
-    """Make the NotImplementedError of a second derivative."""
+    """Make the NotImplementedError of a second derivative, which the caller raises."""
     return NotImplementedError(f"fast attention has no second derivatives; {_WAY_OUT}")
 
 
@@ -74,7 +74,7 @@ _known: ContextVar[tuple | None] = ContextVar("_known", default=None)
 
 @contextmanager
 def noting():
-    """Context manager that gives a list, to which `once` appends its results."""
+    """Context manager that gives a list, to which `once` appends its (output, log-sum-exp)."""
     before = _noted.set([])
     try:
         yield _noted.get()
@@ -97,14 +97,14 @@ def unread(*known):
         _known.reset(before)
 
 
-def is_unread():
-    """True within `unread`."""
+def is_unread() -> bool:
+    """True within the context manager `unread`, where outputs need not be computed."""
     return _known.get() is not None
 
 
 def once(attend, *arguments):
-    """Call ``attend(*arguments)`` for (output, log-sum-exp); within `unread` return the
-    known ones."""
+    """Call ``attend(*arguments)`` for (output, log-sum-exp), and append them to the list of
+    `noting`; within `unread` return its known ones instead, detached."""
     known = _known.get()
     if known:
         return [x.detach() for x in known]

@@ -10,7 +10,6 @@ _M1, _M2 = 0x7FEB352D, -0x7B935975  # Wellons' lowbias32 multipliers as signed 3
 
 
 def _mix(x):
-    """A bijective hash of int32, every output bit depending on every input bit."""
     x = x ^ ((x >> 16) & 0xFFFF)
     x = x * _M1
     x = x ^ ((x >> 15) & 0x1FFFF)
@@ -18,11 +17,9 @@ def _mix(x):
     return x ^ ((x >> 16) & 0xFFFF)
 
 
-def token_codes(layout, heads, index, seed, salt):
-    """Hash of head, document, place in the document, and seed, [heads, len(index)] int32.
-
-    ``heads`` is their number, or an int64 tensor of the numbers of some of them.
-    """
+def _token_codes(layout, heads, index, seed, salt):
+    """Hash of seed, document, head (their number, or a tensor of numbers) and place in the document
+    of tokens ``index``, [heads, len(index)] int32."""
     document = layout.document_of[index].to(torch.int32)
     place = (index - layout.cu_seqlens[layout.document_of[index]]).to(torch.int32)
     if isinstance(heads, int):
@@ -35,13 +32,13 @@ def token_codes(layout, heads, index, seed, salt):
 
 
 def kept(query_codes, key_codes, dropout, scratch=None, out=None):
-    """Dropout mask [heads, queries, keys] from the `token_codes` of both: 0 with probability
-    ``dropout``, else 1.
+    """Dropout mask [heads, queries, keys] from hashes of the queries [heads, queries] and of the
+    keys [heads, keys], int32: False or 0 with probability ``dropout``, else True or 1.
 
-    The codes are well mixed, so their exclusive or needs only one more round.
+    The hashes are well mixed, so their exclusive or needs only one more round.
 
     Args:
-        scratch: two int32 tensors of at least as many elements, to work in.
+        scratch: two int32 tensors of at least as many elements, to work in, or None.
         out: a tensor of that shape and any dtype for the result; None makes one of bool.
     """
     shape = (len(query_codes), query_codes.shape[1], key_codes.shape[1])
@@ -58,8 +55,9 @@ def kept(query_codes, key_codes, dropout, scratch=None, out=None):
     return x >= least if out is None else torch.ge(x, least, out=out)
 
 
-def dropout_mask(layout, heads, queries, keys, dropout, seed):
-    """Mask of the probabilities that are kept, a pure function of seed, head, document and places.
+def dropout_mask(layout, heads: int, queries, keys, dropout: float, seed):
+    """Mask [heads, q, k] bool of the probabilities that are kept, a pure function of seed, head,
+    document and places: the same whether documents are padded, packed, or alone in order.
 
     Args:
         layout: layout of the packed tokens.
@@ -67,13 +65,10 @@ def dropout_mask(layout, heads, queries, keys, dropout, seed):
         queries, keys: [q] and [k] int64, packed indices of the tokens.
         dropout: probability of False.
         seed: any int, or int64 tensor [].
-
-    Returns:
-        [heads, q, k] bool. The same whether documents are padded, packed, or alone in order.
     """
     return kept(
-        token_codes(layout, heads, queries, seed, 1),
-        token_codes(layout, heads, keys, seed, 2),
+        _token_codes(layout, heads, queries, seed, 1),
+        _token_codes(layout, heads, keys, seed, 2),
         dropout,
     )
 
@@ -90,8 +85,9 @@ class Dropout:
     seed: int | torch.Tensor
 
     def codes(self):
-        """`token_codes` of the queries and of the keys."""
+        """Hashes int32 of the queries [heads, queries] and of the keys [heads, keys], for
+        `kept`."""
         return (
-            token_codes(self.layout, self.heads, self.rows, self.seed, 1),
-            token_codes(self.layout, self.heads, self.keys, self.seed, 2),
+            _token_codes(self.layout, self.heads, self.rows, self.seed, 1),
+            _token_codes(self.layout, self.heads, self.keys, self.seed, 2),
         )

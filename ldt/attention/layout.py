@@ -11,19 +11,17 @@ import torch
 T = TypeVar("T")
 
 
-def places(mask, count=None):
-    """Indices where a mask [n] is True, [count] int64; giving ``count`` avoids waiting for the
-    device.
-
-    On CUDA ``count`` may be larger than the true number; the places beyond hold n.
-    """
+def places(mask: torch.Tensor, count=None) -> torch.Tensor:
+    """Indices where a mask [n] is True, [count] int64, in order; giving ``count`` avoids waiting
+    for the device. On CUDA it may be larger than the true number; the places beyond hold n."""
     if count is None or mask.device.type == "cpu":
         return mask.nonzero().squeeze(1)
     return placed(mask, count)
 
 
-def placed(mask, count):
-    """`places` with a known count, without waiting for the device."""
+def placed(mask: torch.Tensor, count: int) -> torch.Tensor:
+    """Indices where a mask [n] is True, [count] int64, without waiting for the device; n in places
+    beyond the true number, which may be smaller than ``count``."""
     place = torch.arange(len(mask), device=mask.device)
     slot = torch.where(mask, mask.cumsum(0) - 1, count)
     return place.new_full((count + 1,), len(mask)).scatter_(0, slot, place)[:-1]
@@ -42,7 +40,7 @@ def _table(make: Callable[[Any], T]) -> "cached_property[T]":
     return cached_property(wraps(make)(lambda layout: _kept(partial(make, layout))))
 
 
-def per_head(dilation, heads):
+def per_head(dilation: int | tuple[int, ...], heads: int) -> tuple[int, ...]:
     """Dilation of each head as a tuple; ``dilation`` is an int for all heads, or such a tuple."""
     return (dilation,) * heads if isinstance(dilation, int) else tuple(dilation)
 
@@ -132,10 +130,9 @@ class Layout:
         return padding if self.is_global is None else padding | self.is_global
 
     def to(self, device, non_blocking: bool = False) -> "Layout":
-        """Copy of the layout on a device, made once for this batch, with what the host knows.
-
-        The layers of a model that lies on several devices ask for it, through accelerate's hooks.
-        """
+        """Copy of the layout on a device, made once for this batch, with what the host knows of it;
+        the layout itself if it is there. The layers of a model that lies on several devices ask
+        for it, through accelerate's hooks."""
         device = torch.device(device)
         if device == self.cu_seqlens.device:
             return self
@@ -176,7 +173,8 @@ class Layout:
         return {}
 
     def cached(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """The result of ``make()``, computed once for this batch: all layers share it."""
+        """Result of ``make()`` at the first call with this ``key``, kept as long as the layout: all
+        layers share it."""
         if key not in self._cache:
             self._cache[key] = _kept(make)
         return self._cache[key]

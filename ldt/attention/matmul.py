@@ -29,7 +29,7 @@ _chosen: dict[str, bool] = {}  # kind of product -> True for oneDNN, without a p
 @contextmanager
 def fast_matmul(x):
     """Context manager in which batched products of ``wide(x)`` run on the faster library, without
-    autocast.
+    autocast; only the device and the dtype of ``x`` count.
 
     Autocast would round their factors. Of bfloat16 nothing is lost where oneDNN takes a CPU's
     instructions for it, whose sums are float32.
@@ -50,11 +50,8 @@ def fast_matmul(x):
 
 
 def linear(x, weight, bias):
-    """``x @ weight.T + bias``, as torch.nn.functional.linear, on the faster library.
-
-    Args:
-        x: [..., in]. weight: [out, in]. bias: [out].
-    """
+    """``x @ weight.T + bias`` on the faster library, as torch.nn.functional.linear; x is [..., in],
+    weight [out, in], and bias [out] or None."""
     if torch.compiler.is_compiling() or transformed() or not _applies(x) or not _pays("linear"):
         return F.linear(x, weight, bias)
     return _Linear.apply(x, weight, bias)
@@ -64,10 +61,11 @@ class Linear(nn.Linear):
     """Linear layer that computes by `linear`; all parts of an encoder use it."""
 
     def forward(self, x):
+        """Return ``x @ weight.T + bias``, [..., out] of x [..., in]."""
         return linear(x, self.weight, self.bias)
 
 
-def foldable(module):
+def foldable(module: nn.Module):
     """(weight, bias) of a module if calling it is only a product with them, so that it may be
     folded into other products; else the module itself, to be called. A layer without a bias is
     never folded."""
@@ -76,12 +74,9 @@ def foldable(module):
     return module.weight, module.bias
 
 
-def is_plain(module):
-    """True if calling a module only multiplies by its weight and adds its bias.
-
-    Calling does more with hooks, adapters, parametrizations, quantised weights or a ``forward`` of
-    the instance.
-    """
+def is_plain(module: nn.Module) -> bool:
+    """True if calling a module only multiplies by its weight and adds its bias, as it does without
+    hooks, adapters, parametrizations, quantised weights and a ``forward`` of the instance."""
     if type(module) not in (Linear, nn.Linear) or hooked(module):
         return False
     return not is_traceable_wrapper_subclass(module.weight)
@@ -99,7 +94,8 @@ def project_each(modules, x):
     modules is `foldable`: the parameters stay apart, and get their own part of its gradient.
 
     Args:
-        x: function that returns x [..., in] for a product.
+        modules: sequence of linear layers of one width.
+        x: function that returns x [..., in]; called once for each product.
     """
     folded = [foldable(module) for module in modules]
     if any(map(callable, folded)) or not _joins(folded[0][0]):
@@ -112,21 +108,15 @@ def project_each(modules, x):
 
 
 def _joins(weight):
-    """True where one large product, and a copy of the weights for it, take less than small ones.
-
-    On CUDA, where a small one leaves a part of the GPU idle, as that for the gradient of a weight
-    does above all. The CPU keeps the products that it had, and the bits of their sums.
-    """
+    """True where one large product, and a copy of the weights for it, take less than small ones: on
+    CUDA, where these leave a part of the GPU idle. The CPU keeps its products, and their bits."""
     return weight.device.type == "cuda"
 
 
-def divisible(module, x):
-    """True if a module may be given rows of x separately, and in threads of their own.
-
-    On a CPU, where nothing is kept for a backward pass, and outside of training, whose dropout is
-    drawn in an order that a recomputation has to meet. A hook may count its calls, or not bear two
-    at a time.
-    """
+def divisible(module: nn.Module, x: torch.Tensor) -> bool:
+    """True if a module may be given rows of x separately, and in threads of their own: on a CPU,
+    where nothing is kept for a backward pass, outside of training, whose dropout is drawn in an
+    order that a recomputation has to meet, and without hooks, which may count calls."""
     if x.device.type != "cpu" or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
         return False
     if torch.compiler.is_compiling() or transformed():
@@ -134,15 +124,13 @@ def divisible(module, x):
     return not any(part.training or hooked(part) for part in module.modules())
 
 
-def hooked(module):
-    """True if calling a module runs more than the ``forward`` of its class."""
+def hooked(module: nn.Module) -> bool:
+    """True if calling a module runs more than the ``forward`` of its class, such as a hook."""
     state = vars(module)
     return any(state[name] for name in HOOKS) or _has_any_global_hook() or "forward" in state
 
 
 class _Linear(torch.autograd.Function):
-    """A linear layer whose products run on oneDNN, forward and backward."""
-
     @staticmethod
     def forward(ctx, x, weight, bias):
         # x is kept, or computed again, for the weight's gradient alone.
@@ -173,15 +161,16 @@ def has_bfloat16():
     return native and torch.backends.mkldnn.is_available()
 
 
-def choices():
-    """Choice of library by kind of product: True where this process takes oneDNN."""
+def choices() -> dict[str, bool]:
+    """Choice of library by kind of product, {"linear": ..., "bmm": ...}: True where this process
+    takes oneDNN. The first call may measure, for 20 ms."""
     return {kind: _pays(kind) for kind in ("linear", "bmm")}
 
 
 @contextmanager
-def chosen(choices):
-    """Context manager with the `choices` of another process, whichever library is faster in this
-    one."""
+def chosen(choices: dict[str, bool]):
+    """Context manager with the dict of `choices` of another process in place of those of
+    this one."""
     before = dict(_chosen)
     try:
         _chosen.update(choices)
@@ -201,7 +190,8 @@ def _applies(x):
 
 @contextmanager
 def onednn():
-    """Context manager in which float32 matrix products run on oneDNN, in all threads."""
+    """Context manager in which float32 matrix products run on oneDNN, in all threads, until the
+    last exit."""
     settings = torch.backends.mkldnn.matmul
     with _switch:
         # Who comes first keeps what was set, who goes last sets it again.
@@ -249,8 +239,7 @@ def _held_back():
 
 
 def _probe(kind):
-    """A product of this kind, as large as a layer's: a function that runs it, and its result in
-    float64."""
+    """A function that runs a product as large as a layer's, and its result in float64."""
     generator = torch.Generator().manual_seed(0)
     if kind == "linear":
         x = torch.randn(512, 768, generator=generator)

@@ -37,40 +37,44 @@ _DEVICES = ["cpu", "cuda"]
 _TAGS = (torch.Tag.cudagraph_unsafe,)
 
 
-def count_globals(is_global):
-    """Number of True in a mask [total], [] int64 on the host. It waits for the device: the only
-    such wait where a `Layout` is given the count."""
+def count_globals(is_global: torch.Tensor) -> torch.Tensor:
+    """Number of True in a mask [total], a tensor [] int64 on the host. It waits for the device: the
+    only such wait where a `Layout` is given the count."""
     return torch.ops.ldt.count_globals(is_global)
 
 
-def band(q, k, v, layout, window, dilation, causal, dropout, seed, backend):
-    """`ldt.attention.sliding_window_attention` as one operator."""
+def band(q, k, v, layout: Layout, window, dilation, causal, dropout, seed, backend: str):
+    """Sliding-window attention [total, heads, dim] as one operator of torch.library, with the
+    arguments of `ldt.attention.sliding_window_attention`; ``dilation`` is one number a head."""
     pattern = window, list(dilation), causal, dropout, _tensor(seed), backend
     return torch.ops.ldt.band_forward(q, k, v, *_where(layout), *pattern)[0]
 
 
-def fill_global_rows(out, x, query, key, value, layout, dropout, seed, backend):
-    """`ldt.attention.fill_global_rows` as one operator."""
+def fill_global_rows(out, x, query, key, value, layout: Layout, dropout, seed, backend):
+    """Copy of ``out`` with the rows of global tokens filled, as one operator; the arguments are
+    those of `ldt.attention.fill_global_rows`, each projection a (weight, bias)."""
     x, options = x.to(out.dtype), (*_where(layout), dropout, _tensor(seed), backend)
     return torch.ops.ldt.fill_global_rows_forward(out, x, *query, *key, *value, *options)[0]
 
 
-def fill_projected_rows(out, q, k, v, layout, dropout, seed, backend):
-    """`ldt.attention.fill_projected_rows` as one operator."""
+def fill_projected_rows(out, q, k, v, layout: Layout, dropout, seed, backend: str):
+    """Copy of ``out`` with the rows of global tokens filled from q, k and v of all tokens, as one
+    operator; the arguments are those of `ldt.attention.fill_projected_rows`."""
     options = *_where(layout), dropout, _tensor(seed), backend
     return torch.ops.ldt.fill_projected_rows_forward(out, q, k, v, *options)[0]
 
 
 def pooled(q, k, v, weight, layout, pooling, size, stride, window, dropout, seed, backend):
-    """`ldt.attention.pooled_attention` as one operator."""
+    """Attention to pooled keys and values, [total, heads, dim], as one operator with the arguments
+    of `ldt.attention.pooled_attention`; q, k and v are tensors."""
     weight = q.new_empty(0) if weight is None else weight
     pattern = pooling, size, stride, window, dropout, _tensor(seed), backend
     return torch.ops.ldt.pooled_forward(q, k, v, weight, *_where(layout), *pattern)[0]
 
 
-def shared(layout):
-    """The layout with a ``number``, by which the operators of a graph share what they compute from
-    it."""
+def shared(layout: Layout) -> Layout:
+    """Copy of a layout with a ``number``, by which the operators of a graph share what they compute
+    from it (the last four layouts are kept); a `PaddedLayout` is returned as it is."""
     if layout.rows is not None:  # of plain operators alone
         return layout
     *where, globals, _ = _where(layout)
@@ -117,12 +121,8 @@ def _tensor(number):
 
 
 def _runs(name, count, *options):
-    """A function of an operator's arguments that calls the function ``name`` of `ldt.attention`.
-
-    Args:
-        count: how many of the arguments are tensors with gradients; the layout comes behind them.
-        options: names of those behind the layout, but for `_REST`.
-    """
+    """A function of an operator's arguments that calls the function ``name`` of `ldt.attention`: of
+    ``count`` tensors with gradients, the layout, ``options`` (their names) and those of `_REST`."""
     names = *options, "dropout", "seed", "backend"
 
     def run(*arguments):
@@ -195,14 +195,12 @@ def _register(name, schema, run, count):
 
 
 def _operator(name, schema, run, shapes):
-    """An operator of what it does and of the shapes it gives."""
     library.define(f"ldt::{name}", schema, tags=_TAGS)
     library.impl(f"ldt::{name}", _DEVICES, run)
     library.register_fake(f"ldt::{name}", shapes)
 
 
 def _differentiate(name, count):
-    """Give ``name``_forward the gradients of ``name``_backward."""
     backward = getattr(torch.ops.ldt, f"{name}_backward")
 
     def setup_context(ctx, inputs, output):

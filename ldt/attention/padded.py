@@ -34,7 +34,7 @@ class Globals(NamedTuple):
     single: bool = False
 
 
-def one_a_row(positions, keep):
+def one_a_row(positions: torch.Tensor, keep: torch.Tensor) -> Globals:
     """Make `Globals` of the token at ``positions`` [b] of each row, if ``keep`` [b, n] is True
     there."""
     positions = positions[:, None]
@@ -43,7 +43,8 @@ def one_a_row(positions, keep):
 
 
 def any_number(is_global):
-    """Make `Globals` of a mask [b, n] bool; as wide as the row that has the most, at least 1."""
+    """Make `Globals` of a mask [b, n] bool, read to the host; g is the most in a row, at
+    least 1."""
     length = is_global.shape[1]
     most = is_global.sum(1).amax(0).clamp(min=1).item()
     torch._check(most >= 1)
@@ -54,14 +55,8 @@ def any_number(is_global):
     return Globals(is_global, positions, values > 0)
 
 
-class Window:
-    """A sliding window over padded rows; layers of one window share it.
-
-    Args:
-        keep: [b, n] bool, real tokens.
-        far: `Globals`, None where no token is global.
-        window: tokens in reach on both sides together, even, >= 2.
-    """
+class _Window:
+    """A sliding window over padded rows; layers of one window share it."""
 
     def __init__(self, keep, far, window):
         reach, length, device = window // 2, keep.shape[1], keep.device
@@ -78,14 +73,8 @@ class Window:
         self.seen = (near & (local & inside)[:, :, None])[:, None]  # [b, 1, blocks, queries, keys]
 
     def attention(self, q, k, v):
-        """`ldt.attention.reference.sliding_window_attention` of padded rows, each a document.
-
-        Args:
-            q, k, v: [b, heads, n, dim], the local projections.
-
-        Returns:
-            [b, heads, n, dim]; zeros at padding, of no meaning at global tokens.
-        """
+        """`reference.sliding_window_attention` of q, k and v [b, heads, n, dim], of no meaning at
+        global tokens."""
         far, size = self.far, self.keys.shape[1]
         queries = _fetch(q * q.shape[-1] ** -0.5, self.rows)
         scores = queries @ _fetch(k, self.keys).transpose(3, 4) + _hidden(self.seen, q)
@@ -116,7 +105,7 @@ class PaddedLayout(Layout):
     far: Globals | None = None
 
     @classmethod
-    def of(cls, keep, far):
+    def of(cls, keep: torch.Tensor, far: Globals | None) -> "PaddedLayout":
         """Make the layout of rows whose real tokens are at ``keep`` [b, n], with `Globals`
         or None."""
         b, n = keep.shape
@@ -137,7 +126,8 @@ class PaddedLayout(Layout):
         return (self.far.positions + begin).flatten()
 
     def global_at(self, index):
-        """Return the layout itself, whose global tokens must be those."""
+        """Return the layout itself; ``index`` is not read, and must be where its global
+        tokens are."""
         return self
 
     def none_global(self):
@@ -147,22 +137,32 @@ class PaddedLayout(Layout):
         """Return the layout itself: `full_attention` looks at no global tokens."""
         return self
 
-    def heads(self, x):
+    def heads(self, x: torch.Tensor) -> torch.Tensor:
         """View x [b * tokens, heads, dim] as [b, heads, tokens, dim]."""
         return x.unflatten(0, (self.rows[0], -1)).transpose(1, 2)
 
 
-def sliding_window_attention(q, k, v, layout, window):
-    """`ldt.attention.sliding_window_attention` of a `PaddedLayout`."""
-    make = partial(Window, layout.keep, layout.far, window)
+def sliding_window_attention(q, k, v, layout, window: int):
+    """Sliding-window attention, [b * n, heads, dim] as q, k and v are, with a `PaddedLayout`; zeros
+    at padding, of no meaning at global tokens. ``window`` is the tokens in reach on both sides."""
+    make = partial(_Window, layout.keep, layout.far, window)
     shared = layout.cached(("window", window), make)
     return _flat(shared.attention(*map(layout.heads, (q, k, v))))
 
 
 def global_attention(q, x, key, value, layout):
-    """`ldt.attention.global_attention`: [b * g, heads, dim], of no meaning where a row has fewer
-    global tokens. Where g is 1 the projections are folded into queries and sums, so that ``x`` goes
-    through neither of them."""
+    """Attention of the global tokens of a `PaddedLayout` to all tokens of their rows.
+
+    Where g is 1 the projections are folded into queries and sums: ``x`` goes through neither.
+
+    Args:
+        q: [b * g, heads, dim], queries of the tokens at ``layout.global_index``.
+        x: [b * n, width], the layer's input.
+        key, value: (weight [heads * dim, width], bias [heads * dim]) or a function.
+
+    Returns:
+        [b * g, heads, dim], of no meaning where a row has fewer global tokens.
+    """
     heads, queries = q.shape[1], layout.heads(q)
     if callable(key) or callable(value) or not layout.far.single:
         k, v = (project(part, x).unflatten(1, (heads, -1)) for part in (key, value))
@@ -176,21 +176,23 @@ def global_attention(q, x, key, value, layout):
     return _flat(sums @ weight.transpose(1, 2) + bias[:, None])
 
 
-def fill_global_rows(out, x, query, key, value, layout):
-    """`ldt.attention.fill_global_rows` of a `PaddedLayout`."""
+def fill_global_rows(out, x, query, key, value, layout: PaddedLayout):
+    """Copy of ``out`` with the rows of global tokens filled, as `ldt.attention.fill_global_rows`
+    does without dropout, with a `PaddedLayout`."""
     q = project(query, x.index_select(0, layout.global_index)).unflatten(1, out.shape[1:])
     return _filled(out, global_attention(q, x, key, value, layout), layout)
 
 
-def fill_projected_rows(out, q, k, v, layout):
-    """`ldt.attention.fill_projected_rows` of a `PaddedLayout`."""
+def fill_projected_rows(out, q, k, v, layout: PaddedLayout):
+    """Copy of ``out`` [b * n, heads, dim] with the rows of global tokens filled from q, k and v of
+    its shape, with a `PaddedLayout`."""
     q = q.index_select(0, layout.global_index)
     return _filled(out, full_attention(q, k, v, layout), layout)
 
 
 def full_attention(q, k, v, layout):
-    """`ldt.attention.full_attention`, whose memory grows with the square of the length; of no
-    meaning at padding."""
+    """Attention of q [b * any, heads, dim] to all tokens of its row of a `PaddedLayout`, in memory
+    that grows with the square of the length; of no meaning at padding."""
     return _flat(_rows(*map(layout.heads, (q, k, v)), layout.keep))
 
 
@@ -215,8 +217,8 @@ def _flat(x):
 
 
 class _Cells:
-    """The cells of padded rows, with the names of `ldt.attention.cells.Cells` that poolings
-    read; each row has ``number`` of them, some without a token."""
+    """`ldt.attention.cells.Cells` of padded rows, as far as poolings read them; ``number`` in each
+    row."""
 
     def __init__(self, keep, size, stride):
         length, device = keep.shape[1], keep.device
@@ -239,7 +241,8 @@ class _Cells:
 
 
 def pooled_attention(q, k, v, weight, layout, *, pooling, size, stride, window):
-    """`ldt.attention.pooled_attention` of a `PaddedLayout`."""
+    """Attention to pooled keys and values, [b * n, heads, dim] as q, k and v are, with a
+    `PaddedLayout`; the other arguments are those of `ldt.attention.pooled_attention`."""
     keep, far, length = layout.keep, layout.far, layout.rows[1]
     device, q = q.device, layout.heads(q)
     cells = _Cells(keep, size, stride)
@@ -273,10 +276,8 @@ def pooled_attention(q, k, v, weight, layout, *, pooling, size, stride, window):
 
 
 def _hidden(seen, like):
-    """Bias of scores: 0 where ``seen``, else the least number.
-
-    Not -inf, so that a row that sees no key stays finite. Runtimes add faster than they choose.
-    """
+    """Bias of scores: 0 where ``seen``, else the least number: finite, so that a row that sees no
+    key is; and added, which runtimes do faster than choosing."""
     return (~seen).to(like.dtype) * torch.finfo(like.dtype).min
 
 
@@ -288,8 +289,8 @@ def _blocks(length, block, device):
 
 
 def _fetch(x, at):
-    """[b, heads, blocks, places, dim] of x [b, heads, n, dim] at positions [blocks, places],
-    clamped."""
+    """[b, heads, blocks, places, dim] of x [b, heads, n, dim] at clamped positions [blocks,
+    places]."""
     flat = at.clamp(0, x.shape[2] - 1).flatten()
     return x.index_select(2, flat).unflatten(2, (-1, at.shape[1]))
 

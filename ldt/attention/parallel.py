@@ -23,9 +23,9 @@ WHOLE = 512  # rows, or fewer, that torch's own threads share
 def run(work, pieces):
     """Call ``work(piece)`` for each piece, on as many threads as torch has, without autograd.
 
-    Threads take the pieces in their order. What a piece computes must depend on no other, so that
-    the results do not depend on the threads. Without OpenMP, or in a region, they run one after the
-    other.
+    Threads take the pieces in their order; what ``work`` returns is lost. What a piece computes
+    must depend on no other, so that the results do not depend on the threads. Without OpenMP, or in
+    a region, they run one after the other.
 
     Raises:
         Exception: the first that ``work`` raised; pieces not yet begun are left out.
@@ -57,7 +57,7 @@ def run(work, pieces):
         raise raised[0]
 
 
-def threads(pieces):
+def threads(pieces: int) -> int:
     """Number of threads on which `run` works for this many pieces."""
     # What looks at operators, as a trace or a counter of them does, looks at one thread's.
     if torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing() or _openmp() is None:
@@ -83,12 +83,13 @@ def _openmp():
 
 
 def by_rows(work, *tensors):
-    """Compute ``work(*tensors)`` [rows, …] part by part of the rows, and join the parts.
+    """Compute ``work(*tensors)`` [rows, ...] part by part of the rows, on several threads, and join
+    the parts; at most 512 rows go in one call, under autograd.
 
     Args:
         work: function of tensors with n rows that gives a tensor with n rows of the first one's
             shape and dtype, in which a row depends only on the same row of the inputs.
-        tensors: [rows, …].
+        tensors: [rows, ...].
     """
     rows = len(tensors[0])
     if rows <= WHOLE:
@@ -111,8 +112,7 @@ class InOrder:
         self._lock, self._waiting, self._next = threading.Lock(), {}, 0
 
     def __call__(self, place, act):
-        """Run ``act()`` of piece ``place``, counted from 0, now or as soon as those before it have
-        run."""
+        """Run ``act()`` of piece ``place``, counted from 0, as soon as those before it have run."""
         with self._lock:
             self._waiting[place] = act
             while self._next in self._waiting:

@@ -90,16 +90,14 @@ def _by_key(bias, layout):
 
 
 def global_attention(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):
-    """Attention of the global tokens, each to every kept token of its document.
+    """Attention [globals, heads, dim] of the global tokens, each to every kept token of its
+    document.
 
     Args:
         q: [globals, heads, dim], query_global of the tokens at ``layout.global_index``.
         x: [total, width], the layer's input.
         key, value: (weight [heads * dim, width], bias [heads * dim]) of the global projections.
         layout, dropout, seed: as in `sliding_window_attention`.
-
-    Returns:
-        [globals, heads, dim].
 
     Source: Beltagy et al. 2020, section 3.1 "Linear projections for global attention".
     """
@@ -110,7 +108,8 @@ def global_attention(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):
 
 
 def projected_global_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0, bias=None):
-    """Attention of the global tokens to their document, with keys and values computed already.
+    """Attention [globals, heads, dim] of the global tokens to their document, with keys and values
+    computed already.
 
     Args:
         q: [globals, heads, dim], query_global of the tokens at ``layout.global_index``.
@@ -119,9 +118,6 @@ def projected_global_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0, 
         bias: None, or [globals, heads, longest], added to the products of each query with the keys
             of its document, in their order, before they are scaled; longest is the length of the
             longest document.
-
-    Returns:
-        [globals, heads, dim].
     """
     index = layout.global_index
     everything = torch.ones(1, len(index), len(k), dtype=torch.bool, device=k.device)
@@ -151,7 +147,8 @@ def _attend(q, index, k, v, layout, allowed, dropout, seed, more=0.0):
 
 
 def pool(pooling: str, k, v, weight, cells: Cells):
-    """Pool the keys and values of the tokens of each cell.
+    """Pooled keys and pooled values of the cells, [cells.count, heads, dim] each; zeros where there
+    is no cell.
 
     Args:
         pooling: a name in `POOLINGS`.
@@ -159,9 +156,6 @@ def pool(pooling: str, k, v, weight, cells: Cells):
         weight: trained weight of the pooling, of the shape of its `initial`; None where that is
             None.
         cells: where the cells lie.
-
-    Returns:
-        Pooled keys and pooled values, [cells.count, heads, dim] each; zeros where there is no cell.
     """
     token, inside = cells.tokens(torch.arange(cells.size, device=k.device))
     outside = ~inside[..., None, None]  # [cells, size, 1, 1]
@@ -179,7 +173,8 @@ def pool(pooling: str, k, v, weight, cells: Cells):
 
 
 def cell_attention(q, k, v, cells: Cells, *, window, dropout=0.0, seed=0):
-    """Attention of every token to the cells around it.
+    """Attention [total, heads, dim] of every token to the cells around it; zeros at padding and at
+    global tokens.
 
     A kept, non-global token i sees the cells of its own document whose centre, the middle of its
     first and last place, (size - 1) / 2 tokens behind its start, is at most ``window / 2`` tokens
@@ -196,9 +191,6 @@ def cell_attention(q, k, v, cells: Cells, *, window, dropout=0.0, seed=0):
         cells: where the cells lie.
         window: tokens in reach on both sides together, even, >= 2.
         dropout, seed: as in `sliding_window_attention`; a cell is drawn for as its first token.
-
-    Returns:
-        [total, heads, dim]; zeros at padding and at global tokens.
     """
     layout = cells.layout
     token = torch.arange(len(q), device=q.device)[:, None]

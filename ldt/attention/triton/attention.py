@@ -2,8 +2,9 @@
 
 import torch
 
+from ldt.attention.cells import Cells
 from ldt.attention.derivatives import first_order, once
-from ldt.attention.layout import per_head
+from ldt.attention.layout import Layout, per_head
 from ldt.attention.triton import pattern as patterns
 from ldt.attention.triton.backward import backward
 from ldt.attention.triton.dropout import on_device
@@ -12,9 +13,10 @@ from ldt.attention.triton.tiles import check
 
 
 def sliding_window_attention(
-    q, k, v, layout, *, window, dilation=1, causal=False, dropout=0.0, seed=0
+    q, k, v, layout: Layout, *, window, dilation=1, causal=False, dropout=0.0, seed=0
 ):
-    """`reference.sliding_window_attention` for CUDA tensors.
+    """Sliding-window attention [total, heads, dim] of CUDA tensors, in fused kernels, as
+    `ldt.attention.sliding_window_attention` describes it.
 
     Sums are kept in float32, and float32 inputs are rounded as `devices.precision` says. Memory is
     that of the output and 4 bytes per token and head; two runs give the same bits, gradients
@@ -29,22 +31,18 @@ def sliding_window_attention(
     return _attend(q, k, v, pattern, dropout, seed)
 
 
-def cell_attention(q, k, v, cells, *, window, dropout=0.0, seed=0):
-    """`ldt.attention.reference.cell_attention` for CUDA tensors.
-
-    Precision, memory and errors are those of `sliding_window_attention`.
-    """
+def cell_attention(q, k, v, cells: Cells, *, window: int, dropout=0.0, seed=0):
+    """Attention [total, heads, dim] of every token to the cells in its window, whose k and v are
+    [cells.count, heads, dim], as `reference.cell_attention` defines it, for CUDA tensors.
+    Precision, memory and errors are those of `sliding_window_attention`."""
     check(q, k, v)
     return _attend(q, k, v, patterns.of_cells(cells, window), dropout, seed)
 
 
-def projected_global_attention(q, k, v, layout, *, dropout=0.0, seed=0):
-    """`reference.projected_global_attention` for CUDA tensors, with keys and values [total, heads,
-    dim].
-
-    Rows of q past the last global token are padding and get zeros. Precision, memory and errors are
-    those of `sliding_window_attention`.
-    """
+def projected_global_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0):
+    """Attention [globals, heads, dim] of the global tokens to the keys and values [total, heads,
+    dim] of their documents, for CUDA tensors. Rows of q past the last global token are padding
+    and get zeros. Precision, memory and errors are those of `sliding_window_attention`."""
     check(q, k, v)
     return _attend(q, k, v, patterns.of_globals(layout), dropout, seed)
 

@@ -86,8 +86,10 @@ class Backward:
 
 
 def backward(dout, q, k, v, out, lse, pattern, dropout=0.0, seed=None):
-    """Gradients of q [queries, heads, dim], and of k and v [keys, heads, dim], by `Backward`; where
-    queries and keys are equally many, these are q, k and v of one tensor [tokens, 3, heads, dim].
+    """Gradients (dq, dk, dv), of the shapes of q, k and v, by `Backward`.
+
+    Where queries and keys are equally many, they are parts of one tensor [tokens, 3, heads, dim].
+    ``dout`` is the gradient of ``out``, which `forward` gave with ``lse`` from the other arguments.
     """
     if len(q) == len(k):
         gradients = q.new_empty(len(q), 3, *q.shape[1:])

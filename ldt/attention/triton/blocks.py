@@ -7,9 +7,10 @@ import triton.language as tl
 
 @triton.jit
 def own_block(classes_ptr, program, count, head, BLOCK: tl.constexpr):
-    """(residue, dilation, table, first, size): a program has rows from ``first`` on of the
-    ``size`` that its residue class has, none where first >= size. ``table`` is where the intervals
-    of its dilation begin."""
+    """(residue, dilation, table, first, size): a program has BLOCK rows from ``first`` on of the
+    ``size`` that its residue class has, none where first >= size. ``table`` is where the
+    intervals of its dilation begin. ``classes_ptr`` is that of `Pattern.classes`, ``count`` all
+    rows."""
     if classes_ptr is None:
         residue, dilation, table = 0, 1, 0
         size, first = count, program * BLOCK
@@ -25,8 +26,8 @@ def own_block(classes_ptr, program, count, head, BLOCK: tl.constexpr):
 
 @triton.jit
 def own_rows(residue, dilation, first, size, BLOCK: tl.constexpr):
-    """(place, inside, first, last): where the rows of `own_block` lie, the last one again where
-    there are no more; which of them are there; and where the first and the last one lie."""
+    """(place, inside, first, last): where the BLOCK rows of `own_block` lie, the last one again
+    where there are no more; which are there; and where the first and the last one lie."""
     row = first + tl.arange(0, BLOCK)
     place = residue + tl.minimum(row, size - 1) * dilation
     return place, row < size, residue + first * dilation, tl.max(place, 0)
@@ -34,8 +35,8 @@ def own_rows(residue, dilation, first, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def seen_by(begin_ptr, end_ptr, place, first, last, alive):
-    """(low, high, begin, end): each of `own_rows` sees low to high - 1, all of them together begin
-    to end - 1, which is nothing unless ``alive``."""
+    """(low, high, begin, end): each row at ``place`` sees low to high - 1, as tables of both tell,
+    and all of `own_rows` together begin to end - 1, which is nothing unless ``alive``."""
     low, high = tl.load(begin_ptr + place), tl.load(end_ptr + place)
     begin, end = tl.load(begin_ptr + first), tl.load(end_ptr + last)
     return low, high, begin, tl.where(alive, end, begin)
@@ -46,13 +47,13 @@ def own_tiles(
     begin_ptr, end_ptr, place, first, last, alive, next_hidden_ptr, count, residue, dilation,
     split, splits, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """(low, high, begin, end, left, right, tiles): what `seen_by` says, begin to end - 1 being part
-    ``split`` of it, whose tiles are those of `inner_tiles`."""
+    """(low, high, begin, end, left, right, tiles): those of `seen_by`, but begin to end - 1 is part
+    ``split`` of ``splits`` of it, and those of `_inner_tiles` of that part."""
     low, high, begin, end = seen_by(begin_ptr, end_ptr, place, first, last, alive)
     size = tl.cdiv(tl.cdiv(end - begin, splits), BLOCK) * BLOCK
     begin = tl.minimum(begin + split * size, end)
     end = tl.minimum(begin + size, end)
-    left, right, tiles = inner_tiles(
+    left, right, tiles = _inner_tiles(
         begin, tl.load(begin_ptr + last), tl.load(end_ptr + first), end, next_hidden_ptr, count,
         residue, dilation, BLOCK,
     )  # fmt: skip
@@ -60,7 +61,7 @@ def own_tiles(
 
 
 @triton.jit
-def inner_tiles(
+def _inner_tiles(
     begin, inner_begin, inner_end, end, next_hidden_ptr, count, residue, dilation,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -79,7 +80,7 @@ def inner_tiles(
 @triton.jit
 def meet(i, begin, end, place_ptr, residue, dilation, BLOCK: tl.constexpr):
     """(column, place): the [BLOCK] rows of the i-th tile of begin to end - 1, and where they lie,
-    the last one again where there are no more. ``place_ptr`` tells of gathered rows."""
+    the last one again where there are no more; in ``place_ptr`` if they are gathered, else None."""
     column = begin + i * BLOCK + tl.arange(0, BLOCK)
     place = tl.minimum(column, end - 1)
     place = residue + place * dilation if place_ptr is None else tl.load(place_ptr + place)

@@ -72,7 +72,7 @@ class Limits:
 
     @property
     def name(self):
-        """Name of the device class for messages."""
+        """Name of the device for messages, by its compute capability and KiB of shared memory."""
         major, minor = self.capability
         return f"compute capability {major}.{minor}, {self.shared // KIB} KiB of shared memory"
 
@@ -171,16 +171,16 @@ TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
 }
 
 
-def tile(kernel, q, dropout=False):
-    """The `Tile` of a kernel for tensors like q.
+def tile(kernel: str, q: torch.Tensor, dropout: bool = False) -> Tile:
+    """Look up the `Tile` of a kernel for tensors like q.
 
     Args:
         kernel: a name in `TILES`.
         q: [tokens, heads, dim], on the device of the launch.
-        dropout: whether the kernel decides what dropout takes.
+        dropout: True if the kernel drops probabilities.
 
     Raises:
-        ValueError: the kernel does not run on such tensors there; it says what does.
+        ValueError: the kernel does not run on such tensors there; the message says what does.
     """
     device, dim = limits(q.device), q.shape[-1]
     best = find(kernel, q.dtype, dim, dropout, device)
@@ -191,7 +191,7 @@ def tile(kernel, q, dropout=False):
     return best
 
 
-def precision(q):
+def precision(q: torch.Tensor) -> str:
     """Precision of products of float32 q, k, v, an ``input_precision`` of `triton.language.dot`.
 
     "tf32x3" is near float32: three products of matrix units, on devices that have them. As torch
@@ -205,20 +205,23 @@ def precision(q):
     return setting if setting in ("ieee", "tf32") else "tf32x3"
 
 
-def refused(dtype, dim, why):
-    """Make the ValueError of a call that no kernel takes, with the reason of `lacking`."""
+def refused(dtype: torch.dtype, dim: int, why: str) -> ValueError:
+    """Make the ValueError, which the caller raises, of tensors that no kernel takes; ``why`` is the
+    reason of `lacking`."""
     return ValueError(
         f"backend 'triton' does not take {_short(dtype)} of {dim} dims: {why}; "
         "backend 'blocked' takes any"
     )
 
 
-def find(kernel, dtype, dim, dropout, limits):
+def find(kernel: str, dtype, dim: int, dropout: bool, limits: Limits) -> Tile | None:
     """Look up the `Tile` of a kernel on a device with these limits; None where there is none.
 
     Args:
-        kernel, dropout: as of `tile`.
-        dtype, dim: of the tensors, dims of a head or columns of a row.
+        kernel: a name in `TILES`.
+        dtype: dtype of the tensors.
+        dim: dims of a head or columns of a row.
+        dropout: True if the kernel drops probabilities.
         limits: `Limits` of the device.
     """
     if not _multiplies(dtype, limits) or limits.registers < REGISTERS or limits.warp != WARP:
@@ -232,7 +235,7 @@ def find(kernel, dtype, dim, dropout, limits):
     return table[max(fitting)][bool(dropout)] if fitting else None
 
 
-def fits(tile, kernel, size, dims, limits):
+def fits(tile: Tile, kernel: str, size: int, dims: int, limits: Limits) -> bool:
     """True if a GPU with these `Limits` may have room for a `Tile` and multiplies no float32 by
     warpgroup units.
 
@@ -261,9 +264,9 @@ def fits(tile, kernel, size, dims, limits):
 
 
 @cache
-def lacking(dtype, dim, limits):
-    """Reason why a device with these limits has no kernels for heads of ``dim`` dims; None where it
-    has."""
+def lacking(dtype: torch.dtype, dim: int, limits: Limits) -> str | None:
+    """Reason why a device with these limits has no kernels for heads of ``dim`` dims, for a
+    message; None where it has."""
     if dtype not in DTYPES:
         return f"{_short(dtype)} has no kernel"
     if dim > LARGEST:
@@ -284,7 +287,7 @@ def _short(dtype):
     return str(dtype).removeprefix("torch.")
 
 
-def limits(device):
+def limits(device: torch.device | str) -> Limits:
     """`Limits` of a torch.device as triton's driver reports them; `LATEST` for other devices than
     CUDA.
 
@@ -302,7 +305,7 @@ def limits(device):
 
 @cache
 def _ask(index):
-    """`Limits` of a GPU; in words what went wrong where there are none, asked once as well."""
+    """`Limits` of a GPU, asked once; what went wrong, as a str, where there are none."""
     try:
         from triton.runtime import driver
 

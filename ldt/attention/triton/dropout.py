@@ -8,23 +8,23 @@ QUERY, KEY = tl.constexpr(1), tl.constexpr(2)
 _M1, _M2 = tl.constexpr(0x7FEB352D), tl.constexpr(-0x7B935975)  # as in ldt.attention.dropout
 
 
-def on_device(seed, device):
-    """Put a seed, an int or int64 tensor [], on the device for kernels, without reading a tensor to
-    the host."""
+def on_device(seed: int | torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a seed as an int64 tensor [] for kernels: itself if it is one on the device, else a
+    new one of the seed modulo 2**32."""
     if isinstance(seed, torch.Tensor) and seed.device == device:
         return seed
     # Filled and not copied: a copy from the host would wait for the device.
     return torch.full((), int(seed) % 2**32, dtype=torch.int64, device=device)
 
 
-def least(dropout):
-    """Smallest hash that dropout keeps, see `kept`."""
+def least(dropout: float) -> int:
+    """Smallest int32 hash that dropout of this probability keeps, see `kept`."""
     return int(dropout * 2**32) - 2**31
 
 
 @triton.jit
 def token_codes(table_ptr, count, token, inside, seed, head, ROLE: tl.constexpr):
-    """Hashes [n] of tokens as `QUERY` or as `KEY` of a head, from which `kept` decides.
+    """Hashes [n] int32 of tokens as `QUERY` or as `KEY` of a head, from which `kept` decides.
 
     Args:
         table_ptr: [2, count] int32, documents and places.
@@ -39,19 +39,21 @@ def token_codes(table_ptr, count, token, inside, seed, head, ROLE: tl.constexpr)
 
 @triton.jit
 def document_code(document, seed, ROLE: tl.constexpr):
-    """Hash of a document, from which those of its tokens are computed."""
+    """Hash of a document's number as `QUERY` or `KEY`, from which `in_head` makes those of its
+    tokens."""
     return _mix(_mix(seed.to(tl.int32) + ROLE) + document)
 
 
 @triton.jit
 def in_head(code, place, head):
-    """Hash of a token in a head, from that of its document and its place there."""
+    """Hash of a token in a head, from the `document_code` of its document and its place there."""
     return _mix(_mix(code + head) + place)
 
 
 @triton.jit
 def kept(query_codes, key_codes, least):
-    """True if a probability is kept, from the codes of its query and key, of any shape."""
+    """True if a probability is kept, from the `token_codes` of its query and key, of any shape, and
+    the `least` that are."""
     x = (query_codes ^ key_codes) * _M1
     x = x ^ (x >> 15)
     return x * _M2 >= least
@@ -59,7 +61,6 @@ def kept(query_codes, key_codes, least):
 
 @triton.jit
 def _mix(x):
-    """A bijective hash of int32."""
     x = x ^ ((x >> 16) & 0xFFFF)
     x = x * _M1
     x = x ^ ((x >> 15) & 0x1FFFF)

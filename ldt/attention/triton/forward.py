@@ -10,9 +10,10 @@ import triton
 import triton.language as tl
 
 from ldt.attention.triton.blocks import meet, own_block, own_rows, own_tiles, seen_by, seen_only
-from ldt.attention.triton.devices import precision
+from ldt.attention.triton.devices import Tile, precision
 from ldt.attention.triton.dropout import KEY, QUERY, kept, least, token_codes
 from ldt.attention.triton.launch import Launch, launched, room
+from ldt.attention.triton.pattern import Pattern
 from ldt.attention.triton.splits import FEW, combined, splits
 from ldt.attention.triton.tiles import cast, dot, load_columns, load_rows, padded, rows, store_rows
 
@@ -64,26 +65,28 @@ class Forward:
         return whole, lse_whole
 
 
-def forward(q, k, v, pattern, dropout=0.0, seed=None):
-    """Build a `Forward` for these tensors and run it once."""
+def forward(q, k, v, pattern: Pattern, dropout=0.0, seed=None):
+    """Run a `Forward` once, built for these tensors; return its (output, log-sum-exp)."""
     q, k, v = rows(q), rows(k), rows(v)
     return Forward(q, k, v, pattern, dropout)(q, k, v, seed)
 
 
-def tables(pattern):
-    """Tensors of a pattern that kernels read: tables of queries, keys, hidden and gathered keys,
-    classes."""
+def tables(pattern: Pattern) -> tuple[torch.Tensor | None, ...]:
+    """Five tensors of a `Pattern` that kernels read, each None where it has none: tables of
+    queries, keys, hidden and gathered keys, classes."""
     return pattern.queries, pattern.keys, pattern.hidden, pattern.gathered, pattern.classes()
 
 
-def firsts(q, joined):
-    """Offsets of k and of v, in numbers, in the tensors that kernels get for them."""
+def firsts(q: torch.Tensor, joined: bool) -> tuple[int, int]:
+    """Offsets of k and of v, in numbers, in the tensors that kernels get; (0, 0) unless
+    ``joined``."""
     step = q.shape[1] * q.shape[2] if joined else 0
     return step, 2 * step
 
 
-def sizes(pattern, q, tile):
-    """Compile-time constants of a kernel that attends by a pattern, without those of its `Tile`."""
+def sizes(pattern: Pattern, q: torch.Tensor, tile: Tile) -> dict:
+    """Compile-time constants, by name, of a kernel that attends by a `Pattern`, without those of
+    its `Tile`."""
     dim = q.shape[2]
     return {
         "CLASSES": len(set(pattern.dilations)),

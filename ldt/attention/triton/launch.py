@@ -51,7 +51,7 @@ class Launch:
 
     Args:
         kernel: a `launched` one.
-        grid: numbers of programs.
+        grid: numbers of programs, one to three.
         fixed: the last arguments, tensors among them.
         options: constants and options of the launch, by name.
     """
@@ -127,15 +127,15 @@ class Launch:
         return None if known is None else self(*tensors)
 
 
-def room(x, shape, dtype=torch.float32):
-    """Make a tensor without memory as a template for ``empty_like``, which allocates from it in
-    half the time of a shape and a dtype."""
+def room(x: torch.Tensor, shape: tuple[int, ...], dtype=torch.float32) -> torch.Tensor:
+    """Make a tensor without memory, on the device of ``x``, as a template for ``empty_like``, which
+    allocates from it in half the time of a shape and a dtype."""
     return x.new_empty((), dtype=dtype).expand(shape)
 
 
 def _settings(launcher):
-    """A launcher of Triton without its Python, and the settings that this adds behind the function;
-    where it does more, itself and nothing."""
+    """A launcher of Triton without its Python, and the settings that this adds; else
+    itself and ()."""
     sizes = {getattr(launcher, f"{kind}_scratch_size", None) for kind in ("global", "profile")}
     if not DIRECT or sizes != {0}:
         return launcher, ()

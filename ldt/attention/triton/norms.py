@@ -60,12 +60,15 @@ class End:
 
         Args:
             y: [n, width], what a product gave; contiguous, as the stream is.
-            of_y, weight, bias: [width]; the first is the bias of that product.
+            of_y: [width], bias of that product.
+            stream: [n, width], the residual stream.
+            weight, bias: [width], of the norm.
             seed: [] int64, None without dropout.
             keep: True to have the sum.
 
         Returns:
-            The output [n, width] in the stream's dtype, its copy or None, and the sum or None.
+            The output [n, width] in the stream's dtype, its copy in the products' or None, and the
+                sum or None.
         """
         out, total = torch.empty_like(stream), torch.empty_like(stream) if keep else None
         copy = None if self.low is None else torch.empty_like(stream, dtype=self.low)
@@ -75,13 +78,13 @@ class End:
 
     def backward(self, dout, total, weight, bias, seed, parts, want_out=False):
         """Gradients of the stream and of y (one tensor where they are the same), and the output of
-        `forward` or None.
+        `forward` or None; those of weight, bias and of_y are summed in ``parts``.
 
         Args:
             dout: [n, width], gradient of the output, contiguous.
             total: [n, width], the sum that `forward` kept.
             weight, bias, seed: as `forward` took them.
-            parts: room of `sums_of` for the gradients of weight and bias and of y's sum.
+            parts: room of `sums_of`, which is written to.
             want_out: True to compute the output again, in the products' dtype; its last digit may
                 differ from the copy's.
         """
@@ -93,38 +96,31 @@ class End:
         return dtotal, dtotal if dy is None else dy, out
 
 
-def again(total, weight, bias, eps, dtype):
-    """Compute the output of an `End` in ``dtype`` from the sum that it kept."""
+def again(total, weight, bias, eps: float, dtype: torch.dtype) -> torch.Tensor:
+    """Compute the output [n, width] of an `End` in ``dtype`` again, from the sum that it kept."""
     out = torch.empty_like(total, dtype=dtype)
     launch = _of_norm(total.shape, out.get_device(), total.dtype, dtype, eps)
     launch(total, None, None, weight, bias, None, out, None, None)
     return out
 
 
-def gelu(wide, bias, in_place=False):
-    """Compute the exact GELU of ``wide + bias``.
-
-    Args:
-        wide: [n, width], contiguous.
-        bias: [width].
-        in_place: True to write the output to ``wide``.
-    """
+def gelu(wide: torch.Tensor, bias: torch.Tensor, in_place: bool = False) -> torch.Tensor:
+    """Compute the exact GELU [n, width] of ``wide + bias``: ``wide`` is [n, width], contiguous, and
+    overwritten by the output if ``in_place``; ``bias`` is [width]."""
     out = wide if in_place else torch.empty_like(wide)
     _of_gelu(wide.shape, wide.get_device(), wide.dtype)(wide, bias, out)
     return out
 
 
 def gelu_backward(wide, bias, slope, parts, want_out=True):
-    """Turn ``slope`` from the gradient of `gelu`'s output into that of its input, in place.
+    """Turn ``slope`` from the gradient of `gelu`'s output into that of its input; return the output
+    or None.
 
     Args:
         wide, bias: as `gelu` took them.
         slope: [n, width], gradient of the output; overwritten.
-        parts: room of `sums_of` for the sum of the input's gradients.
+        parts: room of `sums_of`, to which sums of the input's gradients are written.
         want_out: True to compute the output again.
-
-    Returns:
-        The output or None.
     """
     out = torch.empty_like(wide) if want_out else None
     kind = wide.get_device(), wide.dtype, parts.dtype
@@ -133,7 +129,8 @@ def gelu_backward(wide, bias, slope, parts, want_out=True):
 
 
 def sums_of(total, wide):
-    """Allocate room for the partial sums over all tokens of a layer, which `added` adds up.
+    """Allocate room, not filled, for the partial sums over all tokens of a layer, which `added`
+    adds up.
 
     Args:
         total: [n, width], a sum that an `End` kept.
@@ -148,8 +145,9 @@ def sums_of(total, wide):
     return total.new_empty((max(_programs(rows, width, wide)), 6 * width + wide), dtype=dtype)
 
 
-def added(parts, rows, width, dtype):
-    """Add up the partial sums of `sums_of`: six of [width] and one of [wide], in ``dtype``."""
+def added(parts, rows: int, width: int, dtype: torch.dtype):
+    """Add up the partial sums of `sums_of` for ``rows`` tokens: six of [width] and one of [wide],
+    in ``dtype``."""
     columns = parts.shape[1]
     sums = parts.new_empty((columns,), dtype=dtype)
     _of_partials(parts.get_device(), parts.dtype, dtype, rows, width, columns)(parts, sums)
@@ -158,19 +156,16 @@ def added(parts, rows, width, dtype):
 
 @lru_cache(LAUNCHES)
 def _of_norm(shape, device, dtype, of_out, eps):
-    """The `Launch` of a pass over rows that are sums."""
     return _normalise(shape, eps, 0.0)
 
 
 def _normalise(shape, eps, dropout):
-    """A `Launch` of a pass over rows."""
     sizes, at_once = _of_rows(shape[1], NUMBERS, eps, dropout)
     return Launch(_norm, (-(-shape[0] // at_once),), shape[:1], sizes)
 
 
 @lru_cache(LAUNCHES)
 def _of_gelu(shape, device, dtype):
-    """The `Launch` of a pass over numbers."""
     rows, width = shape
     sizes = {"WIDTH": width, "BLOCK": 2 * NUMBERS, "num_warps": 4, **OPTIONS}
     return Launch(_gelu, (-(-rows * width // (2 * NUMBERS)),), (rows * width,), sizes)
@@ -188,7 +183,6 @@ def _of_gelu_backward(shape, kind, want_out, columns):
 
 @lru_cache(LAUNCHES)
 def _of_partials(device, dtype, of_sums, rows, width, columns):
-    """The `Launch` of a sum of parts."""
     counts = _programs(rows, width, columns - 6 * width)
     sizes = {"BORDER": 6 * width, "COLUMNS": columns, "BLOCK": ADDED, "PARTS": 64, "num_warps": 4}
     return Launch(_partials, (-(-columns // ADDED),), counts, sizes | OPTIONS)
@@ -202,8 +196,8 @@ def _programs(rows, width, wide):
 
 
 def _of_columns(rows, width):
-    """Columns of a program of `_gelu_backward`, rows at a time, programs that share the rows, and
-    rows of each."""
+    """Columns of a program of `_gelu_backward`, rows at a time, programs that share rows, rows of
+    each."""
     block = min(256, triton.next_power_of_2(width))
     at_once = 2 * NUMBERS // block
     most = max(2 * PROGRAMS // -(-width // block), 1)
@@ -273,7 +267,6 @@ def _norm(
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """One program normalises ROWS rows."""
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
     place = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
     there = column < WIDTH
@@ -370,7 +363,6 @@ def _gelu(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program takes BLOCK numbers."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < count
     x = _wide(tl.load(wide_ptr + place, mask=inside, other=0.0))

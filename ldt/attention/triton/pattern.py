@@ -29,6 +29,8 @@ import torch
 import triton
 import triton.language as tl
 
+from ldt.attention.cells import Cells
+from ldt.attention.layout import Layout
 from ldt.attention.triton import devices
 from ldt.attention.triton.launch import launched
 from ldt.attention.triton.splits import FEW
@@ -68,19 +70,22 @@ class Pattern:
     few: bool = False
 
     def classes(self):
-        """Dilation and class of each head, [heads, 2] int32; None without a dilation."""
+        """Dilation of each head and its place among all in order, [heads, 2] int32; None if all are
+        1."""
         if set(self.dilations) == {1}:
             return None
         kinds = sorted(set(self.dilations))
         rows = tuple((d, kinds.index(d)) for d in self.dilations)
         return _on_device(rows, self.keys.device)
 
-    def programs(self, count, rows):
-        """Number of programs of ``rows`` rows that the head with most of them needs."""
+    def programs(self, count: int, rows: int) -> int:
+        """Number of programs, of ``rows`` rows each, that the head with most of them needs for
+        ``count`` rows."""
         return max(d * cdiv(cdiv(count, d), rows) for d in set(self.dilations))
 
-    def tile(self, kernel, q, dropout):
-        """The `Tile` of a kernel of this pattern."""
+    def tile(self, kernel: str, q: torch.Tensor, dropout: float) -> devices.Tile:
+        """Choose the `Tile` of a kernel, a name in `devices.TILES`, for this pattern and tensors
+        like q; ``dropout`` is a probability."""
         choice = devices.tile(kernel, q, dropout > 0)
         if not self.few:
             return choice
@@ -94,13 +99,14 @@ def _on_device(rows, device):
     return torch.tensor(rows, dtype=torch.int32).to(device)
 
 
-def windows(layout, window, dilations, causal=False):
+def windows(layout: Layout, window: int, dilations: tuple[int, ...], causal=False) -> Pattern:
     """The `Pattern` of sliding windows over a layout, which caches it.
 
     Args:
         layout: layout of the packed tokens.
         window: tokens, at most ``window / 2`` before a query and, unless ``causal``, after it.
-        dilations: one a head, see `reference.sliding_window_attention`.
+        dilations: tuple of one int a head, see `reference.sliding_window_attention`.
+        causal: True if no query sees a key after it.
     """
 
     def make():
@@ -121,16 +127,16 @@ def windows(layout, window, dilations, causal=False):
     return layout.cached(("windows", window, dilations, causal), make)
 
 
-def tokens(layout):
-    """Tables that a layout caches: [2, total] int32, the document of each token and its place
-    there; and [3, gathered] int32, the global tokens, the number of tokens where there is none, and
+def tokens(layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tables ([2, total], [3, gathered]) int32, cached by the layout: the document of each token
+    and its place there; and the global tokens, the number of tokens where there is none, with
     the begin and the end of the queries that see each of them."""
     return layout.cached("tokens", lambda: _tables(layout)[2:])
 
 
-def counts(layout, mask):
-    """[total] int32, how many are True up to and with each token of a mask of a layout, its
-    ``is_global``, where None says that there is none, or ``masked_queries``."""
+def counts(layout: Layout, mask: torch.Tensor | None) -> torch.Tensor:
+    """[total] int32, how many are True up to and with each token of a mask, the layout's
+    ``is_global`` or ``masked_queries``, cached by the layout; zeros if the mask is None."""
 
     def make():
         if mask is None:
@@ -146,12 +152,8 @@ def _few(layout):
 
 
 def _tables(layout, dilations=(), sides=(0, 0)):
-    """``queries`` and ``keys`` of a `Pattern` of windows, and both of `tokens`, in one launch.
-
-    Args:
-        dilations: dilations of windows, rising; none: there are no windows.
-        sides: rows of a window before a query and after it.
-    """
+    """``queries`` and ``keys`` of a `Pattern` of windows with rising ``dilations``, ``sides`` rows
+    before a query and after it, None without a dilation; and both of `tokens`, in one launch."""
     borders, total, gathered = layout.cu_seqlens, layout.total_tokens, layout.global_count
     masks = layout.masked_queries, layout.is_global
     hidden, globals_ = (None if mask is None else counts(layout, mask) for mask in masks)
@@ -170,7 +172,7 @@ def _tables(layout, dilations=(), sides=(0, 0)):
     return queries, keys, places, table
 
 
-def of_cells(cells, window):
+def of_cells(cells: Cells, window: int) -> Pattern:
     """The `Pattern` of tokens that see `Cells`, whose layout caches it.
 
     Args:
@@ -204,7 +206,7 @@ def of_cells(cells, window):
     return cells.layout.cached(key, make)
 
 
-def of_globals(layout):
+def of_globals(layout: Layout) -> Pattern:
     """The `Pattern` of the global tokens of a layout, which see all of their document."""
 
     def make():
@@ -249,13 +251,13 @@ def _at_most(ptr, size, x, steps):
 
 @triton.jit
 def counted_before(count_ptr, token, inside):
-    """Number of True places of a mask before each token, by its `counts`."""
+    """Number of True places of a mask before each token, [n], from its `counts`; 0 where not
+    ``inside``."""
     return tl.load(count_ptr + token - 1, mask=inside & (token > 0), other=0)
 
 
 @triton.jit
 def _gather(ptr, gathered, place, start, stop, mask):
-    """Stores columns of the gathered keys."""
     tl.store(ptr, place, mask=mask)
     tl.store(ptr + gathered, start, mask=mask)
     tl.store(ptr + 2 * gathered, stop, mask=mask)
@@ -281,7 +283,6 @@ def _fill(
     CLASSES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program fills BLOCK columns of every table."""
     token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = token < tokens
     document = _at_most(border_ptr, documents + 1, token, steps) - 1

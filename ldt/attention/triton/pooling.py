@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from ldt.attention import blocked
+from ldt.attention.cells import Cells
 from ldt.attention.derivatives import first_order
 from ldt.attention.triton.devices import OPTIONS, tile
 from ldt.attention.triton.pooling_kernels import collect, filters, scores, spread
@@ -22,8 +23,9 @@ FUSED = ("ldconv", "ldconv_separate", "mean", "max", "conv")
 PARTS = 128  # sums, at most, that the gradient of a weight is split into
 
 
-def pool(pooling, k, v, weight, cells):
-    """`ldt.attention.reference.pool` for CUDA tensors, or any under TRITON_INTERPRET=1.
+def pool(pooling: str, k, v, weight, cells: Cells):
+    """Pooled keys and values of cells, [cells.count, heads, dim] each, as
+    `ldt.attention.reference.pool` defines them, for CUDA tensors, or any under TRITON_INTERPRET=1.
 
     Sums are kept in float32; the weight may be of another dtype than the tokens. For the backward
     pass ldconv keeps 4 bytes for each place of a cell and head, max 4 for each of its dims. Of
@@ -64,7 +66,7 @@ class Tables:
     stride: int
 
     @classmethod
-    def of(cls, cells):
+    def of(cls, cells: Cells) -> "Tables":
         """The tables of `Cells`, cached by their layout."""
         key = "pool tables", cells.size, cells.stride
         return cells.layout.cached(key, lambda: cls._make(cells))
@@ -83,7 +85,7 @@ class Tables:
 
     @property
     def sizes(self):
-        """The constants of the kernels that own cells."""
+        """The constants of the kernels that own cells, by name: SIZE, PLACES and CENTRE."""
         size = self.share.shape[1]
         return {"SIZE": size, "PLACES": padded(size), "CENTRE": (size - 1) // 2}
 
@@ -106,8 +108,8 @@ class _Pool(torch.autograd.Function):
         return *gradients, None, None
 
 
-def shape(k):
-    """Launch options for tokens or cells like k [.., heads, dim]: the most rows without a spill."""
+def _options(k):
+    """Launch options for tokens or cells like k [.., heads, dim]."""
     cut, dim = tile("pool", k), k.shape[-1]
     return {
         "DIM": dim,
@@ -117,19 +119,19 @@ def shape(k):
     } | OPTIONS
 
 
-def forward(k, v, weight, pooling, tables, keep=True):
-    """Keys and values of the cells, and what the backward pass needs.
+def forward(k, v, weight, pooling: str, tables: Tables, keep: bool = True):
+    """Pooled keys and values of the cells, and what the backward pass needs.
 
     Args:
         k, v: [total, heads, dim].
-        weight: as `_Pool` takes it.
-        pooling: the name of one.
-        tables: where the cells lie.
-        keep: whether there will be a backward pass.
+        weight: [heads, size, dim] of ldconv, [2, heads, size, dim] of conv, else None.
+        pooling: "ldconv", "mean", "max" or "conv".
+        tables: `Tables` of where the cells lie.
+        keep: True if there will be a backward pass.
 
     Returns:
         [count, heads, dim] twice; the shares [heads, count, size] float32 of ldconv or None; the
-        places [2, count, heads, dim] int16 of the maxima or None.
+            places [2, count, heads, dim] int16 of the maxima or None.
     """
     k, v, weight = rows(k), rows(v), None if weight is None else weight.contiguous()
     count, (heads, dim) = len(tables.share), k.shape[1:]
@@ -139,7 +141,7 @@ def forward(k, v, weight, pooling, tables, keep=True):
         shares = k.new_empty(heads, *tables.share.shape, dtype=torch.float32)
     if keep and pooling == "max":
         winners = k.new_empty(2, *keys.shape, dtype=torch.int16)
-    launch = shape(k)
+    launch = _options(k)
     collect[cdiv(count, launch["BLOCK_M"]), heads](
         k, v, weight, tables.start, tables.share, keys, values, shares, winners,
         count, *k.stride()[:2], *v.stride()[:2], POOLING=pooling, **tables.sizes, **launch,
@@ -148,7 +150,7 @@ def forward(k, v, weight, pooling, tables, keep=True):
 
 
 def backward(key_grad, value_grad, k, v, weight, shares, winners, pooling, tables):
-    """Gradients of k, v and of the weight, which is None where there is no weight.
+    """Gradients (dk, dv [total, heads, dim], weight_grad or None).
 
     Args:
         key_grad, value_grad: [count, heads, dim], of the cells.
@@ -158,7 +160,7 @@ def backward(key_grad, value_grad, k, v, weight, shares, winners, pooling, table
     up_k, up_v = key_grad.contiguous(), value_grad.contiguous()
     count, heads, dim = up_k.shape
     total, size = len(tables.place), tables.share.shape[1]
-    launch = shape(up_k)
+    launch = _options(up_k)
     slopes = weight_grad = None
     if weight is not None:
         k, v, weight = rows(k), rows(v), weight.contiguous()

@@ -46,7 +46,8 @@ def collect(
     BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    """One program pools the keys and values of BLOCK_M cells of one head."""
+    """One program pools the keys and values of BLOCK_M cells of one head: it writes ``keys_ptr``
+    and ``values_ptr``, and for a backward pass ``shares_ptr`` (ldconv) or ``winners_ptr`` (max)."""
     head, heads = tl.program_id(1).to(tl.int64), tl.num_programs(1)
     k_ptr += head * k_head
     v_ptr += head * v_head
@@ -136,7 +137,8 @@ def scores(
     BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    """One program finds the gradients of ldconv's scores in its cells, and sums the weight's."""
+    """One program finds the gradients of ldconv's scores in ``part`` cells of a head,
+    ``slopes_ptr``, and its part of the weight's, ``sums_ptr``."""
     head, heads = tl.program_id(1).to(tl.int64), tl.num_programs(1)
     k_ptr += head * k_head
     v_ptr += head * v_head
@@ -190,7 +192,8 @@ def filters(
     BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    """One program sums the gradients of conv's weights for one place and head, over its cells."""
+    """One program sums the gradients of conv's weights for one place and head over ``part`` cells,
+    to ``sums_ptr``."""
     head, heads, offset = tl.program_id(1).to(tl.int64), tl.num_programs(1), tl.program_id(2)
     k_ptr += head * k_head
     v_ptr += head * v_head
@@ -240,7 +243,8 @@ def spread(
     BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    """One program gathers the gradients of BLOCK_M tokens of a head from the cells they are in."""
+    """One program gathers the gradients ``dk_ptr`` and ``dv_ptr`` of BLOCK_M tokens of a head from
+    the cells they are in."""
     head, heads = tl.program_id(1).to(tl.int64), tl.num_programs(1)
     token = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     there = token < total

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from ldt.attention.derivatives import first_order
+from ldt.attention.layout import Layout
 from ldt.attention.triton import pattern
 from ldt.attention.triton import rows_products as products
 from ldt.attention.triton.attention import projected_global_attention
@@ -28,17 +29,16 @@ BLOCK, COLUMNS = 64, 32  # of a program that multiplies by a weight, and of one 
 ROWS = products.ROWS.value
 
 
-def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0):
-    """`reference.global_attention` without a score in memory, no wait for the device, no atomics.
+def global_attention(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):
+    """Attention [globals, heads, dim] of the global tokens, each to all of its document, without a
+    score in memory, no wait for the device, no atomics.
 
     Args:
         q: [globals, heads, dim], queries of the tokens at ``layout.global_index``; those past
             ``layout.cu_globals[-1]`` stand for nothing and gather nothing.
-        x: [total, width]. key, value: (weight [heads * dim, width], bias [heads * dim]).
-        layout, dropout, seed: as in the definition.
-
-    Returns:
-        [globals, heads, dim].
+        x: [total, width], the layer's input.
+        key, value: (weight [heads * dim, width], bias [heads * dim]).
+        layout, dropout, seed: as in `reference.global_attention`.
 
     Raises:
         ValueError: tensors that are not on CUDA, of float64 or of several dtypes.
@@ -47,8 +47,10 @@ def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0):
     return run(q, x, key, value, layout, dropout=dropout, seed=seed)
 
 
-def folds(shape, x, layout, dtype):
-    """True if folding costs no more than projecting: rows a document, on average, <= width.
+def folds(shape: tuple[int, int, int], x, layout: Layout, dtype: torch.dtype) -> bool:
+    """True if documents have no more rows (global tokens times heads) on average than x has
+    columns, so that `folded_rows` costs no more than `plain_rows`, and the device has kernels for
+    it.
 
     Args:
         shape: (globals, heads, dim).
@@ -60,8 +62,9 @@ def folds(shape, x, layout, dtype):
     return few and find("rows", dtype, x.shape[1], False, limits(x.device)) is not None
 
 
-def folded_rows(q, x, key, value, layout, *, dropout=0.0, seed=0):
-    """`global_attention` in O(globals * heads * length * width): the document is not projected.
+def folded_rows(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):
+    """`global_attention`, with its arguments, in O(globals * heads * length * width): the document
+    is not projected.
 
     What is folded is float32; see `blocked.folded_rows`. Nobody adds the key bias: it raises all
     scores of a row alike, which the softmax undoes.
@@ -72,8 +75,9 @@ def folded_rows(q, x, key, value, layout, *, dropout=0.0, seed=0):
     return _Rows.apply(q, x, key[0], *value, seed, layout, dropout)
 
 
-def plain_rows(q, x, key, value, layout, *, dropout=0.0, seed=0):
-    """`global_attention` with keys and values of the whole document: O(length * width**2)."""
+def plain_rows(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):
+    """`global_attention`, with its arguments, by keys and values of the whole document: O(length *
+    width**2)."""
     k, v = F.linear(x, key[0]), F.linear(x, *value)
     k, v = (y.view(-1, *q.shape[1:]) for y in (k, v))
     return projected_global_attention(q, k, v, layout, dropout=dropout, seed=seed)
@@ -121,13 +125,14 @@ class RowsWork:
     """
 
     @classmethod
-    def of(cls, layout, x, heads, dim, dropout, placed, dtype):
+    def of(cls, layout: Layout, x, heads: int, dim: int, dropout: float, placed: bool, dtype):
         """Get the work of a layout, made once and cached there.
 
         Args:
+            layout: layout of the packed tokens.
             x: [total, width], of the products' dtype.
-            heads, dim: of the rows.
-            dropout: probability.
+            heads, dim: heads of a global token, and dims of one.
+            dropout: probability of dropping an attention probability.
             placed: True to compute queries from x, and to write a row where its token is.
             dtype: type of the weights.
         """
@@ -183,15 +188,17 @@ class RowsWork:
         self.ends = cache(lambda *needed: (dx(), weights()))  # by what is there and asked for
 
     def forward(self, x, q, weights, out, seed, keep=True):
-        """Write the rows to ``out``; return what `backward` needs.
+        """Write the attention of the global tokens to ``out``; return a tuple that `backward`
+        needs.
 
         Args:
             x: [total, width].
             q: [globals, heads, dim], contiguous; None where the rows are ``placed``: made by the
                 weights.
+            weights: `Weights`, of which the query's are read only where rows are ``placed``.
             out: [.., heads, dim], contiguous, with a row for each token if they are ``placed``,
                 else for each global one.
-            seed: seed of dropout, or None.
+            seed: seed of dropout, int64 [], or None.
             keep: False where no backward pass follows.
         """
         made, sums = (None, None, None), self.sums
@@ -240,8 +247,8 @@ class RowsWork:
         return dx, dq, grads
 
     def _room(self, x):
-        """Tensors that no layer keeps: the folded queries in the dtype of x, what that leaves of
-        them or None, and partial sums with their statistics."""
+        """Tensors that no layer keeps: folded queries, what rounding leaves of them, partial sums,
+        statistics."""
         high, sums = x.new_empty((self.count * self.heads, x.shape[1])), {"dtype": torch.float32}
         low = None if x.dtype == torch.float32 else torch.empty_like(high)
         part = x.new_empty((self.lines, x.shape[1]), **sums)
@@ -249,8 +256,8 @@ class RowsWork:
         return self.room
 
     def _room_of_gradients(self, x):
-        """Scratch of gradients: of gathered values, of sums of probabilities, of products of both
-        with those, and of folded queries."""
+        """Scratch of gradients: of context, of its sums of probabilities, delta, and of folded
+        queries."""
         (rows, width), sums = (self.count * self.heads, x.shape[1]), {"dtype": torch.float32}
         dshare, delta = x.new_empty((rows,), **sums), x.new_empty((rows, self.parts), **sums)
         dfolded = x.new_empty((rows, width), **sums)

@@ -28,14 +28,12 @@ def _load(ptr, row, stride, inside, c: tl.constexpr, WIDTH: tl.constexpr, CHUNK:
 
 @triton.jit
 def _store(ptr, x, row, stride, inside, c: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr):
-    """Stores x [rows, CHUNK] as chunk c of the columns of rows."""
     LEFT: tl.constexpr = WIDTH - c * CHUNK
     store_rows(ptr + c * CHUNK, x, row, stride, inside, CHUNK if LEFT > CHUNK else LEFT, CHUNK)
 
 
 @triton.jit
 def _zeros(CHUNKS: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
-    """CHUNKS tiles [SIZE, CHUNK]."""
     tiles = ()
     for _ in tl.static_range(CHUNKS):
         tiles = tiles + (tl.zeros((SIZE, CHUNK), tl.float32),)
@@ -88,7 +86,8 @@ def attend(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """One program attends from a tile of rows to a piece of their document."""
+    """One program attends from a tile of rows to a piece of their document; it writes sums to
+    ``part_ptr`` and ``stats_ptr``, which `merge` puts together."""
     item = tl.program_id(0)
     CHUNKS: tl.constexpr = (WIDTH + CHUNK - 1) // CHUNK
     row = tl.load(item_ptr + item * 4) + tl.arange(0, BLOCK_M)
@@ -158,7 +157,8 @@ def merge(
     BLOCK_M: tl.constexpr,
     ITEMS: tl.constexpr,
 ):
-    """One program sums a chunk of a row over the pieces of its document, times ``factor``."""
+    """One program sums CHUNK columns of a row, ``part_ptr`` of `attend` or `bwd_dq`, over the
+    pieces of its document, times ``factor``, to ``out_ptr``."""
     lane = tl.program_id(0) % BLOCK_M
     tile_ptr += tl.program_id(0) // BLOCK_M * 4
     row = tl.load(tile_ptr) + lane
@@ -275,7 +275,8 @@ def bwd_dq(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """One program finds what a piece of the document adds to the gradient of a tile of rows."""
+    """One program finds what a piece of the document adds to the gradients of a tile of rows, and
+    writes it to ``part_ptr`` for `merge`."""
     item = tl.program_id(0)
     CHUNKS: tl.constexpr = (WIDTH + CHUNK - 1) // CHUNK
     row = tl.load(item_ptr + item * 4) + tl.arange(0, BLOCK_M)
@@ -334,7 +335,8 @@ def bwd_dx(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """One program finds the gradients of a block of tokens from all rows of their document."""
+    """One program writes to ``dx_ptr`` the gradients of a block of tokens from all rows of their
+    document, as keys and as values."""
     block = tl.program_id(0)
     CHUNKS: tl.constexpr = (WIDTH + CHUNK - 1) // CHUNK
     begin, end = tl.load(block_ptr + block * 4), tl.load(block_ptr + block * 4 + 1)

@@ -6,6 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ldt.attention.layout import Layout
 from ldt.attention.triton.devices import OPTIONS
 from ldt.attention.triton.launch import launched
 from ldt.attention.triton.pattern import counted_before, counts
@@ -33,12 +34,12 @@ class Plan:
     blocks: torch.Tensor
 
 
-def plan(layout, *, per, rows, columns):
+def plan(layout: Layout, *, per: int, rows: int, columns: int) -> Plan:
     """The `Plan` of a packed batch. The host knows upper bounds; the counts stay on the device.
 
     Args:
         layout: layout of the packed tokens.
-        per: rows that a global token stands for.
+        per: rows that a global token stands for, one a head.
         rows, columns: rows of a tile, tokens of a block.
     """
     count, globals = len(layout.cu_seqlens) - 1, layout.global_count
@@ -68,7 +69,6 @@ def _documents(border_ptr, global_ptr, first, count, PER: tl.constexpr, BLOCK: t
 
 @triton.jit
 def _choose(hit, x):
-    """x [lines, documents] where a line hits its document, as [lines]."""
     return tl.sum(tl.where(hit, x, 0), 1)
 
 

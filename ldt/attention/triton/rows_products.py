@@ -24,14 +24,12 @@ def _globals(place_ptr, block, globals, total):
 
 @triton.jit
 def _load(ptr, row, stride, in_rows, column, in_columns):
-    """[rows, columns] of a matrix, zeros where there are none."""
     mask = in_rows[:, None] & in_columns[None, :]
     return tl.load(ptr + row[:, None] * stride + column[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
 def _store(ptr, x, row, stride, in_rows, column, in_columns):
-    """Stores x [rows, columns] in a matrix."""
     mask = in_rows[:, None] & in_columns[None, :]
     x = cast(x, ptr.dtype.element_ty)
     tl.store(ptr + row[:, None] * stride + column[None, :], x, mask=mask)
@@ -69,7 +67,9 @@ def fold(
     BLOCK: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """One program makes BLOCK columns of what global tokens attend with, and its gradients."""
+    """One program makes BLOCK columns of the folded queries ``high_ptr`` + ``low_ptr`` of ROWS
+    global tokens and a head: q, or the product that makes it, times the key's weight; and with
+    ``dout_ptr`` gradients besides."""
     head, heads = tl.program_id(1).to(tl.int64), tl.num_programs(1).to(tl.int64)
     row, place, there, inside = _globals(place_ptr, tl.program_id(2), globals, total)
     dims = tl.arange(0, BLOCK_D)
@@ -131,7 +131,8 @@ def unfold(
     BLOCK_D: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """One program multiplies wide rows by the transpose of their head's part of a weight."""
+    """One program multiplies the sums ``context_ptr`` of ROWS global tokens and a head by the
+    transpose of their head's part of a weight, adds a bias, and writes ``out_ptr``."""
     head, heads = tl.program_id(0).to(tl.int64), tl.num_programs(0).to(tl.int64)
     row, place, there, inside = _globals(place_ptr, tl.program_id(1), globals, total)
     dims = tl.arange(0, BLOCK_D)
@@ -198,8 +199,8 @@ def weights(
     BLOCK_D: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program sums BLOCK columns of the gradient of one head's part of a weight, or adds to
-    those of tokens."""
+    """One program sums BLOCK columns of the gradient of one head's part of a weight (key, value or
+    query), or adds the queries' gradients to ``dx_ptr``."""
     head, heads = tl.program_id(1).to(tl.int64), tl.num_programs(1).to(tl.int64)
     role, blocks = tl.program_id(2), tl.cdiv(globals, ROWS)
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

@@ -13,15 +13,15 @@ PROGRAMS = 2048  # enough of them to fill any GPU: no more splits than that need
 SPLITS = 256  # at most: each costs memory
 
 
-def splits(programs, longest):
-    """Number of programs that share an interval of up to ``longest`` rows, of ``programs``
-    intervals; 1 if ``longest`` is 0."""
+def splits(programs: int, longest: int) -> int:
+    """Number of programs, at most 256, that share an interval of up to ``longest`` rows, of
+    ``programs`` intervals; 1 if ``longest`` is 0."""
     return max(1, min(cdiv(longest, PIECE), cdiv(PROGRAMS, max(programs, 1)), SPLITS))
 
 
 def combined(parts, out, place=None, first=0):
-    """A `Launch` of (parts, their log-sum-exp or None, out, its log-sum-exp or None) that adds up
-    the splits of tensors.
+    """A `Launch` that adds up the splits of tensors, called with (parts, their log-sum-exp or None,
+    out, its log-sum-exp or None).
 
     Args:
         parts: [tensors, splits, rows, heads, dim] float32.

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import torch
 import triton
 import triton.language as tl
 
@@ -11,7 +12,7 @@ IEEE = tl.constexpr("ieee")
 PLACES = ["cuda"]  # types of devices that kernels run on; tests interpret them on the CPU
 
 
-def check(*tensors):
+def check(*tensors: torch.Tensor) -> None:
     """Raise a ValueError that names a working backend if Triton kernels do not run on these
     tensors."""
     first = tensors[0]
@@ -37,37 +38,37 @@ def rows(x):
     return x if last == ((1,) if x.dim() == 2 else (x.shape[2], 1)) else x.contiguous()
 
 
-def cdiv(a, b):
+def cdiv(a: int, b: int) -> int:
     """a / b, rounded up. triton's own takes a hundred times as long outside of kernels."""
     return -(-a // b)
 
 
 @cache
-def padded(dim):
+def padded(dim: int) -> int:
     """Number of dims of a tile that holds ``dim`` of them: a power of two, at least 16."""
     return max(16, triton.next_power_of_2(dim))
 
 
 @triton.jit
 def dot(a, b, total=None, PRECISION: tl.constexpr = IEEE):
-    """Matrix product, added to ``total``, summed in float32; see `devices.precision`."""
+    """Matrix product of a and b, added to ``total`` or None, in float32; PRECISION is that of
+    `devices.precision`."""
     return tl.dot(a, b, total, input_precision=PRECISION)
 
 
 @triton.jit
 def cast(x, dtype: tl.constexpr):
-    """Cast float32 ``x`` to another dtype, rounded to the nearest."""
+    """Cast ``x`` to another dtype, rounded to the nearest."""
     return x.to(dtype)
 
 
 @triton.jit
-def place_rows(token, stride, BLOCK_D: tl.constexpr):
-    """[rows, BLOCK_D] offsets of the dims of tokens."""
+def _place_rows(token, stride, BLOCK_D: tl.constexpr):
     return token.to(tl.int64)[:, None] * stride + tl.arange(0, BLOCK_D)[None, :]
 
 
 @triton.jit
-def place_mask(inside, DIM: tl.constexpr, BLOCK_D: tl.constexpr):
+def _place_mask(inside, DIM: tl.constexpr, BLOCK_D: tl.constexpr):
     """[rows, BLOCK_D] or [rows, 1], which of them are there."""
     mask = inside[:, None]
     if DIM != BLOCK_D:
@@ -77,11 +78,11 @@ def place_mask(inside, DIM: tl.constexpr, BLOCK_D: tl.constexpr):
 
 @triton.jit
 def load_rows(ptr, token, stride, inside, DIM: tl.constexpr, BLOCK_D: tl.constexpr):
-    """[rows, BLOCK_D] of the dims of tokens in [tokens, DIM]; zeros where there are none. All of
-    them are there if ``inside`` is None."""
-    ptr += place_rows(token, stride, BLOCK_D)
+    """[rows, BLOCK_D] of the DIM numbers of tokens at ``token`` [rows], ``stride`` apart; zeros
+    where not ``inside``, a mask [rows], or None for all, and past DIM."""
+    ptr += _place_rows(token, stride, BLOCK_D)
     if inside is not None:
-        x = tl.load(ptr, mask=place_mask(inside, DIM, BLOCK_D), other=0.0)
+        x = tl.load(ptr, mask=_place_mask(inside, DIM, BLOCK_D), other=0.0)
     elif DIM == BLOCK_D:
         x = tl.load(ptr)
     else:
@@ -91,7 +92,8 @@ def load_rows(ptr, token, stride, inside, DIM: tl.constexpr, BLOCK_D: tl.constex
 
 @triton.jit
 def load_columns(ptr, token, stride, DIM: tl.constexpr, BLOCK_D: tl.constexpr):
-    """[BLOCK_D, columns] of the dims of tokens in [tokens, DIM].
+    """[BLOCK_D, columns] of the DIM numbers of tokens at ``token`` [columns], ``stride`` apart;
+    zeros past DIM.
 
     A tile that is loaded as rows and transposed costs the same on Hopper. Before, Triton would not
     see that the product with it and the next one are a chain, which stays in registers, where a
@@ -104,6 +106,7 @@ def load_columns(ptr, token, stride, DIM: tl.constexpr, BLOCK_D: tl.constexpr):
 
 @triton.jit
 def store_rows(ptr, x, token, stride, inside, DIM: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Stores x [rows, BLOCK_D] as the dims of tokens in [tokens, DIM]."""
-    ptr += place_rows(token, stride, BLOCK_D)
-    tl.store(ptr, cast(x, ptr.dtype.element_ty), mask=place_mask(inside, DIM, BLOCK_D))
+    """Stores x [rows, BLOCK_D] as the DIM numbers of tokens at ``token`` [rows], ``stride`` apart,
+    where ``inside``."""
+    ptr += _place_rows(token, stride, BLOCK_D)
+    tl.store(ptr, cast(x, ptr.dtype.element_ty), mask=_place_mask(inside, DIM, BLOCK_D))
