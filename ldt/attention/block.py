@@ -68,7 +68,8 @@ class Reach:
 
 
 def queries_at_once(reach: Reach, tokens: int) -> int:
-    """Number of queries, 128 or 96, in a block of a document of ``tokens`` tokens."""
+    """Number of queries in a block of a document: 128 where a block has at most 512 keys,
+    else 96."""
     keys = min(SHORT + reach.before + reach.after, tokens)
     return SHORT if SHORT * keys <= SCORES else BLOCK
 

@@ -58,8 +58,8 @@ class Cells:
 
     @_shared
     def first(self) -> torch.Tensor:
-        """First kept token of each document, [documents] int64; the document's end where there is
-        none."""
+        """Packed index of the first kept token of each document, [documents] int64; the document's
+        end where there is none."""
         cu_seqlens, keep = self.layout.cu_seqlens, self.layout.key_padding_mask
         if keep is None:
             return cu_seqlens[:-1]
@@ -69,7 +69,7 @@ class Cells:
 
     @_shared
     def row(self) -> torch.Tensor:
-        """Row of the first cell of each document, [documents] int64."""
+        """Row of the table with the first cell of each document, [documents] int64."""
         begin = self.layout.cu_seqlens[:-1]
         return begin // self.stride + torch.arange(len(begin), device=begin.device)
 
@@ -81,7 +81,8 @@ class Cells:
 
     @_shared
     def start(self) -> torch.Tensor:
-        """First token of each cell, [count] int64; may lie past the document's end."""
+        """Packed index of the first token of each cell, [count] int64; may lie past the document's
+        end."""
         document = self.document_of
         row = torch.arange(self.count, device=document.device)
         return self.first[document] + (row - self.row[document]) * self.stride
@@ -237,7 +238,8 @@ class SeparateDynamicConvolution(DynamicConvolution):
         return torch.zeros(2, heads, size, dim)
 
     def shares(self, keys, values, weight, cells):
-        """Softmax weights [2, cells.count, heads, 1, cells.size], for keys and for values."""
+        """Softmax weights [2, cells.count, heads, 1, cells.size]: of keys, from them, and of
+        values."""
         of = super().shares
         pairs = zip((keys, values), weight, strict=True)
         return torch.cat([of(x, x, one, cells) for x, one in pairs])
@@ -247,7 +249,8 @@ class Mean(Pooling):
     """Mean of the kept tokens of a cell."""
 
     def shares(self, keys, values, weight, cells):
-        """Shares [1, cells.count, 1, 1, cells.size]: 1 / kept tokens at each kept token, else 0."""
+        """Shares [1, cells.count, 1, 1, cells.size]: 1 / n at each of a cell's n kept tokens, else
+        0."""
         inside = cells.inside[:, None]  # [cells, 1, size]
         wide = torch.promote_types(values.dtype, torch.float32)
         share = inside.to(wide) / inside.sum(-1, keepdim=True).clamp(min=1)
@@ -265,7 +268,8 @@ class Convolution(Pooling):
     """Depthwise convolution by trained weights [2, heads, dim, size], of keys and of values."""
 
     def initial(self, heads, dim, size):
-        """Mean filters [2, heads, dim, size], for keys and for values."""
+        """Filters [2, heads, dim, size] of 1 / size, for keys and for values: means of
+        full cells."""
         return torch.full((2, heads, dim, size), 1 / size)  # the mean of a full cell
 
     def shares(self, keys, values, weight, cells):

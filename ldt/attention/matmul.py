@@ -90,8 +90,8 @@ def project(projection, x):
 def project_each(modules, x):
     """Yield the projections [..., out] of ``x`` by modules, one after the other.
 
-    Where `_joins` they are one product with the weights one below the other, as long as each of the
-    modules is `foldable`: the parameters stay apart, and get their own part of its gradient.
+    On CUDA they are one product with the weights one below the other, if each of the modules is
+    `foldable`: the parameters stay apart, and get their own part of its gradient.
 
     Args:
         modules: sequence of linear layers of one width.

@@ -192,12 +192,13 @@ def tile(kernel: str, q: torch.Tensor, dropout: bool = False) -> Tile:
 
 
 def precision(q: torch.Tensor) -> str:
-    """Precision of products of float32 q, k, v, an ``input_precision`` of `triton.language.dot`.
+    """Precision of a kernel's products for tensors like q, an ``input_precision`` of
+    `triton.language.dot`.
 
-    "tf32x3" is near float32: three products of matrix units, on devices that have them. As torch
-    is told, so it is done: "ieee", without matrix units, by
-    ``torch.backends.cuda.matmul.fp32_precision = "ieee"``, and "tf32", whose factors have 10 bits,
-    by ``"tf32"`` or ``torch.set_float32_matmul_precision("high")``. Half precision knows no other.
+    "ieee" for half precision, which knows no other, and for devices without TF32. Else torch's
+    setting ``torch.backends.cuda.matmul.fp32_precision`` where that is "ieee" (no matrix units) or
+    "tf32" (factors of 10 bits, as ``torch.set_float32_matmul_precision("high")`` sets it), and else
+    "tf32x3", near float32 by three products of matrix units.
     """
     if q.dtype != torch.float32 or limits(q.device).capability < BFLOAT16:
         return "ieee"

@@ -128,8 +128,8 @@ class Launch:
 
 
 def room(x: torch.Tensor, shape: tuple[int, ...], dtype=torch.float32) -> torch.Tensor:
-    """Make a tensor without memory, on the device of ``x``, as a template for ``empty_like``, which
-    allocates from it in half the time of a shape and a dtype."""
+    """Make a tensor of this shape on the device of ``x``, without memory, as a template for
+    ``empty_like``, which allocates from it in half the time of a shape and a dtype."""
     return x.new_empty((), dtype=dtype).expand(shape)
 
 

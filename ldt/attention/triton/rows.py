@@ -217,15 +217,16 @@ class RowsWork:
         return q, context, lse, share
 
     def backward(self, dout, x, kept, weights, needed, seed, dx=None):
-        """Gradients of x [total, width], of q in float32, and the `Weights` of weights.
+        """Gradients (of x [total, width], of q in float32, the `Weights` of weights, None where not
+        needed).
 
         Args:
-            dout: contiguous, of what `forward` wrote to.
+            dout: gradient of what `forward` wrote to ``out``, contiguous.
             x, weights, seed: as `forward` took them.
-            kept: what it returned.
-            needed: for each of the weights, whether its gradient is wanted; as much of the two of
-                the value, and of the two of the query.
-            dx: [total, width], to which the gradient of x is added; None: a new tensor.
+            kept: tuple that `forward` returned.
+            needed: True for each of the weights whose gradient is wanted; the same for weight and
+                bias of the value, and of the query.
+            dx: [total, width], to which the gradient of x is added in place; None: a new tensor.
         """
         (q, context, lse, share), sums = kept, {"dtype": torch.float32}
         high, low, part, _ = self.room or self._room(x)

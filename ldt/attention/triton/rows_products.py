@@ -200,7 +200,7 @@ def weights(
     BLOCK: tl.constexpr,
 ):
     """One program sums BLOCK columns of the gradient of one head's part of a weight (key, value or
-    query), or adds the queries' gradients to ``dx_ptr``."""
+    query) and its bias, or adds the gradients of queries to ``dx_ptr``."""
     head, heads = tl.program_id(1).to(tl.int64), tl.num_programs(1).to(tl.int64)
     role, blocks = tl.program_id(2), tl.cdiv(globals, ROWS)
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

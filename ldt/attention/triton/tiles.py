@@ -106,7 +106,7 @@ def load_columns(ptr, token, stride, DIM: tl.constexpr, BLOCK_D: tl.constexpr):
 
 @triton.jit
 def store_rows(ptr, x, token, stride, inside, DIM: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Stores x [rows, BLOCK_D] as the DIM numbers of tokens at ``token`` [rows], ``stride`` apart,
+    """Store x [rows, BLOCK_D] as the DIM numbers of tokens at ``token`` [rows], ``stride`` apart,
     where ``inside``."""
     ptr += _place_rows(token, stride, BLOCK_D)
     tl.store(ptr, cast(x, ptr.dtype.element_ty), mask=_place_mask(inside, DIM, BLOCK_D))
