@@ -47,7 +47,7 @@ def per_head(dilation: int | tuple[int, ...], heads: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Positions of documents laid end to end in packed tokens ``[total_tokens, ...]``.
+    """Positions of documents in packed tokens ``[total_tokens, ...]``, one behind the other.
 
     Args:
         cu_seqlens: [documents + 1] int64: document d is tokens ``cu_seqlens[d]:cu_seqlens[d + 1]``.

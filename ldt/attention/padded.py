@@ -92,7 +92,7 @@ class _Window:
 
 @dataclass(frozen=True, eq=False)
 class PaddedLayout(Layout):
-    """`Layout` of padded rows laid end to end, each a document with its padding in it.
+    """`Layout` of padded rows, one behind the other, each a document with its padding in it.
 
     The functions of `ldt.attention` take it as any other, and compute by the functions below.
 

@@ -19,7 +19,7 @@ A program owns a block of queries (of keys in the backward pass of keys) of one 
 they see a tile at a time. Bounds never fall from a row to the next, so those of the first and the
 last row of the block tell which tiles all of its rows see whole: these need no mask. Where few rows
 see all of a document (global tokens as queries, gathered keys as keys), several programs share an
-interval, and `splits.combine` adds up their results, always in the same order.
+interval, and `splits.combined` adds up their results, always in the same order.
 """
 
 from dataclasses import dataclass, replace
