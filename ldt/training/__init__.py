@@ -30,14 +30,14 @@ class TrainingResult:
     """Outcome of a training.
 
     Args:
-        metrics: metrics of the saved weights, such as ``eval_macro_f1``, and ``train_loss``; empty
-            after a dry run.
-        table: rows of further metrics, such as those of each class; may be empty.
+        metrics: metrics of the saved weights, such as ``eval_macro_f1`` (shares from 0 to 100), and
+            ``train_loss``; empty after a dry run.
+        table: rows of further metrics by column name, such as those of each class; may be empty.
         run: the run folder.
         closing: last line for the user; empty if nothing was trained (dry run, already finished)
             and in all processes but the first.
         baselines: metrics of trivial answers, without the prefix ``eval_``.
-        decides: decision policy fitted on the evaluation set, in words.
+        decides: decision policy fitted on the evaluation set, in words; "" without one.
         cost: forecast of the cost, after a dry run in a single process.
     """
 
@@ -72,7 +72,7 @@ class TrainingOptions:
     keep_checkpoints: bool = False
 
 
-def train(recipe: Recipe, **options: Any) -> TrainingResult:
+def train(recipe: Recipe, **options: bool) -> TrainingResult:
     """Train a model by a recipe and write a self-describing run folder.
 
     The folder contains the best weights (the last ones without an evaluation set), config,
@@ -82,7 +82,8 @@ def train(recipe: Recipe, **options: Any) -> TrainingResult:
 
     Args:
         recipe: model, data and settings.
-        options: options by the names of `TrainingOptions`.
+        options: True or False by the names of `TrainingOptions`: resume, overwrite, dry_run,
+            keep_checkpoints.
 
     Returns:
         The result; for training in phases that of the last one.
@@ -95,11 +96,9 @@ def train(recipe: Recipe, **options: Any) -> TrainingResult:
     return last
 
 
-def train_in_phases(recipe: Recipe, **options: Any) -> Iterator[TrainingResult]:
-    """Yield the result of each phase of a training in phases, or the only result.
-
-    Arguments and errors are those of `train`.
-    """
+def train_in_phases(recipe: Recipe, **options: bool) -> Iterator[TrainingResult]:
+    """Train as `train` does, phase by phase as the iterator advances; yield the result of each
+    phase, or the only result of a training without phases."""
     with redirect_stdout(io.StringIO()):  # transformers prints there that W&B is offline
         from ldt.training.loop import train_jobs
 

@@ -90,7 +90,7 @@ TOGETHER: dict[str, tuple[str, Any]] = {
 
 
 def settings(recipe: Recipe) -> dict[str, Any]:
-    """The training section completed by ldt's defaults; idempotent.
+    """Return the recipe's training section completed by ldt's defaults, as a new dict; idempotent.
 
     Beyond `DEFAULTS`: a step has 8 inputs over all processes; evaluation and saving happen
     together, after each epoch or as one of them is set; the best weights are loaded at the end;
@@ -99,7 +99,8 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     and becomes the batch.
 
     Raises:
-        RecipeError: keys are wrong, or ask for an evaluation without evaluation data.
+        RecipeError: keys are wrong, contradict each other, the task or the device, need a package
+            that is missing, or ask for an evaluation without evaluation data.
     """
     check_training(recipe.training, recipe.places)
     _check_combinations(recipe)
@@ -145,7 +146,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def is_automatic(recipe: Recipe) -> bool:
-    """True if the batch size is chosen by available memory."""
+    """True if ``training.per_device_train_batch_size`` is "auto": chosen by available memory."""
     return recipe.training.get("per_device_train_batch_size") == "auto"
 
 
@@ -154,7 +155,6 @@ def _refusal(recipe: Recipe, key: str, why: str) -> RecipeError:
 
 
 def _check_combinations(recipe: Recipe) -> None:
-    """Refuse keys that contradict other keys, the task or the device."""
     training = recipe.training
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if recipe.model.attention == "triton" and not interpreted and not on_cuda(training):
@@ -223,13 +223,14 @@ def _fill_evaluation(recipe: Recipe, values: dict[str, Any]) -> None:
 def arguments(
     recipe: Recipe, training: dict[str, Any], run: Path, inputs: int, metric: str | None
 ) -> TrainingArguments:
-    """TrainingArguments of a recipe.
+    """Return transformers' TrainingArguments of a recipe, and refuse values that it cannot train
+    with.
 
     Args:
         recipe: recipe, for its task and for messages.
         training: output of `settings`.
         run: the run folder.
-        inputs: number of training inputs, for the interval of log lines.
+        inputs: number of training inputs, for the interval of log lines; 0 for a stream.
         metric: metric for choosing the best weights if the recipe names none; None without an
             evaluation set.
 
@@ -272,13 +273,14 @@ def steps_an_epoch(training: Mapping[str, Any], inputs: int) -> int:
 
 
 def all_steps(training: Mapping[str, Any], inputs: int) -> int:
-    """Optimizer steps of a training for a number of inputs."""
+    """Optimizer steps of a whole training for a number of inputs: ``max_steps`` if positive, else
+    those of all epochs. ``training`` is the output of `settings`."""
     steps = max(training.get("max_steps", 0), 0)
     return steps or math.ceil(steps_an_epoch(training, inputs) * training["num_train_epochs"])
 
 
 def _newest_name(key: str) -> str:
-    """Current name of a key of TrainingArguments, without a deprecation warning."""
+    """Current name of a key of TrainingArguments."""
     new = next((new for new, old in NEW_NAMES.items() if old == key), key)
     return new if new in TrainingArguments.__dataclass_fields__ else key
 
@@ -334,7 +336,7 @@ def _refused(where: str) -> Iterator[None]:
 
 
 def check_smoothing(recipe: Recipe, config: Any = None) -> None:
-    """Refuse label smoothing if labels are not single classes.
+    """Raise RecipeError if label smoothing is set but labels are not single classes.
 
     Args:
         recipe: the recipe.
@@ -354,14 +356,13 @@ def check_smoothing(recipe: Recipe, config: Any = None) -> None:
 
 
 def on_cuda(training: Mapping[str, Any]) -> bool:
-    """True if the training runs on CUDA."""
+    """True if CUDA is available and the training section does not set ``use_cpu``."""
     import torch
 
     return torch.cuda.is_available() and not training.get("use_cpu")
 
 
 def _multiplies_bfloat16(training: Mapping[str, Any]) -> bool:
-    """True if the device has bfloat16 instructions."""
     import torch
 
     if on_cuda(training):
@@ -370,7 +371,9 @@ def _multiplies_bfloat16(training: Mapping[str, Any]) -> bool:
 
 
 def precision(training: Mapping[str, Any]) -> str:
-    """Number format of a training (`settings`), with the key that changes it."""
+    """Line for the log: number format of a training and the key that changes it, such as
+    ``precision: bf16; training.bf16=false trains in float32``. ``training`` is the output of
+    `settings`."""
     if training.get("fp16"):
         return "precision: fp16, as training.fp16 says"
     if training["bf16"]:
@@ -380,7 +383,6 @@ def precision(training: Mapping[str, Any]) -> str:
 
 
 def _fixed(recipe: Recipe) -> dict[str, Any]:
-    """`FIXED`, and the label names of the task's batches."""
     return FIXED | {"label_names": list(recipe.task.inputs.label_names)}
 
 

@@ -49,7 +49,7 @@ ELSEWHERE = {
 SHOWN = 60  # characters of the first input
 
 
-class CharacterTrainer(LanguageModelTrainer):
+class _CharacterTrainer(LanguageModelTrainer):
     """Trainer of character and byte models."""
 
     unit = "character"
@@ -66,7 +66,7 @@ class CharacterTraining(Job[Inputs]):
         earlier: recipes of the phases before, for the table of results.
     """
 
-    trainer = CharacterTrainer
+    trainer = _CharacterTrainer
 
     def __init__(self, recipe: Recipe, earlier: Sequence[Recipe] = ()):
         super().__init__(recipe)
@@ -87,8 +87,9 @@ class CharacterTraining(Job[Inputs]):
         )
 
     def open(self, training, scratch):
-        """Hash the files. They are read in `prepare`, once the vocabulary is known: a resumed run
-        uses that of the checkpoint."""
+        """Hash the local files by set, one text of space-separated SHA-256; ``scratch`` is not
+        used. They are read in `prepare`, once the vocabulary is known: a resumed run uses that
+        of the checkpoint."""
         hashes = {}
         for part in ("train", "eval", "test"):
             names = getattr(self.recipe.data, part)
@@ -151,7 +152,6 @@ class CharacterTraining(Job[Inputs]):
         )
 
     def _model(self, folder: str | Path | None, alphabet: Alphabet) -> LdtForCausalLM:
-        """Load the model of a folder, or create one for a vocabulary."""
         if folder:
             changes = config_changes(self.recipe)
             model = load(folder, LdtForCausalLM, **changes)
@@ -175,7 +175,6 @@ class CharacterTraining(Job[Inputs]):
         config: LdtCausalConfig,
         evaluation: Overlapping | None,
     ) -> list[Notice]:
-        """Notices about the text, its first characters, and the reach of the model."""
         lines = [
             f"{part}: {facts['characters']:,} {self.unit}s, {facts['bytes']:,} bytes"
             for part, facts in data.items()
@@ -193,7 +192,8 @@ class CharacterTraining(Job[Inputs]):
         return [Notice(line) for line in lines]
 
     def table(self, metrics, rows):
-        """A row for each phase; no table for a training without phases."""
+        """Rows of phase, length, windows, learning rate and bits per character (if evaluated),
+        those of earlier phases from their run folders; empty for a training without phases."""
         if not self.earlier:
             return []
         before = [Run.of(recipe).results() for recipe in self.earlier]
@@ -209,7 +209,8 @@ class CharacterTraining(Job[Inputs]):
 
 
 def phases(recipe: Recipe) -> list[Recipe]:
-    """Recipes of all phases, with every value resolved.
+    """Recipes of all phases in order, with every value resolved; a single one without
+    ``task.phases``.
 
     Raises:
         RecipeError: numbers contradict each other; the message names the phase.

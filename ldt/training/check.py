@@ -77,36 +77,27 @@ class CheckReport:
 
     @property
     def exit_code(self) -> int:
-        """0, or the code for bad data if there is an error or a warning."""
+        """`EXIT_DATA` if there is an error or a warning, else `EXIT_OK`, 0."""
         return EXIT_DATA if any(f.level != "note" for f in self.findings) else EXIT_OK
 
     def facts(self) -> dict[str, Any]:
-        """The report as JSON."""
+        """The report as a dict of JSON values by the names of its fields, with ``exit_code``."""
         findings = [asdict(f) | {"what": f.what, "would_do": f.would_do} for f in self.findings]
         return asdict(self) | {"findings": findings, "exit_code": self.exit_code}
 
 
 @dataclass(frozen=True)
-class TokenCounter:
-    """Measures document lengths by the model's tokenizer, or in words without one.
-
-    Args:
-        tokenizer: tokenizer; None without a model.
-        max_length: longest input.
-        why: reason why there is no tokenizer.
-    """
+class _TokenCounter:
+    """Measures document lengths by the model's tokenizer, or in words without one; ``why`` says why
+    there is none."""
 
     tokenizer: Any = None
     max_length: int = 0
     why: str = ""
 
     @classmethod
-    def of(cls, recipe: Recipe) -> TokenCounter:
-        """Token counter of a recipe's model; weights are not read.
-
-        Raises:
-            RecipeError: ``data.max_length`` exceeds the model's length.
-        """
+    def of(cls, recipe: Recipe) -> _TokenCounter:
+        """Token counter of a recipe's model; weights are not read."""
         from ldt.model import load_tokenizer, usable_length
         from ldt.model.loading import find_folder, read_config
         from ldt.training.job import config_changes, longest_input
@@ -124,7 +115,6 @@ class TokenCounter:
         return cls(tokenizer, longest_input(recipe, usable_length(config)))
 
     def text(self, text: str) -> Length:
-        """Length of a plain text that is read completely."""
         if self.tokenizer is None:
             words = len(text.split())
             return Length(words, words, 1)
@@ -133,7 +123,6 @@ class TokenCounter:
         return Length(len(ids) + 2, len(ids) + 2, inputs, self._unknown(ids))
 
     def example(self, task: Task, data: Any, example: Example) -> Length:
-        """Length of an example as the task encodes it."""
         if self.tokenizer is None:
             return self.text(" ".join(task.parts(example, data)))
         # The labels of spans take no config, only word that they are wanted.
@@ -155,7 +144,7 @@ class TokenCounter:
 
 
 def check(recipe: Recipe, *, cost: bool = False) -> CheckReport:
-    """Examine all data of a recipe without training.
+    """Examine all data of a recipe without training; writes nothing but log lines.
 
     Args:
         recipe: recipe of a fine-tuning, or of pretraining on a corpus.
@@ -171,7 +160,7 @@ def check(recipe: Recipe, *, cost: bool = False) -> CheckReport:
             f"{recipe.where('task', 'name')}: {recipe.task.name} learns from raw characters, which "
             "are not checked"
         )
-    ruler = TokenCounter.of(recipe)
+    ruler = _TokenCounter.of(recipe)
     with Sketches() as sketches:
         profiles = (_labelled if kind == "examples" else _corpus)(recipe, ruler, sketches)
         train, evaluation = profiles["train"], profiles.get("eval")
@@ -230,7 +219,7 @@ def _cost(recipe: Recipe, documents: int) -> list[str]:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Suppress the log of the training code; the report covers it."""
+    """Suppress the log of the training code."""
     level = log.level
     log.setLevel(logging.ERROR)
     try:
@@ -246,6 +235,13 @@ def first_look(recipe: Recipe, examples: Mapping[str, Iterable[Example]]) -> lis
     """Most severe findings about labelled documents, one line each, from a fast examination.
 
     It finds exact copies by hash and faults in classes; `check` finds everything else.
+
+    Args:
+        recipe: recipe, for its task and data section.
+        examples: documents under ``train`` and ``eval``, of which the latter may be empty.
+
+    Returns:
+        At most 5 findings and 2 lines about the rest and `ldt check`; empty if all is well.
     """
     task, data = recipe.task, recipe.data
     profiles = {name: Profile(name) for name in examples}
@@ -259,34 +255,35 @@ def first_look(recipe: Recipe, examples: Mapping[str, Iterable[Example]]) -> lis
     else:
         compare_copies(train, evaluation)
         find_class_faults(train, evaluation if len(evaluation) else None)
-    return brief(f for profile in profiles.values() for f in profile.findings())
+    return _brief(f for profile in profiles.values() for f in profile.findings())
 
 
 def first_look_at_text(stores: Mapping[str, TokenStore]) -> list[str]:
-    """Findings about a tokenized corpus: long documents repeated within or across the sets."""
+    """Lines about a tokenized corpus: documents of 30 tokens and more that stand twice in a set, or
+    in both. ``stores`` has the tokens under ``train`` and ``eval``; either may be missing. Empty
+    if all is well."""
     long = {name: store.fingerprints[store.lengths >= _LONG] for name, store in stores.items()}
     counts = [
         ("duplicate", name, len(hashes) - len(np.unique(hashes))) for name, hashes in long.items()
     ]
     if "train" in long and "eval" in long:
         counts.append(("leak", "eval", int(np.isin(long["eval"], long["train"]).sum())))
-    return brief(
+    return _brief(
         Finding(kind, KINDS[kind].level, name, count, len(stores[name]))
         for kind, name, count in counts
         if count
     )
 
 
-def brief(findings: Iterable[Finding]) -> list[str]:
-    """Most severe findings, one line each, without notes."""
+def _brief(findings: Iterable[Finding]) -> list[str]:
     bad = [f for f in worst_first(findings) if f.level != "note"]
-    lines = [summary(f) for f in bad[:_FEW]]
+    lines = [_summary(f) for f in bad[:_FEW]]
     if len(bad) > _FEW:
         lines.append(f"{len(bad) - _FEW} more kinds of findings")
     return [*lines, "ldt check examines all data, and gives a remedy for each"] if lines else []
 
 
-def summary(finding: Finding) -> str:
+def _summary(finding: Finding) -> str:
     """A finding as a line: ``eval: 3 of 40 stand in the training set too … (dev.jsonl:7)``."""
     places = ", ".join(finding.where)
     amount = "" if finding.about_all else f"{finding.count:,} of {finding.of:,} "
@@ -307,8 +304,8 @@ def _compare(
     return document, names
 
 
-def _labelled(recipe: Recipe, ruler: TokenCounter, sketches: Sketches) -> dict[str, Profile]:
-    """Examine labelled documents; the task learns from them what the model's config needs."""
+def _labelled(recipe: Recipe, ruler: _TokenCounter, sketches: Sketches) -> dict[str, Profile]:
+    """Examine labelled documents."""
     task, data = recipe.task, recipe.data
     if ruler.tokenizer is not None:
         add_tokens(ruler.tokenizer, task.inputs.markers)
@@ -385,7 +382,7 @@ def _until_damage(items: Iterable[Any], profile: Profile) -> Iterator[Any]:
         profile.reject(error)
 
 
-def _corpus(recipe: Recipe, ruler: TokenCounter, sketches: Sketches) -> dict[str, Profile]:
+def _corpus(recipe: Recipe, ruler: _TokenCounter, sketches: Sketches) -> dict[str, Profile]:
     data = recipe.data.model_copy(update={"on_error": "skip"})
     profiles = {}
     same = data.eval is not None and same_files(data.train, data.eval)

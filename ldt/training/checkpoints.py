@@ -85,8 +85,8 @@ def newest_valid(run: Run) -> Path | None:
 
 
 def part_of(path: Path) -> Path:
-    """File of this process in a training with several; for additional processes that of
-    the first."""
+    """Return ``path``, a file of this process in a checkpoint such as ``rng_state_3.pt``; if there
+    is none, because the training had fewer processes, the file of the first that has one."""
     if path.exists():
         return path
     start = path.stem.rstrip("0123456789").rstrip("_")
@@ -94,10 +94,8 @@ def part_of(path: Path) -> Path:
 
 
 def prune(run: Run, keep: int | None, best: Path | None) -> None:
-    """Delete old checkpoints except the newest ``keep`` and the best one. None or 0 keeps all.
-
-    Nothing is deleted until the newest one is complete on disk.
-    """
+    """Delete checkpoints of a run but for the newest ``keep`` and the folder ``best``. With
+    ``keep`` None or 0, or if the newest one is incomplete on disk, nothing is deleted."""
     folders = list(run.checkpoints().values())
     if not keep or len(folders) <= keep or files.damage(folders[-1], hashes=False):
         return
@@ -107,7 +105,7 @@ def prune(run: Run, keep: int | None, best: Path | None) -> None:
 
 
 def remove_all(run: Run) -> None:
-    """Delete the checkpoints of a finished run; failures are logged."""
+    """Delete all checkpoints of a finished run; failures are logged, not raised."""
     for path in run.checkpoints().values():
         try:
             _remove(path)

@@ -186,7 +186,6 @@ class _MemoryLine:
         return round(self.one + max(0, tokens(inputs) - self.longest) * self.a_token)
 
     def largest(self, limit: int) -> int:
-        """The power of two of the longest inputs that fits into ``limit`` bytes."""
         if (free := ROOM * limit - self.one) < 0:
             return 0
         number = 1 + int(min(MOST - 1, free / max(self.a_token * self.longest, 1)))
@@ -204,7 +203,11 @@ def _evaluations(args, epochs: float, steps: int) -> int:
 def fitting(prepared: Prepared, trainer: Trainer, cost: Cost) -> int | None:
     """Number of inputs that per_device_train_batch_size=auto runs at a time; None: all of a batch.
 
-    The number of the `estimate` is tried with the longest inputs.
+    The number forecast by `estimate` (``cost``) is tried with the longest inputs, and halved until
+    they fit.
+
+    Raises:
+        ResourceError: not even one input fits.
     """
     size, items = min(cost.largest or 1, cost.batch), _Sample(prepared.train_items)
     while size > 1:
@@ -216,7 +219,7 @@ def fitting(prepared: Prepared, trainer: Trainer, cost: Cost) -> int | None:
 
 
 def memory_limit(device: torch.device) -> int:
-    """Bytes of a device that this process can have: those it has and those that are free."""
+    """Bytes of a device that this process can have, used or free: GPU memory, else main memory."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device)
@@ -224,7 +227,7 @@ def memory_limit(device: torch.device) -> int:
 
 
 def tokens(inputs: Sequence) -> int:
-    """Total number of tokens in items, each an input or a list of inputs."""
+    """Total number of tokens (``input_ids``) in inputs, each a dict or a list of dicts."""
     parts = [part for item in inputs for part in (item if isinstance(item, list) else [item])]
     return sum(len(part["input_ids"]) for part in parts)
 
@@ -263,7 +266,6 @@ class _Sample:
         return [self._items[int(self._numbers[place])] for place in places]
 
     def longest(self, count: int) -> list:
-        """The ``count`` longest items, repeated if there are fewer."""
         return self._at(np.resize(self._order[::-1], count))
 
     def typical(self, batches: int, size: int) -> list[list]:
@@ -283,7 +285,8 @@ class _Sample:
 
 
 class Step(NamedTuple):
-    """Cost of a batch: seconds, of them in the optimizer; bytes at its beginning and peak."""
+    """Cost of a batch: seconds, of them in the optimizer; bytes of memory at its beginning and
+    peak."""
 
     seconds: float
     optimizer: float
@@ -297,17 +300,19 @@ def measure(
     evaluated: list | None = None,
     micro_batch: int | None = None,
 ) -> tuple[list[Step], Step | None, int | None]:
-    """Take an optimizer step for each batch, as the training would.
+    """Take an optimizer step for each batch, as the training would, and measure it; weights and
+    random state are restored.
 
     Args:
         trainer: trainer whose training has not begun.
-        batches: batches of items. The first one makes the optimizer's state, and takes longer.
-        evaluated: items of an evaluation batch, which is answered last.
-        micro_batch: inputs that are run at a time.
+        batches: batches, each a list of items. The first one makes the optimizer's state, and takes
+            longer.
+        evaluated: items of an evaluation batch, which is answered last; None or empty: none.
+        micro_batch: inputs that are run at a time; None: all of a batch.
 
     Returns:
-        The steps, the evaluation batch, and the inputs that were run at a time in the end; None:
-        all of a batch.
+        A `Step` for each batch, one for the evaluation batch (or None), and the inputs that were
+            run at a time in the end; None: all of a batch.
 
     Raises:
         ResourceError: not even one input at a time fits.
@@ -413,28 +418,32 @@ class Peak(TrainerCallback):
         return time.monotonic()
 
     def begin(self) -> None:
-        """Begin a measurement."""
+        """Begin a measurement of time and peak memory."""
         self._began = self._now()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         self._base = self._most = memory(self.device)
 
     def end(self) -> Step:
-        """Time and memory used since `begin`."""
+        """Seconds and memory since `begin`."""
         seconds, optimizer = self._now() - self._began, self._optimizer
         peak = max(self._most, memory(self.device)) - self.copied
         self._optimizer = 0.0
         return Step(seconds, optimizer, self._base - self.copied, peak)
 
     def on_train_begin(self, args, state, control, **kwargs):
+        """Begin to measure the first step."""
         self.begin()
 
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        """Begin to measure the optimizer's part of a step."""
         self._optimizer = -self._now()
 
     def on_optimizer_step(self, args, state, control, **kwargs):
+        """End the measurement of the optimizer's part."""
         self._optimizer += self._now()
 
     def on_step_end(self, args, state, control, **kwargs):
+        """Append the step to ``steps``, and begin to measure the next."""
         self.steps.append(self.end())
         self.begin()

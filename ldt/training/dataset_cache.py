@@ -47,9 +47,11 @@ class Examples(RecordStore[Example]):
     noun = "documents"
 
     def pack(self, item):
+        """Split a document into its fields and the tuple (id, where, folder)."""
         return item.fields, (item.id, item.where, item.folder)
 
     def unpack(self, fields, more):
+        """Document from its fields and (id, where, folder)."""
         return Example(fields, *more)
 
 
@@ -81,7 +83,7 @@ class LabelledSets:
 
 
 def is_large(data: DataSection) -> bool:
-    """True if the local files of the sets exceed `LARGE`."""
+    """True if the local files of the training and evaluation sets have 8 MiB or more in all."""
     names = [name for part in (data.train, data.eval) if part for name in each(part)]
     return sum(os.path.getsize(name) for name in names if os.path.isfile(name)) >= LARGE
 
@@ -92,7 +94,7 @@ def folder_of(recipe: Recipe, hashes: Mapping[str, str | None], seed: int) -> Pa
 
     Args:
         recipe: the recipe.
-        hashes: hashes of the files, by set.
+        hashes: hashes of the files under ``train`` and ``eval``; None for what is no local file.
         seed: seed of the split and of sampled inputs.
 
     Raises:
@@ -144,9 +146,10 @@ def _listing(folder: Path) -> str:
 
 
 def load(folder: Path | None) -> LabelledSets | None:
-    """Load cached sets; None if there are none or they are damaged, which is logged.
+    """Load the sets of a cache folder; None if ``folder`` is None or missing, or its sets are
+    missing or damaged, which is logged.
 
-    Documents read by a killed run are removed, its encoded inputs are kept.
+    A folder without usable sets is emptied; only inputs that a killed run has encoded stay.
     """
     if folder is None or not folder.is_dir():
         return None
@@ -185,7 +188,8 @@ def _read(folder: Path) -> LabelledSets:
 
 
 def save(folder: Path | None, sets: LabelledSets) -> None:
-    """Complete the cache of sets whose documents and inputs are already in the folder.
+    """Complete a cache folder, which has the documents and their inputs, by the rest of the sets;
+    with ``folder`` None do nothing.
 
     Raises:
         ResourceError: the disk is full or failed.

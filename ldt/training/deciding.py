@@ -134,7 +134,6 @@ def _tuning(task: Deciding, config, changes: dict[str, Any]) -> Task:
 
 
 def _changed(task: Task, changes: dict[str, Any]) -> Task:
-    """Copy of a task with changed keys."""
     for key in changes:
         if key not in type(task).model_fields:
             raise UserError(f"task.{key}: {task.name} has no such key; nothing of it is decided so")
@@ -174,7 +173,6 @@ def _prepared(run: Path, recipe: Recipe, model, seed: int) -> Prepared:
 
 
 def _keep(run: Path, recipe: Recipe, config, training: dict[str, Any], measured: Measured) -> None:
-    """Replace the files that describe the policy, and keep the old ones."""
     files = {}
     if results := Run(run).results():
         decisions = dict(measured.decisions) | {"metrics": measured.metrics}
@@ -220,7 +218,6 @@ def _write_versions(run: Path, versions: list[dict[str, str]]) -> None:
 
 
 def _restore(run: Path, versions: list[dict[str, str]]) -> None:
-    """Restore the files of the last version and remove it from the list."""
     for name in SAYING:
         if name in versions[-1]:
             write_whole(run / name, versions[-1][name])

@@ -35,7 +35,7 @@ class Measured(NamedTuple):
     """Result of an evaluation.
 
     Args:
-        metrics: metrics by name.
+        metrics: metrics by name, shares from 0 to 100.
         table: rows of further metrics, such as those of each class.
         changes: changes of the model's config that go with these metrics, such as a threshold.
         decisions: figures of the decision policy (`ldt.tasks.deciding.report`).
@@ -70,7 +70,8 @@ class Measure(ABC):
 
     @abstractmethod
     def names(self, trainer: Trainer) -> set[str]:
-        """Names of the metrics; may answer one document to find out."""
+        """Names of the metrics without ``eval_``; may answer one document with the trainer's model
+        to find out."""
 
 
 class ByExample(Measure):
@@ -158,14 +159,18 @@ class ByExample(Measure):
         return {*score_all(self.task, [answer], self.golds[:1], self.config)[0]}
 
     def answer(
-        self, model, inputs: dict[str, Any], documents: Sequence[int], every: bool = False
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        documents: Sequence[int],
+        every: bool = False,
     ) -> dict[str, Any]:
-        """Outputs of a model for a batch, [rows, ...] by name: int64 for generated ids, else
-        float32; -100 for documents left out of a rough evaluation.
+        """Outputs of a model for a batch, tensors [rows, ...] by name: int64 for generated ids,
+        else float32; -100 for documents left out of a rough evaluation.
 
         Args:
             model: the model.
-            inputs: the batch.
+            inputs: the batch, tensors [rows, ...] by name.
             documents: number of each row's document.
             every: True leaves none out.
         """
@@ -226,11 +231,14 @@ class MetricsByStep(TrainerCallback):
         return self.last.metrics
 
     def on_evaluate(self, args, state, control, metrics, **kwargs):
+        """Remember the last result under the step, with its metrics as the Trainer names them
+        (``eval_``)."""
         scores = {key: value for key, value in metrics.items() if is_metric(key)}
         self._at[state.global_step] = self.last._replace(metrics=scores)
 
     def of_weights(self, trainer: Trainer) -> Measured:
-        """Result for the weights that the model has after training."""
+        """Result for the weights that the model holds after training; evaluates them now if they
+        were not evaluated in this session, or only roughly."""
         step = trainer.weights_step
         assert step is not None  # training is over
         # Evaluated in an earlier session, roughly, or not at all.
@@ -245,7 +253,7 @@ class MetricsByStep(TrainerCallback):
 
 
 def no_better_than(task: AnyTask, results: dict[str, Any]) -> list[str]:
-    """Return a warning if the model does not beat the baseline, else an empty list.
+    """List of one warning if the model does not beat the baseline, else an empty one.
 
     The main metric counts, or any metric if that has no baseline.
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers import set_seed
+from transformers import PreTrainedConfig, set_seed
 
 from ldt.data.features import Collator
 from ldt.data.options import DataSection
@@ -70,14 +70,18 @@ class Finetuning(Job[Inputs]):
         self.every = every
 
     def open(self, training, scratch):
-        """Hash the files, unless nothing is written. They are read in `prepare`, so a refused run
-        need not wait, and a resumed run uses the checkpoint's tokenizer."""
+        """Hash the files of train and eval; with ``scratch``, in a dry run, not even that. They are
+        read in `prepare`, so a refused run need not wait, and a resumed run uses the
+        checkpoint's tokenizer."""
         dry = scratch is not None
         sources = {name: getattr(self.recipe.data, name) for name in ("train", "eval")}
         hashes = {k: digest(files) if files and not dry else None for k, files in sources.items()}
         return Inputs(training, hashes, dry=dry)
 
     def prepare(self, inputs, checkpoint):
+        """Read and encode the documents, or load them from the cache; then load the model with a
+        new head, and with an adapter if the recipe has LoRA. Arguments are those of
+        `Job.prepare`."""
         task, data, seed = self.recipe.task, self.recipe.data, inputs.training["seed"]
         large = dataset_cache.is_large(data)
         place = None
@@ -147,7 +151,6 @@ class Finetuning(Job[Inputs]):
         )
 
     def _read(self, seed: int, place: Path | None) -> LabelledSets:
-        """Read the documents; the task learns its labels from them, for the config."""
         train, evaluation = documents(self.recipe, seed, self.every, place)
         changes = self.recipe.task.learn(train, self.recipe.data) | config_changes(self.recipe)
         return LabelledSets({"train": train, "eval": evaluation}, changes)
@@ -155,7 +158,6 @@ class Finetuning(Job[Inputs]):
     def _encode(
         self, sets: LabelledSets, golds: Sequence[Any], encoder: DocumentEncoder, **options: Any
     ) -> None:
-        """Encode the documents, and collect notices about them."""
         task, data, config = encoder.task, encoder.data, encoder.config
         # Of queries and documents that become vectors, one kind may be meant to have none.
         marked = bool(task.global_attention) and task.answers.kind != "vectors"
@@ -219,8 +221,9 @@ def _count(golds: Iterable) -> Counter[str]:
     return counts
 
 
-def apply_fitted(recipe: Recipe, config, measured: Measured) -> None:
-    """Write settings fitted on the evaluation set, such as a threshold, into the config."""
+def apply_fitted(recipe: Recipe, config: PreTrainedConfig, measured: Measured) -> None:
+    """Write settings fitted on the evaluation set, such as a threshold (``measured.changes``), into
+    a model's config, with the source of the documents."""
     changes = dict(measured.changes)
     if changes.get("decisions"):
         changes["decisions"]["measured"] |= _source(recipe.data)

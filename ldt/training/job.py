@@ -51,7 +51,7 @@ class Inputs:
 
 
 def do_nothing(measured: Measured) -> None:
-    """`Prepared.finish` of a model that needs no finishing."""
+    """No-op `Prepared.finish`, of a model that needs no finishing."""
 
 
 @dataclass
@@ -115,17 +115,18 @@ class Job(ABC, Generic[OpenedT]):
 
     @classmethod
     def phases(cls, recipe: Recipe) -> list[Job]:
-        """Jobs of a recipe, to be trained in order."""
+        """Jobs of a recipe, to be trained in order; a single one unless a subclass knows phases."""
         return [cls(recipe)]
 
     @property
     def title(self) -> str:
-        """Settings that distinguish a phase, for the log."""
+        """Text for the log that distinguishes a phase from others; "" without phases."""
         return ""
 
     @abstractmethod
     def open(self, training: dict[str, Any], scratch: Path | None) -> OpenedT:
-        """Read the data as far as needed for hashing; no weights are read.
+        """Read the data as far as needed for hashing, and return the hashes and settings by which a
+        run is identified; no weights are read.
 
         Args:
             training: output of `ldt.training.arguments.settings`.
@@ -135,11 +136,11 @@ class Job(ABC, Generic[OpenedT]):
 
     @abstractmethod
     def prepare(self, inputs: OpenedT, checkpoint: Path | None) -> Prepared:
-        """Find faults in the data, make training items, and load the model.
+        """Find faults in the data, make training items, and load the model; sets the random seed.
 
         Args:
             inputs: output of `open`.
-            checkpoint: folder of model and tokenizer, in place of the recipe's.
+            checkpoint: folder of model and tokenizer, in place of the recipe's; None without.
         """
 
     def plan(self, prepared: Prepared, args: TrainingArguments) -> str:
@@ -153,7 +154,9 @@ class Job(ABC, Generic[OpenedT]):
         return training_plan(args, prepared.train_items, noun, prepared.model)
 
     def table(self, metrics: dict[str, float], rows: list[dict]) -> list[dict]:
-        """Table of results, from the rows of the last evaluation."""
+        """Rows of the table of results. ``metrics`` are those of the saved weights, ``rows`` the
+        table of their evaluation, which is returned as it is unless a subclass has one of its
+        own."""
         return rows
 
     @abstractmethod
@@ -162,7 +165,8 @@ class Job(ABC, Generic[OpenedT]):
 
 
 def build_trainer(job: Job, prepared: Prepared, training: dict[str, Any], run: Run) -> Trainer:
-    """Build the Trainer.
+    """Build the Trainer. The model is prepared too: compiled if asked for, with CUDA graphs in
+    evaluation, and its tokenizer's ``model_max_length`` is set.
 
     Args:
         job: the job.
@@ -220,7 +224,7 @@ def _compile_layers(model: nn.Module, args: TrainingArguments) -> None:
 
 
 def config_changes(recipe: Recipe) -> dict[str, Any]:
-    """Keys of a model's config that the recipe sets, independent of the data.
+    """Keys and values that the recipe sets in a model's config, independent of the data.
 
     Raises:
         RecipeError: the attention backend does not exist.
@@ -258,7 +262,8 @@ def longest_input(recipe: Recipe, longest: int) -> int:
 
 
 def source_of(recipe: Recipe, name: str) -> str:
-    """Files of a set (train, eval, test), or the set it is split from."""
+    """Files of a set (``train``, ``eval`` or ``test``), or where it is split from: ``0.1 of
+    train.csv``."""
     files = getattr(recipe.data, name, None)
     if files:
         return str(files)
@@ -268,13 +273,14 @@ def source_of(recipe: Recipe, name: str) -> str:
 def new_config(
     recipe: Recipe, config: type, values: dict[str, Any], elsewhere: Mapping[str, str]
 ) -> Any:
-    """Config of a model trained from scratch: ``model.config`` with the recipe's other keys.
+    """Config of a model trained from scratch: ``values``, overridden by ``model.config`` and the
+    recipe's other keys.
 
     Args:
         recipe: the recipe.
-        config: class of the config.
+        config: class of the config, a dataclass.
         values: defaults of the job.
-        elsewhere: keys of the config that are set by another key of the recipe.
+        elsewhere: keys that ``model.config`` must not have, each with the key that sets it.
 
     Raises:
         RecipeError: a key is unknown or belongs elsewhere, or numbers contradict each other.

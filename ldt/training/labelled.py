@@ -48,15 +48,15 @@ _given: tuple[Sequence[Example], Encode]  # of a process of the pool
 
 
 class Encoded(NamedTuple):
-    """Inputs of documents by set, in order; notices about documents left out of training
-    (`Task.thin`) and about answers that cannot be learned."""
+    """Inputs of documents under ``train`` and ``eval``, in order; notices about documents left out
+    of training (`Task.thin`) and about answers that cannot be learned."""
 
     features: dict[str, Features]
     thinned: list[str]
     doubts: list[str]
 
 
-class Mapped(Sequence):
+class _Mapped(Sequence):
     """Function values of documents, computed on access."""
 
     def __init__(self, function: Callable[[Example], Any], examples: Sequence[Example]):
@@ -69,14 +69,15 @@ class Mapped(Sequence):
         return self.function(self.examples[index])
 
 
-def golds_of(examples: Sequence[Example], task: Task, data: DataSection, config) -> Mapped:
-    """Return the gold answer of each document, as `Task.gold` has it."""
-    return Mapped(partial(task.gold, data=data, config=config), examples)
+def golds_of(examples: Sequence[Example], task: Task, data: DataSection, config: Any) -> _Mapped:
+    """Return the gold answers of documents (`Task.gold`) as a sequence that computes them on
+    access."""
+    return _Mapped(partial(task.gold, data=data, config=config), examples)
 
 
-def ids_of(examples: Sequence[Example]) -> Mapped:
-    """Return the id of each document."""
-    return Mapped(lambda example: example.id, examples)
+def ids_of(examples: Sequence[Example]) -> _Mapped:
+    """Return the ids of documents as a sequence that reads them on access."""
+    return _Mapped(lambda example: example.id, examples)
 
 
 # -- the documents
@@ -85,7 +86,7 @@ def ids_of(examples: Sequence[Example]) -> Mapped:
 def documents(
     recipe: Recipe, seed: int, every: int = 1, at: Path | None = None
 ) -> tuple[Examples, Examples]:
-    """Read the training and the evaluation set; the latter may be empty.
+    """Read the training and the evaluation set; the latter is empty if the recipe has none.
 
     Args:
         recipe: the recipe.
@@ -121,7 +122,6 @@ def held_out(recipe: Recipe, seed: int) -> Examples:
 
 
 def _read(source: Names, data: DataSection, every: int = 1, at: Path | None = None) -> Examples:
-    """Documents of one or several files, one of every ``every``."""
     examples = reported(read(source, data), f"reading {named(source)}")
     return unique(_one_in(every, examples), at)
 
@@ -137,9 +137,10 @@ def _one_in(every: int, examples: Iterable[Example]) -> Iterator[Example]:
 
 
 def unique(examples: Iterable[Example], at: Path | None = None) -> Examples:
-    """Store examples in a file, with a DataError for a repeated id.
+    """Store examples in a file, in order; DataError if an id occurs twice.
 
-    Takes 8 bytes of memory per example beyond those of the store.
+    Takes 8 bytes of memory per example beyond those of the store. ``at`` names the file; None: a
+    temporary one.
     """
     hashes = array("q")
 
@@ -163,7 +164,8 @@ def unique(examples: Iterable[Example], at: Path | None = None) -> Examples:
 def split(
     examples: Examples, task: Task, data: DataSection, seed: int
 ) -> tuple[Examples, Examples]:
-    """Split a training set into training and ``data.eval_fraction`` evaluation documents.
+    """Split a training set into training documents and, ``data.eval_fraction`` of them, evaluation
+    documents; return both.
 
     The split is stratified by class, every class keeps a training document, and documents of a
     group stay together (`ldt.tasks.base.SplitGroups`). Order is kept. Equal seeds give equal
@@ -346,7 +348,11 @@ def _beyond(features: Features, task: Task, data: DataSection) -> list[str]:
 
 
 def items(sets: LabelledSets, encoder: DocumentEncoder, seed: int) -> dict[str, Sequence[Any]]:
-    """Batch items by set; ``seed`` is for what a task samples anew in every epoch."""
+    """Sequences under ``train`` and ``eval`` from which batches are collated: an item is an input
+    (dict), or the list of a document's inputs if the task needs them together.
+
+    Training items that a task samples or shuffles anew in every epoch depend on ``seed``.
+    """
     task = encoder.task
     batches: dict[str, Sequence[Any]] = {
         name: Items(part) if task.inputs.together else part for name, part in sets.features.items()
@@ -370,7 +376,7 @@ def encode_all(
     at: Path | None = None,
     workers: int = 1,
 ) -> Features:
-    """Encode each example once.
+    """Encode each example once, and store its inputs in a file.
 
     Args:
         examples: the documents.
@@ -467,7 +473,7 @@ class Balanced(Sampler[int]):
         self.members = [np.array(members[name]) for name in sorted(members)]
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, from 0."""
+        """Set the number of the epoch, from 0, which changes the order."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -487,7 +493,8 @@ class Balanced(Sampler[int]):
 
 
 def sampler(task: Task, items: Sequence[Any], seed: int) -> Balanced | None:
-    """Sampler of a task's inputs, by its ``sample`` key; None shuffles."""
+    """Sampler that draws all classes equally often, if ``task.sample`` asks for it; None otherwise,
+    which shuffles. ``items`` are training inputs with ``labels``."""
     if not (isinstance(task, Deciding) and task.balanced):
         return None
     return Balanced([classes_of(item["labels"]) for item in items], seed)

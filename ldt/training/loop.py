@@ -40,10 +40,11 @@ log = logging.getLogger("ldt")
 
 
 def train_jobs(jobs: Sequence[Job], options: TrainingOptions) -> Iterator[TrainingResult]:
-    """Train the phases of a recipe in order; yield the result of each.
+    """Train the phases of a recipe in order, each as the iterator advances; yield the result of
+    each.
 
     Args:
-        jobs: one job per phase; a dry run examines the first.
+        jobs: one job per phase; a dry run examines the first alone.
         options: options of the training.
 
     Raises:
@@ -91,7 +92,6 @@ def _dry_run(job: Job, scratch: Path) -> TrainingResult:
 
 
 def _announce(job: Job, prepared, trainer, run: Run, training: dict[str, Any]) -> None:
-    """Log the plan and warnings."""
     if not processes.is_first():
         return
     _require_space(run, prepared.model, training)
@@ -141,7 +141,6 @@ class _Training:
         self.results: dict[str, Any] = {}  # the content of metrics.json once training is over
 
     def run_to_its_end(self) -> TrainingResult:
-        """Train, from the newest checkpoint if there is one, and save the result."""
         # The data belong to the identity of a run, by which its folder is refused or taken up.
         inputs = self.job.open(self.training, None)
         wanted = identity(self.job.recipe, self.training, inputs.hashes, processes.count())
@@ -209,7 +208,6 @@ class _Training:
     # -- the training
 
     def _train(self, checkpoint: Path | None) -> None:
-        """Train to the end, and log if a signal stopped it."""
         try:
             self.trainer.run(checkpoint)
         except Interrupted:
@@ -299,7 +297,6 @@ class _Training:
             )
 
     def _describe(self, folder: Path, run: Run, weights: dict[str, str]) -> None:
-        """Write model card and metrics.json beside the model."""
         results = self.results | {"weights": weights}
         task, config = self.job.recipe.task, self.prepared.model.config
         text = card(task, results, config, self.training, run.folder.name)

@@ -21,11 +21,12 @@ FOLDER = "adapter"  # of the adapter alone, in the run folder
 
 
 def filled(recipe: Recipe, training: dict[str, Any]) -> dict[str, Any]:
-    """``training.lora`` completed by defaults.
+    """Return ``training.lora`` completed by defaults: a dict of r, alpha, dropout and targets, the
+    names of linear layers.
 
     Args:
-        recipe: recipe, for its task and for messages.
-        training: the training section.
+        recipe: recipe, for its task, its model and messages.
+        training: the training section, with ``lora``.
 
     Raises:
         RecipeError: peft is not installed, or this training cannot use adapters.
@@ -46,7 +47,8 @@ def filled(recipe: Recipe, training: dict[str, Any]) -> dict[str, Any]:
 
 
 def adapt(model: PreTrainedModel, recipe: Recipe, lora: dict[str, Any], new: Sequence[int]) -> Any:
-    """peft model that trains the adapter, the head and the embeddings of new tokens.
+    """Wrap a model, which is changed, into a peft model that trains the adapter, the head and the
+    embeddings of new tokens.
 
     Args:
         model: model to change.
@@ -82,7 +84,7 @@ def adapt(model: PreTrainedModel, recipe: Recipe, lora: dict[str, Any], new: Seq
 
 
 def _words(model: PreTrainedModel) -> str:
-    """Attribute name of the word embeddings in their module."""
+    """Attribute name of the word embeddings."""
     words = model.get_input_embeddings()
     names = (name for name, module in model.named_modules() if module is words)
     return next(names).rpartition(".")[2]
@@ -117,12 +119,13 @@ def _check_targets(model: PreTrainedModel, targets: str | list[str], where: str)
 
 
 def is_adapted(model: Any) -> bool:
-    """True for a model from `adapt`."""
+    """True for a model from `adapt`, by its attribute ``peft_config``."""
     return hasattr(model, "peft_config")
 
 
 def save(model: Any, folder: Path) -> None:
-    """Write the adapter, with the head and the whole model's config beside it."""
+    """Write the adapter of a model from `adapt` into a folder, with the head and the base model's
+    config."""
     base = model.get_base_model()
     # Never whole embeddings, which peft would look for a reason for on the hub.
     model.save_pretrained(folder, save_embedding_layers=False)
@@ -134,12 +137,12 @@ def save(model: Any, folder: Path) -> None:
 
 
 def merge(run: Path, folder: Path, tokenizer: Any, head: type[PreTrainedModel]) -> None:
-    """Write the merged model into ``folder``, from the adapter saved there.
+    """Write the merged model, in float32, into ``folder``, from the adapter saved there.
 
     Args:
         run: run folder, whose recipe is copied to the adapter so that it can be used alone.
-        folder: folder with the adapter in `FOLDER`.
-        tokenizer: tokenizer of the model.
+        folder: folder with the adapter in its subfolder `FOLDER`.
+        tokenizer: tokenizer of the model, saved beside the adapter alone.
         head: class of the model.
     """
     adapter = folder / FOLDER

@@ -75,7 +75,7 @@ _ELSEWHERE = {
 
 
 @dataclass
-class CorpusInputs(Inputs):
+class _CorpusInputs(Inputs):
     """Tokenized corpus.
 
     Args:
@@ -95,7 +95,7 @@ class CorpusInputs(Inputs):
     whole: bool
 
 
-class Pretraining(Job[CorpusInputs]):
+class Pretraining(Job[_CorpusInputs]):
     """Masked language modelling on plain text."""
 
     trainer = LanguageModelTrainer
@@ -124,7 +124,9 @@ class Pretraining(Job[CorpusInputs]):
     # -- the text
 
     def open(self, training, scratch):
-        """Tokenize the corpus unless it is streamed, and hash the tokens."""
+        """Tokenize the corpus into ``data.cache`` unless it is streamed, and hash the tokens; a new
+        model's tokenizer is trained first. With ``scratch``, in a dry run, only 200 documents of
+        a source are read, and the cache is there."""
         data, most = self.recipe.data, None
         if not files.existing(Path(data.cache)).is_dir():
             where = self.recipe.where("data", "cache")
@@ -138,7 +140,7 @@ class Pretraining(Job[CorpusInputs]):
         }
         if self.config is None:
             recipe = replace(self.recipe, data=data)
-            tokenizer = new_tokenizer(recipe, texts["train"], training["seed"])
+            tokenizer = _new_tokenizer(recipe, texts["train"], training["seed"])
             config = _config(recipe, tokenizer)
         else:
             tokenizer, config = load_tokenizer(self.folder, self.config), self.config
@@ -151,7 +153,7 @@ class Pretraining(Job[CorpusInputs]):
         if data.streaming:
             hashes["train"] = " ".join(source.key() for source in texts["train"])
         whole = most is None or all(len(store) < most for store in stores.values())
-        return CorpusInputs(training, hashes, data, texts, tokenizer, config, stores, whole)
+        return _CorpusInputs(training, hashes, data, texts, tokenizer, config, stores, whole)
 
     def prepare(self, inputs, checkpoint):
         task, seed = self.recipe.task, inputs.training["seed"]
@@ -195,9 +197,8 @@ class Pretraining(Job[CorpusInputs]):
         )
 
     def _items(
-        self, inputs: CorpusInputs, seed: int
+        self, inputs: _CorpusInputs, seed: int
     ) -> tuple[dict[str, LmItems | Stream], dict[str, dict[str, Any]]]:
-        """Batch items, and facts about the text, by set."""
         data, task = inputs.data, self.recipe.task
         masker, frame = task.masker(inputs.tokenizer), Frame.of(inputs.tokenizer)
         options: dict[str, Any] = {
@@ -236,7 +237,7 @@ class Pretraining(Job[CorpusInputs]):
     # -- the model
 
     def _model(self, config: LdtConfig, checkpoint: Path | None):
-        """Model to train, with the parameters frozen that the recipe excludes."""
+        """Model to train, with excluded parameters frozen."""
         head, task = self.recipe.task.head(), self.recipe.task
         if checkpoint or self.folder:
             model = load(checkpoint or self.folder, head, **config_changes(self.recipe))
@@ -271,7 +272,7 @@ class Pretraining(Job[CorpusInputs]):
             if "_global." in name
         )
 
-    def _frozen_rows(self, model) -> FrozenRows:
+    def _frozen_rows(self, model) -> _FrozenRows:
         task, longest = self.recipe.task, usable_length(model.config)
         table = self._positions(model)
         if task.source_length >= longest:
@@ -280,7 +281,7 @@ class Pretraining(Job[CorpusInputs]):
                 f"model has {longest:,} positions: none is new"
             )
         rows = model.config.pad_token_id + 1 + task.source_length
-        return FrozenRows(table, rows)
+        return _FrozenRows(table, rows)
 
     def next_command(self, run):
         return f"ldt finetune RECIPE model.path={run}"
@@ -301,8 +302,8 @@ def _facts(store: TokenStore, items: LmItems) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def copy_local_to_global(model) -> None:
-    """Copy the local projections to the global ones in every layer.
+def copy_local_to_global(model: Any) -> None:
+    """Copy a model's local projections to its global ones in every layer, in place.
 
     Pretraining without global tokens leaves the latter untrained (Beltagy et al. 2020, section 5).
     """
@@ -310,13 +311,8 @@ def copy_local_to_global(model) -> None:
         twin.load_state_dict(local.state_dict())
 
 
-class FrozenRows(TrainerCallback):
-    """Keeps the first rows of a weight bit-identical under any optimizer.
-
-    Args:
-        weight: trained weight.
-        rows: number of rows to keep.
-    """
+class _FrozenRows(TrainerCallback):
+    """Keeps the first ``rows`` rows of a weight bit-identical under any optimizer."""
 
     def __init__(self, weight: torch.nn.Parameter, rows: int):
         self.weight, self.rows = weight, rows
@@ -336,20 +332,11 @@ class FrozenRows(TrainerCallback):
 # -- a model from scratch: its tokenizer, trained or taken from a folder, its config and positions
 
 
-def new_tokenizer(recipe: Recipe, sources: Sequence[CorpusSource], seed: int):
-    """Tokenizer of a model trained from scratch.
+def _new_tokenizer(recipe: Recipe, sources: Sequence[CorpusSource], seed: int):
+    """Tokenizer of a model trained from scratch (``model.tokenizer``).
 
     A byte-level BPE is trained on the training documents, at most 2^30 characters, and cached in
     ``data.cache``.
-
-    Args:
-        recipe: recipe; ``model.tokenizer`` describes the tokenizer.
-        sources: training sources.
-        seed: seed of the split into training and evaluation.
-
-    Raises:
-        ModelError: the folder contains no usable tokenizer.
-        DataError: the text cannot be read.
     """
     wanted = recipe.model.tokenizer
     if isinstance(wanted, str):
@@ -436,8 +423,8 @@ def _config(recipe: Recipe, tokenizer) -> Any:
 
 
 @torch.no_grad()
-def begin_with_sines(model) -> None:
-    """Initialise the position embeddings of a new model, if any, as sines scaled like its random
+def begin_with_sines(model: Any) -> None:
+    """Overwrite the position embeddings of a new model, if any, by sines scaled like its random
     weights.
 
     Sinusoids have the same relative structure at all positions (Vaswani et al. 2017, section 3.5),

@@ -54,7 +54,7 @@ def card(
     training: dict[str, Any],
     name: str,
 ) -> str:
-    """Model card in Markdown, with metrics in its metadata as the hub displays them.
+    """Model card as text in Markdown, with metrics in its metadata as the hub displays them.
 
     Args:
         task: task of the model.
@@ -140,7 +140,6 @@ def _metrics(results: dict[str, Any]) -> str:
 
 
 def _figures(rows: Sequence[dict[str, Any]]) -> list[list[Any]]:
-    """Cells of rows, empty where a value is missing."""
     return [
         [
             metric_text(name, value) if isinstance(value, float) and is_defined(value) else value
@@ -151,7 +150,6 @@ def _figures(rows: Sequence[dict[str, Any]]) -> list[list[Any]]:
 
 
 def _metadata(task: AnyTask, results: dict[str, Any], name: str) -> ModelCardData:
-    """Front matter: library, base model, and evaluation metrics."""
     evaluations = []
     if "eval" in results["data"]:
         source = results["data"]["eval"]["source"]

@@ -7,7 +7,7 @@ import os
 
 
 def rank() -> int:
-    """Rank of this process, from 0."""
+    """Number of this process in a distributed training, from 0 (``RANK``)."""
     return int(os.environ.get("RANK", "0"))
 
 
@@ -17,7 +17,7 @@ def count() -> int:
 
 
 def is_first() -> bool:
-    """True in the process that writes and logs."""
+    """True in the process of rank 0, which writes and logs."""
     return rank() == 0
 
 

@@ -65,19 +65,23 @@ class ProgressReport(TrainerCallback):
 
     @property
     def tokens_per_second(self) -> float:
-        """Real tokens per second of training steps in this session."""
+        """Real tokens per second of training steps in this session, up to the last step; 0
+        before."""
         return self.tokens / self.busy if self.busy else 0.0
 
     def on_train_begin(self, args, state, control, **kwargs):
+        """Begin to count seconds, steps and tokens of this session."""
         self._started = time.monotonic()
         self._heartbeat = Heartbeat("training")
         self._first_step = state.global_step
         self._first_tokens = state.num_input_tokens_seen
 
     def on_step_begin(self, args, state, control, **kwargs):
+        """Begin to measure the time of a step."""
         self._step_began = time.monotonic()
 
     def on_step_end(self, args, state, control, **kwargs):
+        """Count time and tokens of a step; log progress if nothing was logged for a while."""
         self.busy += time.monotonic() - self._step_began
         self.tokens = state.num_input_tokens_seen - self._first_tokens
         if self._heartbeat.due() and state.is_world_process_zero:
@@ -86,6 +90,7 @@ class ProgressReport(TrainerCallback):
             log.info("%s", place if self.measured else f"{_place(state)}  {rates}")
 
     def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
+        """Count a batch of an evaluation; log progress from time to time."""
         if state.is_world_process_zero:
             if self._evaluation is None:
                 self._evaluation = Heartbeat("evaluating", len(eval_dataloader), "batches")
@@ -94,9 +99,12 @@ class ProgressReport(TrainerCallback):
             self._evaluation(self._evaluated)
 
     def on_evaluate(self, args, state, control, **kwargs):
+        """End the count of evaluation batches."""
         self._evaluation = None
 
     def on_log(self, args, state, control, model=None, logs=None, **kwargs):
+        """Log a line for the user, and append the values to metrics.jsonl; only in the first
+        process."""
         if not state.is_world_process_zero or logs is None:
             return
         self._heartbeat.heard()
@@ -130,7 +138,7 @@ class ProgressReport(TrainerCallback):
                 self._warned = True
 
     def cut(self, step: int) -> None:
-        """Remove log lines written after a checkpoint."""
+        """Remove the lines of metrics.jsonl after a step, that of the checkpoint to resume from."""
         if self.run:
             self.run.cut_log(step)
 
@@ -165,7 +173,8 @@ def memory(device: Any) -> int:
 
 
 def plain_numbers(value: Any) -> Any:
-    """JSON value with Python numbers, None for NaN and infinities."""
+    """Copy of a nested value for JSON: numbers of numpy and torch become Python's, tuples lists,
+    NaN and infinities None."""
     if isinstance(value, dict):
         return {key: plain_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -178,7 +187,8 @@ def plain_numbers(value: Any) -> Any:
 
 
 def check_reports(recipe: Recipe) -> None:
-    """Refuse trackers that do not exist, are not installed, or would ask for a key."""
+    """Raise RecipeError for trackers in ``training.report_to`` that do not exist, are not
+    installed, or would ask for a key."""
     where = recipe.where("training", "report_to")
     for name in _trackers(recipe.training.get("report_to")):
         try:
@@ -215,7 +225,8 @@ class Reports(TrainerCallback):
         self._begun = False
 
     def tell(self, event: str, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Forward an event.
+        """Forward an event, such as ``on_log``, to the trackers; between training begin and end
+        only.
 
         Raises:
             UserError: a tracker fails to start, for example without a network.

@@ -110,7 +110,7 @@ class ItemTrainer(transformers.Trainer):
 
     @property
     def parts_batches(self) -> bool:
-        """True if a batch can be run in micro-batches."""
+        """True in a training of one process, where a batch can be run in micro-batches."""
         return self.accelerator.distributed_type == DistributedType.NO
 
     def _without_repeated(self, batch: dict, data: Any) -> dict:
@@ -137,6 +137,8 @@ class ItemTrainer(transformers.Trainer):
         return super()._get_train_sampler(train_dataset)
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
+        """Return the batches of the next step, without repeated inputs, and their number of loss
+        items (None if there are none); begins the step's counts."""
         batches = list(islice(epoch_iterator, num_batches))
         self.passes = len(batches)
         self._batches, self._loss = [], torch.zeros((), device=device)
@@ -146,9 +148,9 @@ class ItemTrainer(transformers.Trainer):
             batches[-1] = self._without_repeated(batches[-1], self.train_dataset)
         return batches, self.count_items(batches, device) if batches else None
 
-    def count_items(self, batches: list[dict], device) -> torch.Tensor:
-        """Number of items in the loss of a step, scalar or [parts], over all processes; one for
-        each device in front with several GPUs in a process."""
+    def count_items(self, batches: list[dict], device: torch.device) -> torch.Tensor:
+        """Number of items in the loss of a step, scalar or [parts of the loss], over all processes;
+        with several GPUs in a process repeated for each in front."""
         counts = []
         for batch in batches:
             items = cast(Any, self.model).loss_items(**batch)
@@ -161,7 +163,11 @@ class ItemTrainer(transformers.Trainer):
         return count
 
     def training_step(self, model, inputs, num_items_in_batch=None):
-        """Loss of a batch, [], whose gradients are accumulated."""
+        """Loss of a batch, [], whose gradients are accumulated.
+
+        When memory runs out, the step's batches are run again in smaller micro-batches. ``rows`` is
+        removed from ``inputs``.
+        """
         if not self._batches:
             self._random = random_state(self.args.device)
         self._batches.append((inputs, inputs.pop("rows")))
@@ -215,12 +221,12 @@ class ItemTrainer(transformers.Trainer):
             parts = list(micro_batches(inputs, rows, *sizes))
             self.passes += len(parts) - 1
             return parts
-        groups = row_groups(inputs["attention_mask"], rows, *sizes)
+        groups = _row_groups(inputs["attention_mask"], rows, *sizes)
         self.passes += len(groups) - 1
         return [inputs | {"groups": groups}]
 
     def too_little_memory(self) -> ResourceError:
-        """Error that ends a run for lack of memory."""
+        """Error to raise for a run out of memory, with advice for training or evaluation."""
         step = self.state.global_step
         if not self.model.training:
             return ResourceError(
@@ -251,11 +257,13 @@ class ItemTrainer(transformers.Trainer):
             vars(args).update(before)
 
     def evaluation_loop(self, *args, **kwargs):
+        """Evaluate as transformers does, with outputs gathered without rows of repeated inputs."""
         self.gather_function = self._gathered  # for this loop, then transformers' own again
         return super().evaluation_loop(*args, **kwargs)
 
     def model_inputs(self, batch: dict) -> dict:
-        """Model inputs of an evaluation batch; counts its rows."""
+        """Inputs of the model from an evaluation batch, without ``document``, ``rows`` and repeated
+        inputs; remembers the numbers of rows and documents for gathering."""
         batch = self._without_repeated(batch, self.eval_dataset)
         rows = batch["rows"]
         self._rows, self._loss_comes = rows.sum()[None], False
@@ -264,6 +272,8 @@ class ItemTrainer(transformers.Trainer):
         return self._parts(inputs, rows)[0] if self.model.whole_batch_loss else inputs
 
     def prediction_step(self, model, inputs, *args, **kwargs):
+        """Return loss, outputs and labels of an evaluation batch with the keys ``document`` and
+        ``rows``."""
         loss, logits, labels = super().prediction_step(
             model, self.model_inputs(inputs), *args, **kwargs
         )
@@ -271,6 +281,9 @@ class ItemTrainer(transformers.Trainer):
         return loss, logits, labels
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """Loss of a batch: in training, a sum over items by ``num_items_in_batch``; with
+        ``return_outputs``, in evaluation, the batch's mean, and the outputs, those of ``answer``
+        if it is set."""
         shift = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
         if self.label_smoother is not None and shift is not None:
             # The loss is made here, of logits, and the model does not see the labels.
@@ -302,7 +315,7 @@ class ItemTrainer(transformers.Trainer):
 def micro_batches(
     batch: dict, rows: torch.Tensor, size: int | None, tokens: int | None = None
 ) -> Iterator[dict]:
-    """Divide a batch.
+    """Divide a batch into micro-batches of whole inputs.
 
     Args:
         batch: tensors [rows, ...].
@@ -324,7 +337,7 @@ def micro_batches(
             yield {name: value[part] for name, value in batch.items()}
 
 
-def row_groups(
+def _row_groups(
     mask: torch.Tensor, rows: torch.Tensor, size: int | None, tokens: int | None = None
 ) -> list[list[int]]:
     """Groups of row numbers that are run together, longest first.
@@ -377,20 +390,20 @@ def _cut(batch: dict, inputs: list[range], longest: int) -> dict:
 
 
 def free_memory(device: torch.device) -> None:
-    """Release unreferenced memory."""
+    """Collect garbage, and release cached memory of a CUDA device."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def random_state(device: torch.device) -> list[torch.Tensor]:
-    """State of the random generators used by a model on a device."""
+    """State of torch's random generators on the CPU and, for a CUDA device, on the device."""
     states = [torch.get_rng_state()]
     return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
 
 
 def set_random_state(states: list[torch.Tensor], device: torch.device) -> None:
-    """Restore a `random_state`."""
+    """Restore a `random_state` of the same device."""
     torch.set_rng_state(states[0])
     if device.type == "cuda":
         torch.cuda.set_rng_state(states[1], device)

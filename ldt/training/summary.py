@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
-from transformers import TrainingArguments
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from ldt.data.features import Feature
 from ldt.errors import counted
@@ -30,12 +30,12 @@ class Notice(NamedTuple):
 
 
 def warnings(lines: Iterable[str]) -> list[Notice]:
-    """Notices at the level of warnings."""
+    """Turn lines into notices at the level of warnings."""
     return [Notice(line, logging.WARNING) for line in lines]
 
 
 def tell(notices: Iterable[Notice]) -> None:
-    """Log notices in order."""
+    """Log notices in order, each at its level."""
     for text, level in notices:
         log.log(level, "%s", text)
 
@@ -61,7 +61,7 @@ class LengthReport:
     warnings: list[str]
 
     def facts(self) -> dict[str, Any]:
-        """The numbers by name, for metrics.json."""
+        """The report as a dict without ``lines`` and ``warnings``, for metrics.json."""
         return {k: v for k, v in asdict(self).items() if k not in ("lines", "warnings")}
 
 
@@ -71,9 +71,9 @@ def length_report(
     """Measure the documents of a set.
 
     Args:
-        features: features in order, as from `encode_all`.
+        features: features in order, as from `encode_all`, with the number of their ``document``.
         max_length: longest input in tokens.
-        marked: True if the recipe asks for global tokens, and inputs without any are amiss.
+        marked: True if the recipe asks for global tokens: inputs without any give a warning.
     """
     tokens = array("q")  # of each document
     counts: Counter[str] = Counter()
@@ -136,7 +136,8 @@ def labelled_data(
     """Notices about labelled documents: lengths, remarks of the task, labels.
 
     Args:
-        reports, labels: by set, train and eval.
+        reports: document lengths by set, train and eval.
+        labels: number of documents by label, by set.
         remarks: remarks about the training set.
     """
     lines = [f"{name}: {line}" for name, report in reports.items() for line in report.lines]
@@ -151,7 +152,9 @@ def labelled_data(
 
 
 def corpus_data(sets: dict[str, dict[str, Any]]) -> list[Notice]:
-    """Notices about the documents of a corpus by set, and about those left out."""
+    """Notices about the documents of a corpus, and warnings about those left out. ``sets`` has
+    under ``train`` and ``eval`` documents, tokens, bytes, inputs, rejected, empty (counts) and
+    messages."""
     notices = [
         Notice(
             f"{name}: {facts['documents']:,} documents, {facts['tokens']:,} tokens, "
@@ -170,7 +173,7 @@ def corpus_data(sets: dict[str, dict[str, Any]]) -> list[Notice]:
     return notices
 
 
-def encoded_input(heading: str, feature: Feature, tokenizer) -> Notice:
+def encoded_input(heading: str, feature: Feature, tokenizer: PreTrainedTokenizerBase) -> Notice:
     """Tokens of an input under a heading, separated by bars, global tokens in asterisks.
 
     Beyond `SHOWN` tokens the first two thirds and the last third of that number are shown, and the
@@ -200,11 +203,11 @@ def encoded_input(heading: str, feature: Feature, tokenizer) -> Notice:
 
 
 def inputs_a_step(args: TrainingArguments) -> int:
-    """Inputs of an optimizer step, over all processes."""
+    """Inputs of an optimizer step, over accumulated batches and all processes."""
     return args.train_batch_size * args.gradient_accumulation_steps * args.world_size
 
 
-def training_plan(args: TrainingArguments, items: Any, noun: str, model: Any) -> str:
+def training_plan(args: TrainingArguments, items: Any, noun: str, model: PreTrainedModel) -> str:
     """One-line description of a training: ``3 epochs of 100 documents, 8 a step, on cpu; …``.
 
     Args:

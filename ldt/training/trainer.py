@@ -88,7 +88,7 @@ class Trainer(ItemTrainer):
         self._seconds = self._busy = 0.0  # of the sessions before: in all, in training steps
         self._began = time.monotonic()
         self._saved_best = (None, None, None)
-        self.lost_best: LostBest | None = None
+        self.lost_best: _LostBest | None = None
         self._between = _BetweenSteps(self)
         super().__init__(callbacks=[self._between, progress, *callbacks], **kwargs)
         # Tied weights are saved under one name, also where they are in shards and so no longer one
@@ -102,7 +102,7 @@ class Trainer(ItemTrainer):
 
     @property
     def seconds(self) -> float:
-        """Seconds of training, evaluation and saving, over all sessions of the run."""
+        """Seconds of training, evaluation and saving until now, over all sessions of the run."""
         return self._seconds + time.monotonic() - self._began
 
     @property
@@ -171,7 +171,6 @@ class Trainer(ItemTrainer):
             self._load_best_model()
 
     def _restore(self, folder: Path) -> dict:
-        """Restore what this class adds to a checkpoint."""
         saved = torch.load(checkpoints.part_of(folder / self._state_name), weights_only=True)
         self.skipped, self.skipped_in_a_row = saved["skipped"], saved["skipped_in_a_row"]
         self._seconds, self._busy = saved["seconds"], saved["busy"]
@@ -203,7 +202,7 @@ class Trainer(ItemTrainer):
         problem = checkpoints.problem(best, needed=checkpoints.NEEDED[:1])
         if problem:
             log.warning("%s is damaged: %s; keeping the weights of the last step", best, problem)
-            self.lost_best = LostBest(self.state.best_metric, self.state.best_global_step, problem)
+            self.lost_best = _LostBest(self.state.best_metric, self.state.best_global_step, problem)
             return
         super()._load_best_model()
         self.weights_step = self.state.best_global_step
@@ -229,7 +228,7 @@ class Trainer(ItemTrainer):
         if reason:
             self.check_folder()
             if self.state.best_global_step == step:
-                self.lost_best = LostBest(self.state.best_metric, step, reason)
+                self.lost_best = _LostBest(self.state.best_metric, step, reason)
             self.state.best_metric, self.state.best_global_step, best = self._saved_best
             self.state.best_model_checkpoint = best
             log.warning(
@@ -252,6 +251,8 @@ class Trainer(ItemTrainer):
             checkpoints.prune(self.place, limit, Path(best) if best else None)
 
     def save_model(self, output_dir=None, _internal_call=False):
+        """Write model and config into ``output_dir``, else the run folder; of an adapted model the
+        adapter alone. Only the first process writes, and no ``training_args.bin``."""
         shown = transformers_logging.is_progress_bar_enabled()
         transformers_logging.disable_progress_bar()
         try:
@@ -266,7 +267,6 @@ class Trainer(ItemTrainer):
             Path(output_dir or self.args.output_dir, "training_args.bin").unlink(missing_ok=True)
 
     def _fill(self, folder: Path) -> None:
-        """Write the content of a checkpoint; each process writes its part."""
         self.save_model(str(folder), _internal_call=True)
         folder.mkdir(parents=True, exist_ok=True)
         if not self.args.save_only_model:
@@ -354,6 +354,12 @@ class Trainer(ItemTrainer):
     # -- divergence
 
     def training_step(self, model, inputs, num_items_in_batch=None):
+        """Loss of a batch, [], whose gradients are accumulated; ``document`` and ``rows`` are
+        removed from ``inputs``.
+
+        Raises:
+            TrainingDiverged: the loss is not finite.
+        """
         documents = inputs.pop("document").tolist()
         self._batch += documents
         if not documents:  # an input that counts nothing, so that no process waits for this one
@@ -409,7 +415,7 @@ class Trainer(ItemTrainer):
         ids = (self.ids[index] for index in dict.fromkeys(documents))
         return listed(ids, MOST_NAMED, str)
 
-    def asked_to_stop(self) -> int:
+    def _asked_to_stop(self) -> int:
         """Number of the signal that any of the processes received, or 0."""
         if self.args.world_size == 1:
             return self.signals.number
@@ -417,6 +423,8 @@ class Trainer(ItemTrainer):
         return int(self.accelerator.gather(mine).max())
 
     def log(self, logs, start_time=None):
+        """Log values, which change: session rates leave, and ``train_loss`` is that of the whole
+        run."""
         for key in _SESSION_KEYS:  # they count the steps before a resume, but not their time
             logs.pop(key, None)
         if "train_loss" in logs:  # it ends the training; transformers' counts this session's steps
@@ -472,25 +480,25 @@ class _BetweenSteps(TrainerCallback):
         self.trainer._stepping = True
 
     def on_step_end(self, args, state, control, **kwargs):
-        if control.should_save or self.trainer.asked_to_stop():
+        if control.should_save or self.trainer._asked_to_stop():
             self.save(state, control)
 
     def on_evaluate(self, args, state, control, **kwargs):
-        if self.trainer.is_in_train and self.trainer.asked_to_stop():
+        if self.trainer.is_in_train and self.trainer._asked_to_stop():
             self.save(state, control)
 
     def on_epoch_end(self, args, state, control, **kwargs):
         self.epoch_ended = True
-        if self.save_at_epoch_end or self.trainer.asked_to_stop():
+        if self.save_at_epoch_end or self.trainer._asked_to_stop():
             self.save(state, control)
 
     def on_save(self, args, state, control, **kwargs):
-        number = self.trainer.asked_to_stop()
+        number = self.trainer._asked_to_stop()
         if number:
             raise Interrupted(128 + number)
 
 
-class LostBest(NamedTuple):
+class _LostBest(NamedTuple):
     """Best metric and its step if these weights could not be saved, and the reason."""
 
     metric: float | None
@@ -498,7 +506,6 @@ class LostBest(NamedTuple):
     why: str
 
     def beaten_by(self, metric: float | None, higher: bool | None) -> bool:
-        """True if weights with this metric are at least as good."""
         if metric is None or self.metric is None:
             return False
         return metric >= self.metric if higher else metric <= self.metric
@@ -517,7 +524,7 @@ def _interrupt(number: int) -> None:
 
 
 class InputNumbers:
-    """Names of inputs for messages, for language models, whose inputs have no ids."""
+    """Names ``input 7`` of inputs, for messages of language models, whose inputs have no ids."""
 
     def __getitem__(self, index: int) -> str:
         return f"input {index}"
@@ -536,6 +543,7 @@ class LanguageModelTrainer(Trainer):
             self.model.get_output_embeddings = lambda: self.model.lm_head
 
     def compute_loss(self, model, inputs, *args, **kwargs):
+        """Loss as in `ItemTrainer`, with logits computed at labels only."""
         return super().compute_loss(model, inputs | {"at_labels": True}, *args, **kwargs)
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
@@ -555,6 +563,8 @@ class LanguageModelTrainer(Trainer):
         return None, sums, places.sum(1)
 
     def get_train_dataloader(self):
+        """Batches of the training items; of a `Stream`, which is divided among processes already,
+        as they come."""
         if not isinstance(self.train_dataset, Stream):
             return super().get_train_dataloader()
         return DataLoader(  # each process reads its own part: accelerate must not split it again
@@ -566,6 +576,7 @@ class LanguageModelTrainer(Trainer):
         )
 
     def log(self, logs, start_time=None):
+        """Log values; beside ``loss`` bits per token or character, which are added to ``logs``."""
         if "loss" in logs:
             logs[f"bits_per_{self.unit}"] = logs["loss"] / math.log(2)
         super().log(logs, start_time)
