@@ -70,7 +70,7 @@ def scored(asked: Recipe, gold: Names, pred: Names) -> Result:
             f"{name}: no id of it is in {sources.named(golds)}: {some(extra)}; there "
             f"{some(missing)}; data.id names the field"
         )
-    score = task.answers.result or results.by_scores
+    score = task.answers.result or results.evaluate_by_scores
     result, right, config = score(task, data, examples, answers, name)
     result.extra = extra
     result.warnings[:0] = unmatched(result, name)

@@ -18,7 +18,7 @@ from ldt.tasks.base import path_of
 from ldt.tasks.coreference import spans_of
 from ldt.tasks.questions import context_of
 from ldt.tasks.results import entities_of
-from ldt.tasks.text import mentions, sentences
+from ldt.tasks.text import mentions, read_sentences
 
 TEXTS = ("text", "context")  # fields of a text where the task's own is not there
 NO_ANSWER, NO_CLASS, NO_ENTITY = "no answer", "no class", "no entity"
@@ -200,7 +200,7 @@ def _entities(view: View) -> None:
     example, answer, places = view.example, view.answer, None
     path = path_of(view.task, "tokens", view.data)
     if view.text is None and optional(example, path) is not None:
-        view.text, places = _joined(sentences(example, path)[0])
+        view.text, places = _joined(read_sentences(example, path)[0])
     gold = [Span(*entity) for entity in view.right or ()]
     answered_spans: list[Span] = []
     if answer is not None and view.text is not None and places is None:

@@ -31,6 +31,7 @@ from ldt.tasks.base import (
     NO_LABEL,
     DocumentTokens,
     Fault,
+    Outputs,
     PublishedLayout,
     Scores,
     TaskAnswers,
@@ -108,7 +109,7 @@ class Choosing(Abstaining, ByLogits):
         rules = Rules(several=False, calibration=self.calibration, abstain=self.asked_abstention)
         return calibration(answers, logits, right, rules)[0]
 
-    def listed(self, example: Example, name: str, data: DataSection) -> list[str]:
+    def _candidate_texts(self, example: Example, name: str, data: DataSection) -> list[str]:
         """Texts of the candidates.
 
         Raises:
@@ -155,7 +156,7 @@ class MultipleChoice(Choosing):
         kind="choice",
         formats=("multiple_choice",),
         score=results.score_choice,
-        result=results.choices,
+        result=results.evaluate_choices,
         keys=("answer", "choice", "score", "scores", "abstained", "why"),
     )
     probability: ClassVar[str] = "scores"
@@ -189,7 +190,7 @@ class MultipleChoice(Choosing):
         """Return the index of the right ``choice``."""
         return {"choice": self._label(example, data)}
 
-    def decode(self, outputs, config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
         """Return the ``answer``, its index ``choice`` (from 0), its ``score``, the ``scores`` of
         all choices, which add up to 1, the number of ``chunks`` and the flags.
 
@@ -211,29 +212,29 @@ class MultipleChoice(Choosing):
     def ranked(self, answer: dict, gold: Any) -> tuple[list[float], int | None]:
         return answer["scores"], gold["choice"]
 
-    def reading(self, example, tokenizer, data, unit: Unit = "sentence") -> Reading:
+    def reading(self, example: Example, tokenizer, data, unit: Unit = "sentence") -> Reading:
         document = text(example, path_of(self, "context", data))
         _, offsets = tokenize_with_offsets(tokenizer, document)
         return Reading(document, offsets, UNITS[unit](document))
 
-    def targets(self, answer, config, features, labels=()) -> list[Target]:
+    def targets(self, answer: dict, config, features, labels: Sequence[str] = ()) -> list[Target]:
         """Return the logit of the chosen answer."""
         chunks, choice = features[0]["chunks"], int(np.argmax(answer["scores"]))
         return [Target(None, range(choice * chunks, (choice + 1) * chunks), 0, "mean")]
 
-    def measure(self, answers, golds, config) -> Scores:
+    def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
         """Return accuracy in percent."""
         pairs = zip(answers, golds, strict=True)
         return mean([{"accuracy": one["choice"] == other["choice"]} for one, other in pairs]), []
 
-    def baseline(self, trained, golds, config) -> Baselines:
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
         """Return the score of always choosing the most frequent index."""
         place = baseline.commonest([gold["choice"]] for gold in trained)
         return best_constant(self, {f"always choice {place}": {"choice": place}}, golds, config)
 
     def choices(self, example: Example, data: DataSection) -> list[str]:
         """Return the texts of all choices."""
-        return self.listed(example, "choices", data)
+        return self._candidate_texts(example, "choices", data)
 
     def _label(self, example: Example, data: DataSection) -> int:
         """Index of the right choice."""
@@ -371,7 +372,7 @@ class WikiHop(Choosing):
         candidates = self._candidates(example, data)
         return {"answer": self._answer(example, data), "candidates": len(candidates)}
 
-    def decode(self, outputs, config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
         """Return the ``answer`` with its ``score``, the probability among the candidates; if
         requested, ``n_best`` of {answer, score}, best first; and the flags.
 
@@ -400,7 +401,7 @@ class WikiHop(Choosing):
         places = [place for place, each in enumerate(best) if each["answer"] == gold["answer"]]
         return [each["score"] for each in best], places[0] if places else None
 
-    def reading(self, example, tokenizer, data, unit: Unit = "sentence") -> Reading:
+    def reading(self, example: Example, tokenizer, data, unit: Unit = "sentence") -> Reading:
         """Return the supports, one per line, with their sentences or paragraphs as passages."""
         supports = texts(example, path_of(self, "supports", data))
         outside = np.full((1, 2), -1, np.int32)  # the separators around a support
@@ -411,12 +412,12 @@ class WikiHop(Choosing):
             start += len(support) + 1
         return Reading("\n".join(supports), np.concatenate(offsets or [outside[:0]]), passages)
 
-    def targets(self, answer, config, features, labels=()) -> list[Target]:
+    def targets(self, answer: dict, config, features, labels: Sequence[str] = ()) -> list[Target]:
         """Return the logit of the chosen candidate."""
         place = features[0]["candidates"].index(answer.get("best", answer["answer"]))
         return [Target(None, range(len(features)), place, self.merge)]
 
-    def measure(self, answers, golds, config) -> Scores:
+    def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
         """Return accuracy in percent, and rows by number of candidates."""
         scores = [
             (next(name for most, name in _GROUPS.items() if gold["candidates"] <= most),)
@@ -425,7 +426,7 @@ class WikiHop(Choosing):
         ]
         return grouped("candidates", scores, [*_GROUPS.values()], "questions")
 
-    def baseline(self, trained, golds, config) -> Baselines:
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
         """Return the expected accuracy of guessing."""
         return wikihop.guessing(gold["candidates"] for gold in golds)
 
@@ -441,7 +442,7 @@ class WikiHop(Choosing):
 
     def _candidates(self, example: Example, data: DataSection) -> list[str]:
         """Candidates of an example without repetitions, in order."""
-        return list(dict.fromkeys(self.listed(example, "candidates", data)))
+        return list(dict.fromkeys(self._candidate_texts(example, "candidates", data)))
 
 
 def joined(text: str) -> str:

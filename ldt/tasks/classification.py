@@ -53,7 +53,7 @@ from ldt.tasks.base import (
 )
 from ldt.tasks.deciding import Deciding, Weighted
 from ldt.tasks.explained import MERGES, ByLogits, Reading, Target
-from ldt.tasks.text import Joined, joined
+from ldt.tasks.text import Joined, join_paragraphs
 
 _PROBLEMS = {"single_label": SINGLE, "multi_label": MULTI, "regression": REGRESSION}
 
@@ -70,7 +70,7 @@ def _check_layout(layout: str, classes: Sequence[str]) -> None:
 class Classification(Deciding, Weighted, ByLogits):
     """One class, several classes or a number for each document, a text or a list of paragraphs.
 
-    Paragraphs are joined with a separator between them (`joined`).
+    Paragraphs are joined with a separator between them (`join_paragraphs`).
 
     Args:
         problem: kind of answer; none infers it from the labels of the training set: texts, integers
@@ -107,7 +107,7 @@ class Classification(Deciding, Weighted, ByLogits):
         Deciding.answers,
         formats=("classification", "regression"),
         score=results.score_label,
-        result=results.classes,
+        result=results.evaluate_classes,
         layouts={
             "lexglue": PublishedLayout(
                 lexglue.published, default=lexglue.TASKS, check=_check_layout
@@ -267,7 +267,7 @@ class Classification(Deciding, Weighted, ByLogits):
                     )
         return gold
 
-    def decode(self, outputs, config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
         """Return ``label``, ``scores`` by class, the number of ``chunks``, and the flags.
 
         ``label`` is a class, the list of classes at or above ``threshold``, or a number; ``scores``
@@ -294,15 +294,15 @@ class Classification(Deciding, Weighted, ByLogits):
         logits = np.array([output["logits"] for output in outputs], np.float64)
         return MERGES[self.merge].value(logits)
 
-    def raw_scores(self, outputs, answer, features) -> dict[str, float]:
+    def raw_scores(self, outputs: Sequence[Outputs], answer: dict, features) -> dict[str, float]:
         """Return the logits of an answer: {class: logit}, or the number of a regression."""
         return dict(zip(answer["scores"], self.merged(outputs).tolist(), strict=True))
 
-    def reading(self, example, tokenizer, data, unit: Unit = "sentence") -> Reading:
+    def reading(self, example: Example, tokenizer, data, unit: Unit = "sentence") -> Reading:
         document, _, offsets, _ = self._read(example, tokenizer, data, places=True)
         return Reading(document, offsets, UNITS[unit](document))
 
-    def targets(self, answer, config, features, labels=()) -> list[Target]:
+    def targets(self, answer: dict, config, features, labels: Sequence[str] = ()) -> list[Target]:
         """Return the logits of the answer's classes, or of the most probable class if it
         has none."""
         rows, names = range(len(features)), names_of(config)
@@ -312,7 +312,7 @@ class Classification(Deciding, Weighted, ByLogits):
         chosen = labels or several(answer["label"] or []) or [max(scores, key=scores.get)]
         return [Target(name, rows, names.index(name), self.merge) for name in chosen]
 
-    def measure(self, answers, golds, config) -> Scores:
+    def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
         """Return accuracy (multi-label: exact_match), macro_f1 and micro_f1 with a row per class
         (`class_metrics`), or for a regression mse, mae, pearson and spearman."""
         labels = [answer["label"] for answer in answers]
@@ -324,7 +324,7 @@ class Classification(Deciding, Weighted, ByLogits):
         several = config.problem_type == MULTI
         return classification.class_metrics(right, predicted, several=several), rows
 
-    def baseline(self, trained, golds, config) -> Baselines:
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
         """Return the scores of the most frequent class; for multi-label those of the classes that
         most documents have, or of all classes; for a regression those of the mean."""
         return best_constant(self, _constants(trained, config), golds, config)
@@ -342,7 +342,7 @@ class Classification(Deciding, Weighted, ByLogits):
                 return Joined(document, *tokenize_with_offsets(tokenizer, document), 0)
             return Joined(document, tokenize(tokenizer, document), nowhere, 0)
         limits = {"most": self.max_paragraphs, "words": self.max_paragraph_words}
-        return joined(tokenizer, texts(example, path), **limits)
+        return join_paragraphs(tokenizer, texts(example, path), **limits)
 
     def _check_recipe(self, problem: str, data: DataSection) -> None:
         if isinstance(data.label, list) and problem != MULTI:

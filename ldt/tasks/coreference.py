@@ -6,6 +6,7 @@ that of the chunk where it stands farthest from a border, and mentions are linke
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
@@ -143,7 +144,7 @@ class Coreference(Continuing, Drawing, Joining):
     chunks: Count = 8
     resolved: bool = False
 
-    def continued(self, config, folder) -> Self:
+    def continued(self, config, folder: Path) -> Self:
         """Task completed by the head's settings in a model's config."""
         known = {
             name: value
@@ -313,11 +314,11 @@ class Coreference(Continuing, Drawing, Joining):
 
     # -- answer
 
-    def run(self, model, inputs, *, quick=False):
+    def run(self, model, inputs: Mapping[str, Any], *, quick: bool = False) -> dict[str, Any]:
         """Return the states of the words of each chunk, of which `joined` makes the logits."""
         return {"logits": model.word_states(**inputs)}
 
-    def joined(self, model, outputs, features) -> list[Outputs]:
+    def joined(self, model, outputs: Sequence[Outputs], features) -> list[Outputs]:
         """Return the candidates of the document and their links, by the states of all its words."""
         import torch
 
@@ -330,7 +331,7 @@ class Coreference(Continuing, Drawing, Joining):
             table, _ = model.links(*both)
         return [{"logits": table.float().cpu().numpy()}]
 
-    def decode(self, outputs, config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
         """Return ``clusters`` of mentions in the order of the text, each with its characters, end
         exclusive, and its text; given words in ``sentences`` or ``tokens``; and the flags.
 
@@ -341,7 +342,7 @@ class Coreference(Continuing, Drawing, Joining):
         text, places = features[0]["text"], features[0]["places"]
         table = outputs[0]["logits"]
         table = table[table[:, 0] != NO_POSITION].astype(float)
-        groups = linked(table[:, 2].astype(int).tolist())
+        groups = _linked(table[:, 2].astype(int).tolist())
         singletons = config.coref_head.get("singletons", False)
         answer: dict[str, Any] = {"clusters": []}
         for group in groups:
@@ -367,19 +368,19 @@ class Coreference(Continuing, Drawing, Joining):
 
     # -- score
 
-    def measure(self, answers, golds, config) -> Scores:
+    def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
         """Return the F1 scores of all documents, 0 to 100; ``ldt evaluate`` has all metrics."""
         responses = (spans_of(answer["clusters"]) for answer in answers)
         scores = metrics.measure(zip(golds, responses, strict=True))
         names = [*(f"{name}_f1" for name in metrics.METRICS), f"{metrics.MULTIPLE}conll_f1"]
         return {name: scores[name] for name in ("conll_f1", *names)}, []
 
-    def baseline(self, trained, golds, config) -> Baselines:
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
         """Return the metrics of an answer without clusters."""
         return best_constant(self, {"no clusters": NONE}, golds, config)
 
 
-def linked(antecedents: Sequence[int]) -> list[list[int]]:
+def _linked(antecedents: Sequence[int]) -> list[list[int]]:
     """Group candidates into clusters of indices, in the order of their first mentions.
 
     Args:

@@ -94,7 +94,7 @@ class Calibrated(Task):
 
     Args:
         calibration: calibration of the probabilities, fitted on the evaluation set; ``auto``
-            chooses the best method.
+            is_fitted the best method.
     """
 
     chosen: ClassVar[tuple[str, ...]] = ("calibration",)  # keys that held-out documents can decide
@@ -106,7 +106,7 @@ class Calibrated(Task):
     def decides(self) -> bool:
         """True if thresholds, calibration or abstention are fitted on the evaluation set
         (`decide`)."""
-        return any(map(self.chooses, self.chosen))
+        return any(map(self.is_fitted, self.chosen))
 
     def uncalibrated(self) -> Self:
         """Copy of the task whose answers have all scores, uncalibrated, as `decide` reads them."""
@@ -122,7 +122,7 @@ class Calibrated(Task):
             config: config of the model.
         """
 
-    def chooses(self, key: str) -> bool:
+    def is_fitted(self, key: str) -> bool:
         """True if the recipe has this key fitted on held-out documents."""
         return getattr(self, key) not in ("none", None)
 
@@ -133,7 +133,7 @@ class Calibrated(Task):
             RecipeError: there are none.
         """
         if self.decides and not (data.eval or data.eval_fraction):
-            key = next(filter(self.chooses, self.chosen))
+            key = next(filter(self.is_fitted, self.chosen))
             raise RecipeError(
                 f"task.{key}: is chosen on held-out documents; data.eval or data.eval_fraction "
                 "names them"
@@ -220,8 +220,8 @@ class Deciding(Abstaining, RawScored):
             source: name of the examples in messages.
         """
 
-    def chooses(self, key: str) -> bool:
-        return self.threshold == "auto" if key == "threshold" else super().chooses(key)
+    def is_fitted(self, key: str) -> bool:
+        return self.threshold == "auto" if key == "threshold" else super().is_fitted(key)
 
     def check_decisions(self, problem: str, names: Sequence[str], data: DataSection) -> None:
         """Refuse settings that do not fit the problem.
@@ -258,7 +258,7 @@ class Deciding(Abstaining, RawScored):
             raise RecipeError(f"task.{key}: {why}")
         self.check_held_out(data)
 
-    def fixed_thresholds(self, names: Sequence[str], several: bool) -> np.ndarray | None:
+    def _fixed_thresholds(self, names: Sequence[str], several: bool) -> np.ndarray | None:
         """Thresholds [labels] for a `Policy` if none are fitted."""
         if isinstance(self.threshold, dict):
             return np.array([self.threshold.get(name, DEFAULT) for name in names])
@@ -271,7 +271,7 @@ class Deciding(Abstaining, RawScored):
 
     def _policy_of(self, facts: dict[str, Any], config) -> Policy:
         names, several = names_of(config), config.problem_type == MULTI
-        return Policy.from_facts(facts, names, several, self.fixed_thresholds(names, several))
+        return Policy.from_facts(facts, names, several, self._fixed_thresholds(names, several))
 
     def decide(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Decision:
         """Fit everything that the recipe leaves to held-out documents.
@@ -284,7 +284,7 @@ class Deciding(Abstaining, RawScored):
             return Decision(answers)
         names, several = names_of(config), config.problem_type == MULTI
         tunes = self.threshold == "auto"
-        fixed = None if tunes else self.fixed_thresholds(names, several)
+        fixed = None if tunes else self._fixed_thresholds(names, several)
         positive = names.index(self.positive) if tunes and self.positive is not None else None
         target = Objective.parse(self.threshold_target)
         rules = Rules(several, fixed, target, self.calibration, self.asked_abstention, positive)

@@ -30,6 +30,7 @@ from ldt.tasks.base import (
     Continuing,
     DocumentTokens,
     Drawing,
+    Outputs,
     Scores,
     Task,
     TaskAnswers,
@@ -40,7 +41,7 @@ from ldt.tasks.base import (
     path_of,
     training_set,
 )
-from ldt.tasks.query_groups import judged, named, numbers_of, teacher_scores
+from ldt.tasks.query_groups import field_path, judged_texts, numbers_of, teacher_scores
 from ldt.tasks.units import UnitSettings, encode_units, token_vectors, unit_length, unit_vectors
 
 QUERY, RIGHT, WRONG = range(3)  # labels, as the head takes them
@@ -235,10 +236,10 @@ class Embedding(Continuing, Drawing):
         Raises:
             DataError: there is none, or its scores are not those of its documents.
         """
-        query = named(self, example, data, "query")
-        if query is None or named(self, example, data, "pos") is None:
+        query = field_path(self, example, data, "query")
+        if query is None or field_path(self, example, data, "pos") is None:
             raise DataError(f"{example.where}: no {PAIRS}; expected two such fields")
-        lists = judged(self, example, data)
+        lists = judged_texts(self, example, data)
         right, wrong = lists["pos"], lists.get("neg", [])
         scores, kind = teacher_scores(self, example, data, lists), "contrastive"
         if scores is not None:
@@ -250,7 +251,7 @@ class Embedding(Continuing, Drawing):
 
     def _texts(self, example: Example, data: DataSection) -> list[tuple[str, str]]:
         """Role and text of all that is embedded of an example."""
-        if all(named(self, example, data, name) for name in ("query", "pos")):
+        if all(field_path(self, example, data, name) for name in ("query", "pos")):
             group = self.group(example, data)
             documents = [*group.positives, *group.negatives]
             return [("query", group.query), *(("document", each) for each in documents)]
@@ -314,11 +315,11 @@ class Embedding(Continuing, Drawing):
 
     # -- answer
 
-    def decode(self, outputs, config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
         """Return ``vectors`` of a text and their ``spans`` in characters; for a query with
         documents the vectors of ``query`` and of all ``documents``."""
         if "units" in features[0]:
-            return self._of_text(outputs, config, features) | flags_of(features)
+            return self._of_text(outputs, config, features) | _flags_of(features)
         by_text: dict[int, list[np.ndarray]] = {}
         for output, feature in zip(outputs, features, strict=True):
             size = len(feature["input_ids"]) if self.vectors == "tokens" else 1
@@ -326,7 +327,7 @@ class Embedding(Continuing, Drawing):
         query, *documents = map(np.concatenate, by_text.values())
         answer = {"query": query, "documents": documents} if documents else {"vectors": query}
         chunks = max(map(len, by_text.values()))
-        return answer | {"chunks": chunks} | flags_of(features)
+        return answer | {"chunks": chunks} | _flags_of(features)
 
     def _of_text(self, outputs, config, features) -> dict[str, Any]:
         if self.vectors == "tokens":
@@ -344,7 +345,7 @@ class Embedding(Continuing, Drawing):
 
     # -- score
 
-    def measure(self, answers, golds, config) -> Scores:
+    def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
         """Return nDCG, MRR and recall of the ranking of all documents for each query; of graded
         pairs the rank correlation of similarity and score."""
         total = self.vectors == "tokens"
@@ -371,7 +372,7 @@ class Embedding(Continuing, Drawing):
             rows.append({name: figures[name] for name in METRICS})
         return mean(rows), []
 
-    def baseline(self, trained, golds, config) -> Baselines:
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
         """Return the expected nDCG and recall of a random ranking; of graded pairs a correlation of
         0."""
         if all("score" in gold for gold in golds):
@@ -385,7 +386,7 @@ class Embedding(Continuing, Drawing):
         return best({"documents in a random order": mean(rows)})
 
 
-def flags_of(features: Sequence[Feature]) -> dict[str, Any]:
+def _flags_of(features: Sequence[Feature]) -> dict[str, Any]:
     """Flags that an answer gets from the features of all its texts; numbers of unread tokens are
     summed."""
     firsts = {feature["text"]: feature["flags"] for feature in reversed(features)}.values()

@@ -19,6 +19,7 @@ from ldt.io.records import Example, field, text
 from ldt.metrics import baseline, classification
 from ldt.metrics.baseline import Baselines
 from ldt.tasks.base import (
+    Outputs,
     PublishedLayout,
     Scores,
     TaskAnswers,
@@ -136,7 +137,7 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         """Return the spans, all with the same marker."""
         return [(span, self.inputs.markers[0]) for span in self._spans(example, data)]
 
-    def right(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
+    def labelling(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
         gold = self.gold(example, data, config)
         number, evidence = names_of(config).index(gold["label"]), gold["evidence"]
         return RightAnswer(passages=evidence, label=class_with_evidence(number, evidence))
@@ -155,7 +156,7 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         """Return label, evidence, the number of ``spans``, and key and document, or None."""
         return self._gold(example, data, () if config is None else names_of(config))
 
-    def decode(self, outputs, config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
         """Return the answer and the flags.
 
         ``label`` and ``scores``, the probability of each class; ``evidence``, spans above the
@@ -178,12 +179,12 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         }
         return answer | features[0]["about"] | features[0]["flags"]
 
-    def places(self, answer, example, data) -> list[tuple[int, float]]:
+    def places(self, answer: dict, example: Example, data: DataSection) -> list[tuple[int, float]]:
         """Return the start of every span with its probability."""
         starts = [start for start, _ in self._spans(example, data)]
         return list(zip(starts, answer["span_probs"], strict=True))
 
-    def measure(self, answers, golds, config) -> Scores:
+    def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
         """Return metrics under ContractNLI's names, from 0 to 100, and a row per class.
 
         If all hypotheses have a key and a document and the classes are ContractNLI's, its own
@@ -201,7 +202,7 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         figures = {f"class.{name}": metrics[name] for name in ("accuracy", "macro_f1")}
         return figures | contractnli.evidence_map(golds, answers), rows
 
-    def baseline(self, trained, golds, config) -> Baselines:
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
         """Return the score of the most frequent class, per hypothesis if they have keys, with equal
         probabilities for all spans."""
         usual = baseline.commonest([gold["label"]] for gold in trained)

@@ -9,7 +9,9 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from ldt.data.features import Feature
+from ldt.data.options import DataSection
 from ldt.data.sentences import Span, Unit
+from ldt.io.records import Example
 from ldt.metrics.numbers import logsumexp, softmax
 from ldt.tasks.base import Task
 
@@ -110,7 +112,7 @@ class Explained(Task):
     """Task whose answers can be explained by passages: `ByLogits` or `ByPlaces`."""
 
     @abstractmethod
-    def reading(self, example, tokenizer, data, unit: Unit = "sentence") -> Reading:
+    def reading(self, example: Example, tokenizer, data, unit: Unit = "sentence") -> Reading:
         """The document as `encode` reads it, with its passages."""
 
 
@@ -118,7 +120,7 @@ class ByLogits(Explained):
     """Task decided by logits, whose gradients select the passages."""
 
     @abstractmethod
-    def targets(self, answer, config, features, labels=()) -> list[Target]:
+    def targets(self, answer: dict, config, features, labels: Sequence[str] = ()) -> list[Target]:
         """Return the logits that decided an answer, or those of ``labels``."""
 
 
@@ -128,5 +130,5 @@ class ByPlaces(Explained):
     chunked: ClassVar[bool] = True  # one chunk alone has an answer too
 
     @abstractmethod
-    def places(self, answer, example, data) -> list[tuple[int, float]]:
+    def places(self, answer: dict, example: Example, data: DataSection) -> list[tuple[int, float]]:
         """Return the (character, score) pairs of an answer's positions in the document."""

@@ -44,8 +44,6 @@ from ldt.tasks.text import aligned, mentions
 TYPES = ("span", "yes", "no")  # of answers, in the order of the head
 OPTIONS = " yes no null"  # behind the last paragraph, as the authors have it
 PARAGRAPHS = 2  # that an answer's evidence is from, in this data set always
-
-
 MARKS = 3  # tokens of a paragraph beside its title and sentences: <t>, </t>, [/par]
 LEAST = 8  # tokens that hold some of any paragraph
 
@@ -156,7 +154,7 @@ class HotpotQA(Task):
     def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
         """Yield answers that occur in no sentence, and evidence that does not exist."""
         answer, facts = self.gold(example, data, None).values()
-        context = read_context(example, path_of(self, "context", data))
+        context = _read_context(example, path_of(self, "context", data))
         there = _sentences(context)
         sentences_read = "\n".join(sentence for _, sentences in context for sentence in sentences)
         if answer not in TYPES[1:] and not mentions(sentences_read, [answer]):
@@ -174,7 +172,7 @@ class HotpotQA(Task):
         labels the number of supporting facts (``lost``) and answers (``unfound``) missing in it.
         """
         question = question_of(self, example, data)
-        context = read_context(example, path_of(self, "context", data))
+        context = _read_context(example, path_of(self, "context", data))
         asks, asked, *marks = marker_ids(tokenizer, self.inputs.markers)
         cls, sep = ends(tokenizer)
         question_ids = [asks, *tokenize(tokenizer, f" {question.strip()}"), asked]
@@ -224,7 +222,7 @@ class HotpotQA(Task):
                     )
         return {"answer": text(example, path_of(self, "answer", data)), "facts": facts}
 
-    def decode(self, outputs, config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
         """Return the answer, its evidence and the flags.
 
         ``answer``, ``type`` (span, yes or no) and ``score``, the probability of the type, for a
@@ -246,7 +244,7 @@ class HotpotQA(Task):
         answer["fact_scores"] = [score for _, score in rows]
         return answer | features[0]["flags"]
 
-    def measure(self, answers, golds, config) -> Scores:
+    def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
         """Return em and f1 of the answer, of the facts (sp_) and of both jointly (joint_), from 0
         to 100, and rows by type of answer."""
         scores = []
@@ -256,7 +254,7 @@ class HotpotQA(Task):
             scores.append((TYPES[_type(gold["answer"])], shown))
         return grouped("type", scores, TYPES, "questions")
 
-    def baseline(self, trained, golds, config) -> Baselines:
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
         """Return the score of the most frequent answer, without facts."""
         usual = baseline.commonest([gold["answer"]] for gold in trained)
         answer = {"answer": usual, "supporting_facts": []}
@@ -392,7 +390,7 @@ def _type(answer: str) -> int:
     return TYPES.index(word) if word in TYPES[1:] else 0
 
 
-def read_context(example: Example, path: str) -> list[tuple[str, list[str]]]:
+def _read_context(example: Example, path: str) -> list[tuple[str, list[str]]]:
     """Titles and sentences of a context.
 
     Raises:

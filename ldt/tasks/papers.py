@@ -1,6 +1,6 @@
 """Questions about papers, as in QASPER: extracted or generated answers with evidence."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
@@ -25,6 +25,7 @@ from ldt.metrics.numbers import logistic
 from ldt.tasks.base import (
     NO_LABEL,
     WRITTEN,
+    Outputs,
     PublishedLayout,
     Scores,
     SplitGroups,
@@ -110,7 +111,7 @@ class PaperQuestions(Task):
             numbers.append(numbers_of(places, count, f"{where}: evidence", "paragraphs"))
         return {"references": references, "paragraphs": numbers}
 
-    def measure(self, answers, golds, config) -> Scores:
+    def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
         """Return Answer F1 and Evidence F1, from 0 to 100, by the published rules, and rows by type
         of answer, assigned as there."""
         scores = (
@@ -119,18 +120,18 @@ class PaperQuestions(Task):
         )
         return grouped("type", scores, TYPES, "questions")
 
-    def baseline(self, trained, golds, config) -> Baselines:
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
         """Return the scores of Unanswerable and of Yes, without evidence."""
         answers = (UNANSWERABLE, YES)
         constant = {baseline.quoted(each): {"answer": each, "evidence": []} for each in answers}
         return best_constant(self, constant, golds, config)
 
-    def left_out(self, documents: int) -> list[str]:
+    def _left_out(self, documents: int) -> list[str]:
         """Notice about questions that are not trained on, or empty."""
         what = f"questions on papers without paragraphs: {documents:,}, left out"
         return [what] if documents else []
 
-    def sectioned(self, example: Example, data: DataSection) -> Iterator[tuple[str | None, str]]:
+    def _sectioned(self, example: Example, data: DataSection) -> Iterator[tuple[str | None, str]]:
         """Yield each paragraph with the name of the section that starts there, or None.
 
         Raises:
@@ -154,7 +155,7 @@ class PaperQuestions(Task):
         each paragraph."""
         paths = [path_of(self, name, data) for name in ("title", "abstract")]
         pieces = [(False, text(example, path)) for path in paths if example.fields.get(path)]
-        for section, paragraph in self.sectioned(example, data):
+        for section, paragraph in self._sectioned(example, data):
             pieces += [(False, section)] if section else []
             pieces.append((True, paragraph))
         starts = accumulate((len(piece) + len(BREAK) for _, piece in pieces), initial=0)
@@ -228,7 +229,7 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
         """Return the paragraphs, all with the same marker."""
         return [(place, self.inputs.markers[0]) for place in self.paper(example, data)[1]]
 
-    def right(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
+    def labelling(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
         """Answers of all annotators; ``unplaced`` of a feature counts extractive answers
         not found."""
         gold = self.gold(example, data, config)
@@ -255,19 +256,19 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
         unplaced = {feature["document"]: feature["unplaced"] for feature in features}
         if count := sum(unplaced.values()):
             lines.append(f"extractive answers not found in their paper: {count:,}")
-        return [*lines, *self.left_out(left_out)]
+        return [*lines, *self._left_out(left_out)]
 
-    def decode(self, outputs, config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
         """Return the answer and the flags.
 
-        ``answer``, score, start and end (`SpanTask.answer`, in characters of the paper as read), or
+        ``answer``, score, start and end (`SpanTask.answer_of`, in characters of the paper as read), or
         Yes, No or Unanswerable without a place; ``type``, one of `KINDS`, and ``scores``, their
         probabilities; ``evidence``, texts of paragraphs without repetition, and ``paragraphs``,
         their indices; ``paragraph_probs``, one per paragraph, 0 if unread.
         """
         context, places = features[0]["context"], features[0]["paragraphs"].tolist()
         scores, probs = probabilities(outputs, features, len(places))
-        answer = self.answer(self.best(outputs, features), context)
+        answer = self.answer_of(self.best_spans(outputs, features), context)
         kind = KINDS[int(scores.argmax())]
         if not self.instances(features) or (kind == "span" and not answer["answer"]):
             kind = "unanswerable"
@@ -279,7 +280,7 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
         answer |= {"type": kind, "scores": dict(zip(KINDS, scores.tolist(), strict=True))}
         return answer | _evidence(context, places, probs, limit) | features[0]["flags"]
 
-    def places(self, answer, example, data) -> list[tuple[int, float]]:
+    def places(self, answer: dict, example: Example, data: DataSection) -> list[tuple[int, float]]:
         """Return the start of every paragraph with its probability."""
         starts = [start for start, _ in self.paper(example, data)[1]]
         return list(zip(starts, answer["paragraph_probs"], strict=True))
@@ -396,13 +397,13 @@ class QasperGeneration(PaperQuestions, WritingTask):
         """
         self._tokenizer = tokenizer
         pieces = list(self._pieces(example, data))
-        question, flags = self.asked(question_of(self, example, data), tokenizer)
+        question, flags = self.question_segment(question_of(self, example, data), tokenizer)
         cls, sep = ends(tokenizer)
         segments = [cls, question]
         begin = 1 + len(question.ids)
         ids = _tokens(tokenizer, tuple(words for _, words in pieces))
         length, room = sum(1 + len(each) for each in ids), max_length - begin
-        self.room(example, length, room, 2, data)
+        self.check_room(example, length, room, 2, data)
         places, left = [], room
         for each in ids:
             if not left:
@@ -442,9 +443,9 @@ class QasperGeneration(PaperQuestions, WritingTask):
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Lengths of the answers; numbers of inputs with evidence, and of papers left out."""
         lines = [*super().remarks(features, left_out), with_evidence(features)]
-        return [*lines, *self.left_out(left_out)]
+        return [*lines, *self._left_out(left_out)]
 
-    def run(self, model, inputs, *, quick: bool = False) -> dict[str, Any]:
+    def run(self, model, inputs: Mapping[str, Any], *, quick: bool = False) -> dict[str, Any]:
         """Return ``sequences`` [rows, tokens] int64 and ``passage_logits`` [rows, passages]; the
         paper is encoded once for both."""
         masks = {name: inputs[name] for name in ("attention_mask", "global_attention_mask")}
@@ -453,15 +454,15 @@ class QasperGeneration(PaperQuestions, WritingTask):
         logits = model.passage_logits(encoded.last_hidden_state, inputs["passage_positions"])
         return {**written, "passage_logits": logits}
 
-    def decode(self, outputs, config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
         """Return the answer and the flags.
 
-        ``answer`` and the other keys of `WritingTask.read_off`; ``evidence``, texts of paragraphs
+        ``answer`` and the other keys of `WritingTask.decode_text`; ``evidence``, texts of paragraphs
         without repetition, and ``paragraphs``, their indices; ``paragraph_probs``, one per
         paragraph, 0 if unread. All paragraphs above 0.5 are evidence, whatever the answer.
         """
         (output,), (feature,) = outputs, features
-        answer = self.read_off("answer", output)
+        answer = self.decode_text("answer", output)
         if not len(feature["passages"]):
             answer["answer"] = UNANSWERABLE
         probs = np.zeros(len(feature["paragraphs"]))
@@ -474,7 +475,7 @@ class QasperGeneration(PaperQuestions, WritingTask):
 
     def _pieces(self, example: Example, data: DataSection) -> Iterator[tuple[int, str]]:
         """Non-blank headings and paragraphs, each with its index."""
-        for number, (section, paragraph) in enumerate(self.sectioned(example, data)):
+        for number, (section, paragraph) in enumerate(self._sectioned(example, data)):
             if section:
                 yield HEADING, _plain(section)
             if words := _plain(paragraph):
@@ -486,7 +487,7 @@ class QasperGeneration(PaperQuestions, WritingTask):
         """Labels of an annotator's answer for the pieces that are read."""
         evidence = list(filter(None, map(_plain, reference.evidence)))
         right = [int(any(text in words for text in evidence)) for _, words in read]
-        return {**self.learnt(reference.answer, tokenizer, config), "passage_labels": right}
+        return {**self.target_labels(reference.answer, tokenizer, config), "passage_labels": right}
 
 
 def _plain(text: str) -> str:

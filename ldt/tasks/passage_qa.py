@@ -136,7 +136,7 @@ class PassageQA(SpanTask):
         candidates = self._candidates(example, data)
         return [(span, MARKERS.get(str(name), PASSAGE_MARKER)) for name, span in candidates]
 
-    def right(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
+    def labelling(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
         """Answers of all annotations together; spans outside passages are correct too."""
         annotations = self._annotations(example, data)
         has_passage, has_span = passage_qa.right_of(annotations)
@@ -186,7 +186,7 @@ class PassageQA(SpanTask):
         language = example.fields["language"] if data.format == "tydiqa" else None
         return PassageGold(tuple(annotations), first, language)
 
-    def decode(self, outputs, config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
         """Return the passage and the answer with their scores, and the flags.
 
         ``passage``, index of a candidate; ``answer``, text with ``start`` and ``end`` in
@@ -208,7 +208,7 @@ class PassageQA(SpanTask):
             spans = [
                 each._replace(span=nq.whole_words(example.fields, each.span)) for each in spans
             ]
-        answer = self.answer(spans, context)
+        answer = self.answer_of(spans, context)
         score = answer.pop("score") or 0.0
         span = spans[0].span if spans else None
         types = np.asarray(outputs[chunk]["logits"], np.float64)
@@ -236,13 +236,13 @@ class PassageQA(SpanTask):
             answer["language"] = example.fields["language"]
         return answer | features[0]["flags"]
 
-    def measure(self, answers, golds, config) -> Scores:
+    def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
         """Return F1, precision and recall of passages and answers, 0 to 100, by the published rules
         at the best thresholds (`ldt.benchmarks.passage_qa.measure`), and a row for each
         language."""
         return passage_qa.measure(golds, list(map(passage_qa.answer_of, answers)))
 
-    def baseline(self, trained, golds, config) -> Baselines:
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
         """Return the score of always naming the first paragraph, or else the first passage."""
         first = [PassageAnswer(gold.first) for gold in golds]
         metrics, _ = passage_qa.measure(golds, first)
@@ -266,7 +266,7 @@ class PassageQA(SpanTask):
             first, last = (inside[0], inside[-1] + 1) if len(inside) else (0, 0)
             part = {"offsets": offsets[first:last], "first": feature["first"] + int(first)}
             parts.append(part | {"context": feature["context"]})
-        return self.best(scores, parts) or self.best(scores, features)
+        return self.best_spans(scores, parts) or self.best_spans(scores, features)
 
     def _candidates(self, example: Example, data: DataSection) -> list[tuple[str | None, Span]]:
         """Type and characters of each candidate."""

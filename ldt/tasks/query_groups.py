@@ -17,20 +17,20 @@ _ALSO = {  # names of fields in triplets and in pairs
 }
 
 
-def named(task: Task, example: Example, data: DataSection, name: str) -> str | None:
+def field_path(task: Task, example: Example, data: DataSection, name: str) -> str | None:
     """Path of a field, by its name or one of the alternatives; None if the example has none of
     them."""
     paths = path_of(task, name, data), *_ALSO[name]
     return next((path for path in paths if has(example, path)), None)
 
 
-def judged(task: Task, example: Example, data: DataSection) -> dict[str, list[str]]:
+def judged_texts(task: Task, example: Example, data: DataSection) -> dict[str, list[str]]:
     """Texts of ``pos`` and ``neg``: documents that are right for a query, and wrong ones, if given.
 
     Raises:
         DataError: no document is right, or one is no text.
     """
-    right, wrong = (named(task, example, data, name) for name in _TEACHER)
+    right, wrong = (field_path(task, example, data, name) for name in _TEACHER)
     lists = {"pos": texts_of(example, right or path_of(task, "pos", data))}
     return lists | ({"neg": texts_of(example, wrong)} if wrong and field(example, wrong) else {})
 
@@ -38,7 +38,7 @@ def judged(task: Task, example: Example, data: DataSection) -> dict[str, list[st
 def teacher_scores(
     task: Task, example: Example, data: DataSection, lists: Mapping[str, list[str]]
 ) -> list[float] | None:
-    """Scores of the documents of `judged` by a teacher, None if there are none.
+    """Scores of the documents of `judged_texts` by a teacher, None if there are none.
 
     Raises:
         DataError: they are not one number for each.

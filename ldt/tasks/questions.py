@@ -110,7 +110,7 @@ class QuestionTask(Task):
         return None
 
     @abstractmethod
-    def right(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
+    def labelling(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
         """Gold answer in the form used for labelling.
 
         Args:
@@ -132,7 +132,7 @@ class QuestionTask(Task):
         """Questions about one document stay together."""
         return SplitGroups(self.source(example, data), strata_of(self, example, data))
 
-    def reading(self, example, tokenizer, data, unit: Unit = "sentence") -> Reading:
+    def reading(self, example: Example, tokenizer, data, unit: Unit = "sentence") -> Reading:
         """The document as `encode` reads it, with sentences or other units as passages to
         explain."""
         context = context_of(self.source(example, data))
@@ -147,7 +147,7 @@ class QuestionTask(Task):
             context = context_of(source)
         except DataError as error:
             raise DataError(f"{example.where}: {error}{EVIDENCE}") from None
-        right = None if config is None else self.right(example, data, config, context)
+        right = None if config is None else self.labelling(example, data, config, context)
         question = question_of(self, example, data, self.reads.asked[0])
         asked = tokenize(tokenizer, f" {question.strip()}")
         flags = {}
@@ -169,10 +169,12 @@ class QuestionTask(Task):
                 feature |= {"passages": numbers}
                 feature |= {"passage_positions": (places - start + first).tolist()}
         if right is not None:
-            self.label(features, right, document)
+            self.add_labels(features, right, document)
         return features
 
-    def label(self, features: Sequence[Feature], right: RightAnswer, document: "Marked") -> None:
+    def add_labels(
+        self, features: Sequence[Feature], right: RightAnswer, document: "Marked"
+    ) -> None:
         """Add labels to the features of a document, as far as the gold answer has them:
         ``start_positions`` and ``end_positions`` of each correct span that a chunk contains,
         else [``right.nowhere``]; with ``answer_tokens`` of the document's shortest one;
@@ -225,24 +227,28 @@ class SpanTask(QuestionTask):
     top: Count = 20
     n_best: Count = 1
 
-    def label(self, features: Sequence[Feature], right: RightAnswer, document: "Marked") -> None:
+    def add_labels(
+        self, features: Sequence[Feature], right: RightAnswer, document: "Marked"
+    ) -> None:
         """Add labels; if no input contains all of the answer, or it exceeds ``max_answer``, also
         ``unlearnt`` (kind of `ldt.data.findings`, tokens of the answer) to the first feature, in
         place."""
-        super().label(features, right, document)
+        super().add_labels(features, right, document)
         tokens = features[0].get("answer_tokens", 0)
         if tokens and not any(max(f["start_positions"], default=CLS) > CLS for f in features):
             features[0]["unlearnt"] = "answer_in_no_input", tokens
         elif tokens > self.max_answer:
             features[0]["unlearnt"] = "answer_too_long", tokens
 
-    def places(self, answer, example, data) -> list[tuple[int, float]]:
+    def places(self, answer: dict, example: Example, data: DataSection) -> list[tuple[int, float]]:
         """(start, score) of each candidate in ``n_best``, else of the answer, the start in
         characters; [] if the answer is ""."""
         answers = answer.get("n_best") or [answer]
         return [(each["start"], each["score"]) for each in answers if answer["answer"]]
 
-    def best(self, outputs: Sequence[Outputs], features: Sequence[Feature]) -> list[CandidateSpan]:
+    def best_spans(
+        self, outputs: Sequence[Outputs], features: Sequence[Feature]
+    ) -> list[CandidateSpan]:
         """Return the ``n_best`` best spans over all chunks, best first.
 
         The logit of a span is the sum of its two; if several token pairs give the same span, in one
@@ -285,8 +291,8 @@ class SpanTask(QuestionTask):
             span = offsets[a, 0].item(), offsets[b, 1].item()
             yield CandidateSpan(logits[place].item(), span, start[a].item(), end[b].item())
 
-    def answer(self, spans: Sequence[CandidateSpan], context: str) -> dict[str, Any]:
-        """Return answer, score (the logit), start and end of the best span of `best`; with
+    def answer_of(self, spans: Sequence[CandidateSpan], context: str) -> dict[str, Any]:
+        """Return answer, score (the logit), start and end of the best span of `best_spans`; with
         ``n_best`` those of all, with start_logit and end_logit.
 
         Without any span the answer is "", the rest None.

@@ -27,6 +27,7 @@ from ldt.tasks import results
 from ldt.tasks.base import (
     DocumentTokens,
     Drawing,
+    Outputs,
     RawScored,
     Scores,
     SplitGroups,
@@ -41,7 +42,7 @@ from ldt.tasks.base import (
     path_of,
     training_set,
 )
-from ldt.tasks.query_groups import judged, named, numbers_of, teacher_scores, texts_of
+from ldt.tasks.query_groups import field_path, judged_texts, numbers_of, teacher_scores, texts_of
 
 
 def score(gold: Sequence[float], answer: Mapping[str, Any] | None) -> dict[str, float]:
@@ -107,7 +108,7 @@ class Reranking(RawScored, Drawing):
         keys=("ranking", "scores"),
         metric="ndcg@10",
         score=score,
-        result=results.rankings,
+        result=results.evaluate_rankings,
     )
 
     name: Literal["reranking"] = "reranking"
@@ -122,8 +123,12 @@ class Reranking(RawScored, Drawing):
         Raises:
             DataError: there are none, or they are no texts.
         """
-        path = named(self, example, data, "documents")
-        return texts_of(example, path) if path else [*chain(*judged(self, example, data).values())]
+        path = field_path(self, example, data, "documents")
+        return (
+            texts_of(example, path)
+            if path
+            else [*chain(*judged_texts(self, example, data).values())]
+        )
 
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
         return "\n".join(self.documents(example, data)), self.query(example, data)
@@ -134,7 +139,7 @@ class Reranking(RawScored, Drawing):
         Raises:
             DataError: there is none, or not a word in it.
         """
-        path = named(self, example, data, "query") or path_of(self, "query", data)
+        path = field_path(self, example, data, "query") or path_of(self, "query", data)
         query = text(example, path)
         if not query.strip():
             raise DataError(f"{example.where}: the question is empty")
@@ -142,8 +147,8 @@ class Reranking(RawScored, Drawing):
 
     def gold(self, example: Example, data: DataSection, config) -> list[float]:
         """Return the relevance of each document."""
-        if not (path := named(self, example, data, "documents")):
-            lists = judged(self, example, data).items()
+        if not (path := field_path(self, example, data, "documents")):
+            lists = judged_texts(self, example, data).items()
             return [float(name == "pos") for name, texts in lists for _ in texts]
         count = len(texts_of(example, path))
         label = "score" if path == "sentence2" else str(data.label)
@@ -220,7 +225,7 @@ class Reranking(RawScored, Drawing):
         if config is not None:
             targets["labels"] = self.gold(example, data, config)
             if config.ranking["teacher"]:
-                scores = teacher_scores(self, example, data, judged(self, example, data))
+                scores = teacher_scores(self, example, data, judged_texts(self, example, data))
                 if scores is None:
                     raise DataError(f"{example.where}: no scores, which the training set has")
                 targets["teacher"] = scores
@@ -248,14 +253,14 @@ class Reranking(RawScored, Drawing):
         drawn = generator.permutation(others)[: self.group_size - 1].tolist()
         return [feature for feature in features if feature["documents"] in {first, *drawn}]
 
-    def raw_scores(self, outputs, answer, features) -> list[float]:
+    def raw_scores(self, outputs: Sequence[Outputs], answer: dict, features) -> list[float]:
         """Return a logit for each document, the mean of its best chunks."""
         logits = np.array([output["logits"][0] for output in outputs], np.float64)
         places = np.array([feature["documents"] for feature in features])
         parts = np.split(logits, np.flatnonzero(np.diff(places)) + 1)
         return [float(np.sort(part)[-self.best_chunks :].mean()) for part in parts]
 
-    def decode(self, outputs, config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
         """Return ``scores`` of the documents, from 0 to 1, and the ``ranking``, their indices, best
         first; the number of ``chunks`` of the longest document, and the flags."""
         logits = self.raw_scores(outputs, {}, features)
@@ -263,7 +268,7 @@ class Reranking(RawScored, Drawing):
         chunks = max(feature["chunks"] for feature in features)
         return answer | {"chunks": chunks} | features[0]["flags"]
 
-    def measure(self, answers, golds, config) -> Scores:
+    def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
         """Return ndcg@10, mrr@10, recall@10 and map; of a model of pairs mse, mae, pearson and
         spearman of the scores."""
         if config.problem_type == REGRESSION:
@@ -271,7 +276,7 @@ class Reranking(RawScored, Drawing):
             return number_metrics(np.array([*chain(*golds)]), np.array(scores)), []
         return mean([score(*pair) for pair in zip(golds, answers, strict=True)]), []
 
-    def baseline(self, trained, golds, config) -> Baselines:
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
         """Return the expected ndcg of a random ranking; of a pointwise loss the errors of a
         constant score."""
         if config.problem_type == REGRESSION:

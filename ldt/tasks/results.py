@@ -24,7 +24,7 @@ from ldt.metrics.result import Item, Result, count_words, mean, some
 from ldt.metrics.task_metrics import Judged
 from ldt.tasks.base import Task, named_labels, score_all, settings_of
 from ldt.tasks.query_groups import numbers_of
-from ldt.tasks.text import sentences
+from ldt.tasks.text import read_sentences
 
 Answers = Mapping[str, Example]
 Evaluated = tuple[Result, Sequence[Any], Any]
@@ -81,7 +81,7 @@ def entities_of(answer: Example, text: str | None = None) -> dict[str, Any]:
     """
     if "entities" not in answer.fields and "tags" in answer.fields:
         try:
-            return {"entities": by_sentence(sentences(answer, "tags")[0]), "scores": None}
+            return {"entities": by_sentence(read_sentences(answer, "tags")[0]), "scores": None}
         except ValueError as error:
             raise DataError(f"{answer.where}: field 'tags': {error}") from None
     items = field(answer, "entities")
@@ -139,7 +139,9 @@ def _numbers(values: Mapping[Any, Any], where: str) -> dict[Any, float]:
 # -- a file of answers
 
 
-def classes(task: Any, data, examples: Sequence[Example], answers: Answers, name: str) -> Evaluated:
+def evaluate_classes(
+    task: Any, data, examples: Sequence[Example], answers: Answers, name: str
+) -> Evaluated:
     """Score predicted classes, or numbers of a regression, against gold labels; returns (Result,
     gold answers, config)."""
     problem, _, golds = task.read_labels(examples, data, "the gold file")
@@ -201,7 +203,7 @@ def _scores(each: Example) -> dict[str, float] | None:
     return _numbers(scores, each.where) or None
 
 
-def entities(
+def evaluate_entities(
     task: Any, data, examples: Sequence[Example], answers: Answers, name: str
 ) -> Evaluated:
     """Score predicted entities against gold ones by place and type; returns (Result, gold answers,
@@ -219,7 +221,9 @@ def entities(
     return result, golds, SimpleNamespace(**named_labels(tags))
 
 
-def choices(task: Any, data, examples: Sequence[Example], answers: Answers, name: str) -> Evaluated:
+def evaluate_choices(
+    task: Any, data, examples: Sequence[Example], answers: Answers, name: str
+) -> Evaluated:
     """Score the chosen answers of multiple choice by accuracy; returns (Result, gold answers,
     config)."""
     golds = [task.gold(example, data, None) for example in examples]
@@ -232,21 +236,21 @@ def choices(task: Any, data, examples: Sequence[Example], answers: Answers, name
     return task_metrics.choices(_judged(task, data, examples, places, read)), golds, None
 
 
-def rankings(
+def evaluate_rankings(
     task: Task, data, examples: Sequence[Example], answers: Answers, name: str
 ) -> Evaluated:
     """Score the order of each query's documents; with one document per query, its score as a
     number."""
     golds = [task.gold(example, data, None) for example in examples]
     if any(len(gold) > 1 for gold in golds):
-        result, *_ = by_scores(task, data, examples, answers, name)
+        result, *_ = evaluate_by_scores(task, data, examples, answers, name)
         return result, golds, SimpleNamespace(problem_type=None)
     labels = {id: {"label": numbers_of(each, "scores", 1)[0]} for id, each in answers.items()}
     judged = _judged(task, data, examples, [label for (label,) in golds], labels)
     return task_metrics.numbers(judged), golds, SimpleNamespace(problem_type=REGRESSION)
 
 
-def by_scores(
+def evaluate_by_scores(
     task: Task, data, examples: Sequence[Example], answers: Answers, name: str
 ) -> Evaluated:
     """Score answers to questions, and summaries, as training's evaluation does.

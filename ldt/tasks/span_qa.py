@@ -24,6 +24,7 @@ from ldt.metrics.numbers import logistic
 from ldt.metrics.result import mean
 from ldt.tasks.base import (
     Fault,
+    Outputs,
     PublishedLayout,
     Scores,
     SplitGroups,
@@ -143,7 +144,7 @@ class Squad(SpanTask, Calibrated, ByPlaces):
                 "set has none; train on such questions too, or leave them out"
             )
 
-    def right(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
+    def labelling(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
         return RightAnswer([span for span, _ in self.placed_answers(example, data)])
 
     def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
@@ -175,15 +176,15 @@ class Squad(SpanTask, Calibrated, ByPlaces):
         """Return the texts of all correct answers."""
         return {"answers": [answer for _, answer in self.placed_answers(example, data)]}
 
-    def decode(self, outputs, config, example, features) -> dict:
-        """Return answer, score, start, end (`SpanTask.answer`) and the flags.
+    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
+        """Return answer, score, start, end (`SpanTask.answer_of`) and the flags.
 
         With ``n_best`` also ``null``, the logits of no answer. For a model trained on unanswerable
         questions also its probability ``no_answer``; if the answer is "", start and end are None,
         and score belongs to the best span: ``best``, from ``best_start`` to ``best_end``.
         """
-        spans = self.best(outputs, features)
-        answer = self.answer(spans, context_of(features[0]["context"]))
+        spans = self.best_spans(outputs, features)
+        answer = self.answer_of(spans, context_of(features[0]["context"]))
         # Of the chunk with the lowest sum: one chunk with an answer is enough.
         null = min(
             ([float(each[name][CLS]) for name in self.answers.outputs] for each in outputs), key=sum
@@ -220,7 +221,7 @@ class Squad(SpanTask, Calibrated, ByPlaces):
             honest[number] = answers[number] | {"no_answer": score}
         return decision
 
-    def measure(self, answers, golds, config) -> Scores:
+    def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
         """Return exact_match and f1, 0 to 100, by the published rules.
 
         With unanswerable questions, the metrics of SQuAD 2.0 at the threshold with the best F1 on
@@ -254,7 +255,7 @@ class Squad(SpanTask, Calibrated, ByPlaces):
         metrics, rows = grouped("questions", scores, kinds, "number")
         return metrics | {"no_answer_threshold": threshold}, rows
 
-    def baseline(self, trained, golds, config) -> Baselines:
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
         """Return the scores of the most frequent answer and, if there are unanswerable questions,
         of no answer."""
         usual = baseline.commonest(gold["answers"] for gold in trained)
@@ -393,7 +394,7 @@ class TriviaQA(SpanTask, ByPlaces):
         if not mentions(context_of(self.source(example, data)), answers):
             yield Fault("answer_not_mentioned", f"no mention of {listed(answers, 3)}")
 
-    def right(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
+    def labelling(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
         """First mentions; ``mentions`` of a feature counts those in the whole document."""
         places = mentions(context, self._answers(example, data))
         learnt = places[: 1 if self.loss == "first" else self.max_spans]
@@ -446,16 +447,16 @@ class TriviaQA(SpanTask, ByPlaces):
             "verified": verified is True or str(verified).lower() == "true",
         }
 
-    def decode(self, outputs, config, example, features) -> dict:
-        """Return answer, score, start, end (`SpanTask.answer`), question_id if the example has one,
+    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
+        """Return answer, score, start, end (`SpanTask.answer_of`), question_id if the example has one,
         and the flags."""
         context = context_of(features[0]["context"])
-        answer = self.answer(self.best(outputs, features), context)
+        answer = self.answer_of(self.best_spans(outputs, features), context)
         if "question_id" in features[0]:
             answer["question_id"] = features[0]["question_id"]
         return answer | features[0]["flags"]
 
-    def measure(self, answers, golds, config) -> Scores:
+    def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
         """Return exact_match and f1, 0 to 100, over questions, by the published rules; with
         verified questions also verified_exact_match and verified_f1. No rows.
 
@@ -473,7 +474,7 @@ class TriviaQA(SpanTask, ByPlaces):
             metrics |= {f"verified_{name}": value for name, value in mean(verified).items()}
         return metrics, []
 
-    def baseline(self, trained, golds, config) -> Baselines:
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
         """Return the score of the most frequent answer."""
         usual = baseline.commonest(gold["answers"] for gold in trained)
         answer = {"answer": usual, "score": 0.0}

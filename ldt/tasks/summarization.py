@@ -17,6 +17,7 @@ from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import count_words, mean
 from ldt.tasks.base import (
+    Outputs,
     PublishedLayout,
     Scores,
     TaskAnswers,
@@ -88,13 +89,13 @@ class Summarization(WritingTask):
         separator = Segment("separator", sep.ids)
         segments, flags = [cls], {} if any(map(str.strip, documents)) else {"empty": True}
         if question is not None:
-            asked, cut = self.asked(question.strip(), tokenizer)
+            asked, cut = self.question_segment(question.strip(), tokenizer)
             flags |= cut
             segments += [asked, separator]
         ids = [tokenize(tokenizer, document) for document in documents]
         taken = sum(len(each.ids) for each in segments) + len(ids)  # with separators and the end
         room, lengths = max_length - taken, [len(each) for each in ids]
-        self.room(example, sum(lengths), room, len(ids), data)
+        self.check_room(example, sum(lengths), room, len(ids), data)
         read = shares(lengths, room)
         for number, (document, size) in enumerate(zip(ids, read, strict=True)):
             segments += [separator] * (number > 0) + [Segment("document", document[:size])]
@@ -104,20 +105,20 @@ class Summarization(WritingTask):
         feature = join(segments, self.global_attention)
         feature |= {"document": 0, "tokens": taken + sum(lengths), "flags": flags}
         if config is not None:
-            feature |= self.learnt(self._summary(example, data), tokenizer, config)
+            feature |= self.target_labels(self._summary(example, data), tokenizer, config)
         return [feature]
 
     def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
         """Return the ``summary``, and the ``text`` with its documents."""
         return {"summary": self._summary(example, data), "text": self._documents(example, data)}
 
-    def decode(self, outputs, config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
         """Return the ``summary``, its ``summary_tokens`` without special ones, and the flags;
         ``unfinished`` where it had become too long before its end came."""
         (feature,), (output,) = features, outputs
-        return self.read_off("summary", output) | feature["flags"]
+        return self.decode_text("summary", output) | feature["flags"]
 
-    def measure(self, answers, golds, config) -> Scores:
+    def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
         """Return ROUGE and the other figures of `ldt.benchmarks.summarization`."""
         blank = sum(answer.get("summary_tokens", 2) < 2 for answer in answers)
         if len(answers) > 1 and (doubt := wordless(blank, len(answers))):
@@ -125,7 +126,7 @@ class Summarization(WritingTask):
         scores = map(summarization.score, golds, answers)
         return mean([*scores], summarization.metrics), []
 
-    def baseline(self, trained, golds, config) -> Baselines:
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
         """Return what the beginnings of the documents have, as long as a summary is."""
         words = round(float(np.mean([count_words(gold["summary"]) for gold in trained])))
         leads = [summarization.beginning(gold["text"], words) for gold in golds]

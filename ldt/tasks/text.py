@@ -56,7 +56,7 @@ def with_marks(span: Span, text: str) -> Span:
     return start, end
 
 
-def sentences(example: Example, path: str) -> tuple[list[list[str]], bool]:
+def read_sentences(example: Example, path: str) -> tuple[list[list[str]], bool]:
     """Sentences as lists of words, from one list of texts or a list of such lists; and True for the
     latter.
 
@@ -76,7 +76,7 @@ def sentences(example: Example, path: str) -> tuple[list[list[str]], bool]:
     return listed, nested
 
 
-def spans(example: Example, path: str, text: str) -> list[Entity]:
+def read_entities(example: Example, path: str, text: str) -> list[Entity]:
     """Entities of a raw text, {start, end, label} each, `trimmed`.
 
     Raises:
@@ -175,7 +175,7 @@ class Joined(NamedTuple):
     unread: int
 
 
-def joined(
+def join_paragraphs(
     tokenizer, paragraphs: Sequence[str], *, most: int | None = None, words: int | None = None
 ) -> Joined:
     """Join paragraphs.

@@ -11,7 +11,7 @@ from ldt.benchmarks import conll
 from ldt.data import sentences as splitter
 from ldt.data.features import Feature, ends
 from ldt.data.options import DataSection, Names
-from ldt.data.sentences import Words, cuts_word
+from ldt.data.sentences import Unit, Words, cuts_word
 from ldt.data.tokenization import tokenize_with_offsets
 from ldt.errors import DataError, listed
 from ldt.io.records import Example, has, text
@@ -41,7 +41,7 @@ from ldt.tasks.base import (
 )
 from ldt.tasks.deciding import Weighted
 from ldt.tasks.explained import ByPlaces, Reading
-from ldt.tasks.text import sentences, spans
+from ldt.tasks.text import read_entities, read_sentences
 
 
 class TokenClassification(Weighted, ByPlaces):
@@ -79,7 +79,7 @@ class TokenClassification(Weighted, ByPlaces):
         Weighted.answers,
         kind="entities",
         formats=("token_classification",),
-        result=results.entities,
+        result=results.evaluate_entities,
         keys=("entities", "tags"),
         layouts={"conll": PublishedLayout(conll.published)},
     )
@@ -188,8 +188,10 @@ class TokenClassification(Weighted, ByPlaces):
         """Return the entities in words of ``tokens``, or in characters of ``text``."""
         tokens = self._tokens(example, data)
         if tokens is None:
-            return spans(example, path_of(self, "entities", data), self._text(example, data))
-        tags = sentences(example, path_of(self, "tags", data))
+            return read_entities(
+                example, path_of(self, "entities", data), self._text(example, data)
+            )
+        tags = read_sentences(example, path_of(self, "tags", data))
         sizes = [[len(sentence) for sentence in some] for some, _ in (tags, tokens)]
         if sizes[0] != sizes[1] or tags[1] != tokens[1]:
             raise DataError(
@@ -203,7 +205,7 @@ class TokenClassification(Weighted, ByPlaces):
                 f"{example.where}: field {path_of(self, 'tags', data)!r}: {error}"
             ) from None
 
-    def decode(self, outputs, config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
         """Return ``entities``, for given words also ``tags`` in their form; and the flags.
 
         An entity has start, end and label as in `gold`, its text, and as score the mean probability
@@ -233,7 +235,7 @@ class TokenClassification(Weighted, ByPlaces):
             answer["tags"] = parted if first["nested"] else tags
         return answer | first["flags"]
 
-    def reading(self, example, tokenizer, data, unit: splitter.Unit = "sentence") -> Reading:
+    def reading(self, example: Example, tokenizer, data, unit: Unit = "sentence") -> Reading:
         """Return the text, or given words joined by spaces, with sentences or paragraphs as
         passages; for given sentences a paragraph is as many sentences as fit its size."""
         document = self._words(example, data)
@@ -246,7 +248,7 @@ class TokenClassification(Weighted, ByPlaces):
         passages = pairs if unit == "sentence" else [*splitter.together(pairs)]
         return Reading(document.text, offsets, passages)
 
-    def places(self, answer, example, data) -> list[tuple[int, float]]:
+    def places(self, answer: dict, example: Example, data: DataSection) -> list[tuple[int, float]]:
         document = self._words(example, data)
         starts = None if document.sizes is None else document.places[:, 0]
         return [
@@ -254,7 +256,7 @@ class TokenClassification(Weighted, ByPlaces):
             for each in answer["entities"]
         ]
 
-    def measure(self, answers, golds, config) -> Scores:
+    def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
         """Return precision, recall and f1 over all entities, from 0 to 100, with a row per type."""
         totals: Counter[str] = Counter()
         for answer, gold in zip(answers, golds, strict=True):
@@ -268,7 +270,7 @@ class TokenClassification(Weighted, ByPlaces):
         ]
         return _percent(totals, ""), rows
 
-    def baseline(self, trained, golds, config) -> Baselines:
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
         """Return the score of O for every word."""
         return best_constant(self, {"always O": {"entities": []}}, golds, config)
 
@@ -291,7 +293,7 @@ class TokenClassification(Weighted, ByPlaces):
                 f"{example.where}: no field {path!r}, a list of words, and no "
                 f"{self.reads.document!r}; data.fields and data.text name others"
             )
-        return sentences(example, path)
+        return read_sentences(example, path)
 
     def _words(self, example: Example, data: DataSection) -> Words:
         tokens = self._tokens(example, data)

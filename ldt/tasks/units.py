@@ -71,7 +71,7 @@ class Piece(NamedTuple):
     end: int
 
 
-def pieces_of(tokens: Sequence[Span], parts: Sequence[Span]) -> Iterator[Piece]:
+def _pieces_of(tokens: Sequence[Span], parts: Sequence[Span]) -> Iterator[Piece]:
     """Yield the pieces of units that lie in each part of a document; none for tokens in no part.
 
     Args:
@@ -155,7 +155,7 @@ def encode_units(
         longest = 0 if whole else max((end - start for start, end in tokens), default=0)
         overlap = 0 if whole and not units.each else max(room // CONTEXT, min(longest, room // 2))
         features = parts(0, len(ids), overlap)
-        pieces = [*pieces_of(tokens, [feature["read"][1:] for feature in features])]
+        pieces = [*_pieces_of(tokens, [feature["read"][1:] for feature in features])]
     if units.each:
         for feature, piece in zip(features, pieces, strict=True):
             _add_rows(feature, piece, offsets, len(text), last=feature is features[-1])

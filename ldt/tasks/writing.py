@@ -13,13 +13,7 @@ from ldt.data.options import Count, DataSection, Length, Section
 from ldt.data.tokenization import special_id, tokenize
 from ldt.errors import DataError, RecipeError
 from ldt.io.records import Example
-from ldt.tasks.base import (
-    WRITTEN,
-    Outputs,
-    Task,
-    TaskAnswers,
-    TaskInputs,
-)
+from ldt.tasks.base import WRITTEN, Outputs, Task, TaskAnswers, TaskInputs
 
 log = logging.getLogger("ldt")
 
@@ -134,7 +128,7 @@ class WritingTask(Task):
         Raises:
             RecipeError: a text may become longer than the decoder's positions.
         """
-        search, positions = self.generation, self.positions(config)
+        search, positions = self.generation, self.decoder_positions(config)
         if (most := max(search.max_length or 0, search.min_length)) > positions:
             raise RecipeError(
                 f"task.generation: {self.written} of {most:,} tokens, the decoder of the model has "
@@ -154,7 +148,7 @@ class WritingTask(Task):
         If ``encoder_outputs`` are among the inputs, the encoder does not run again.
         """
         passed = {name: inputs[name] for name in GIVEN if name in inputs}
-        config = greedy(model.generation_config) if quick else model.generation_config
+        config = _greedy(model.generation_config) if quick else model.generation_config
         return {WRITTEN: model.generate(**passed, generation_config=config)}
 
     def sampled(self, documents: int) -> Collection[int]:
@@ -163,7 +157,7 @@ class WritingTask(Task):
         every = -(-documents // self.evaluated)
         return {number for number in range(documents) if number // BLOCK % every == 0}
 
-    def positions(self, config) -> int:
+    def decoder_positions(self, config) -> int:
         """Number of positions of the decoder.
 
         Raises:
@@ -182,24 +176,26 @@ class WritingTask(Task):
             )
         return positions
 
-    def learnt(self, text: str, tokenizer, config) -> Feature:
+    def target_labels(self, text: str, tokenizer, config) -> Feature:
         """Return ``labels`` [tokens] int32 of a text, ``target``, its number of tokens without a
         limit, and a note if it is truncated."""
         cls, sep = ends(tokenizer)
-        words, positions = tokenize(tokenizer, text), self.positions(config)
+        words, positions = tokenize(tokenizer, text), self.decoder_positions(config)
         limit = min(self.max_target_tokens or positions, positions)
         labels = [*cls.ids, *words[: max(limit - 2, 0)], *sep.ids]
         size = len(words) + 2
         cut = {"unlearnt": ("target_cut", size)} if size > len(labels) else {}
         return {"labels": np.array(labels, np.int32), "target": size} | cut
 
-    def asked(self, question: str, tokenizer) -> tuple[Segment, dict[str, Any]]:
+    def question_segment(self, question: str, tokenizer) -> tuple[Segment, dict[str, Any]]:
         """Return the tokens of a question that are read, and flags of the answer."""
         ids = tokenize(tokenizer, question)
         cut = self.max_question is not None and len(ids) > self.max_question
         return Segment("question", ids[: self.max_question]), {"question_cut": True} if cut else {}
 
-    def room(self, example: Example, length: int, room: int, least: int, data: DataSection) -> None:
+    def check_room(
+        self, example: Example, length: int, room: int, least: int, data: DataSection
+    ) -> None:
         """Check that a document fits in an input.
 
         Raises:
@@ -217,7 +213,7 @@ class WritingTask(Task):
                 "data.overflow=truncate reads its beginning"
             )
 
-    def read_off(self, name: str, output: Outputs) -> dict[str, Any]:
+    def decode_text(self, name: str, output: Outputs) -> dict[str, Any]:
         """Decode an output: the text under ``name``, its number of tokens without special tokens,
         and ``unfinished`` if it hit the length limit."""
         tokenizer = self._tokenizer
@@ -249,7 +245,7 @@ def wordless(count: int, total: int) -> str | None:
     )
 
 
-def greedy(config):
+def _greedy(config):
     """Copy of a GenerationConfig for greedy search."""
     from transformers import GenerationConfig
 

@@ -20,7 +20,7 @@ from ldt.model import load, load_tokenizer
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Classification
 from ldt.tasks.base import default_layout, named_labels, score_all
-from ldt.tasks.text import joined
+from ldt.tasks.text import join_paragraphs
 
 PARAGRAPHS = ["One  two three", "", "four 🎉 é\u0301 five.", " ", "six seven"]
 
@@ -47,12 +47,12 @@ def test_a_case_is_read_as_the_published_scripts_read_it(tokenizer, shared_data)
     for line in gzip.decompress(file.read_bytes()).decode().splitlines()[:3]:
         facts = [" ".join(fact.split()) for fact in json.loads(line)["facts"]]
         for most, words in ((64, 128), (3, 5)):
-            found = joined(tokenizer, facts, most=most, words=words)
+            found = join_paragraphs(tokenizer, facts, most=most, words=words)
             assert found.ids == published(tokenizer, facts, most, words)
 
 
 def test_tokens_stand_at_their_characters_and_separators_at_none(tokenizer):
-    found = joined(tokenizer, PARAGRAPHS)
+    found = join_paragraphs(tokenizer, PARAGRAPHS)
     assert found.text == "\n\n".join(PARAGRAPHS)
     assert found.unread == 0
     pieces = [found.text[a:b] for a, b in found.offsets]
@@ -65,13 +65,13 @@ def test_tokens_stand_at_their_characters_and_separators_at_none(tokenizer):
 
 
 def test_what_is_left_out_of_a_document_is_said(tokenizer):
-    whole = joined(tokenizer, PARAGRAPHS)
+    whole = join_paragraphs(tokenizer, PARAGRAPHS)
     task = Classification(max_paragraphs=3, max_paragraph_words=2)
     example = Example({"text": PARAGRAPHS, "label": "a"}, "d", "docs.jsonl:1")
     data = DataSection(text="text")
     (feature,) = task.encode(example, tokenizer, data=data, max_length=99)
     cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
-    kept = joined(tokenizer, ["One  two", "", "four 🎉"]).ids
+    kept = join_paragraphs(tokenizer, ["One  two", "", "four 🎉"]).ids
     assert feature["input_ids"] == [cls, *kept, sep]
     separators = 2  # of the two paragraphs behind, which are no tokens of the document
     unread = len(whole.ids) - len(kept) - separators

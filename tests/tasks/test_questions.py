@@ -124,7 +124,7 @@ def window(begin, end, start, stop, **more):
 def best(*windows, **fields):
     task = Squad(**fields)
     features, outputs = zip(*windows, strict=True)
-    found = task.best(outputs, features)
+    found = task.best_spans(outputs, features)
     assert all(each.logit == each.start_logit + each.end_logit for each in found)
     return [(each.logit, TEXT[slice(*each.span)]) for each in found]
 
@@ -164,7 +164,7 @@ def test_pairs_of_tokens_that_are_one_piece_of_text_count_once_among_the_n_best(
     output = dict(zip(Squad.answers.outputs, logits, strict=True))
 
     def found(number):
-        spans = Squad(max_answer=4, n_best=number).best([output], [feature])
+        spans = Squad(max_answer=4, n_best=number).best_spans([output], [feature])
         return [(each.logit, text[slice(*each.span)]) for each in spans]
 
     # The ten pairs of the emoji are above all that have a word.
@@ -183,9 +183,9 @@ def test_pairs_of_tokens_that_are_one_piece_of_text_count_once_among_the_n_best(
 def test_a_document_without_a_word_has_no_span():
     feature, output = window(0, 0, {}, {})
     task = Squad(n_best=2)
-    assert task.best([output], [feature]) == []
+    assert task.best_spans([output], [feature]) == []
     empty = {"answer": "", "score": None, "start": None, "end": None, "n_best": []}
-    assert task.answer([], TEXT) == empty
+    assert task.answer_of([], TEXT) == empty
 
 
 # input

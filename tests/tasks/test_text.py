@@ -8,7 +8,7 @@ from ldt.errors import DataError
 from ldt.io.records import Example
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import TokenClassification
-from ldt.tasks.text import mentions, sentences, spans
+from ldt.tasks.text import mentions, read_entities, read_sentences
 
 
 def read(words):
@@ -93,12 +93,12 @@ def test_the_places_of_words_give_back_the_text_with_real_tokenizers(shared_data
 )
 def test_what_is_no_list_of_words_is_told(value, what):
     with pytest.raises(DataError) as error:
-        sentences(Example({"tokens": value}, 1, "f:1"), "tokens")
+        read_sentences(Example({"tokens": value}, 1, "f:1"), "tokens")
     assert str(error.value).startswith(f"f:1: field 'tokens': {what}")
 
 
 def entities(*values, text="In New York ."):
-    return spans(Example({"entities": list(values)}, 1, "f:1"), "entities", text)
+    return read_entities(Example({"entities": list(values)}, 1, "f:1"), "entities", text)
 
 
 def entity(start, end, label="LOC", **more):
@@ -135,7 +135,7 @@ def test_entities_that_overlap_are_told():
     with pytest.raises(DataError, match="LOC from 3 to 11 and ORG from 7 to 11 overlap; a word"):
         entities(entity(3, 11), entity(7, 11, "ORG"))
     with pytest.raises(DataError, match="'entities' is text, expected a list of entities"):
-        spans(Example({"entities": "x"}, 1, "f:1"), "entities", "")
+        read_entities(Example({"entities": "x"}, 1, "f:1"), "entities", "")
 
 
 MARKED = [
