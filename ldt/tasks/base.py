@@ -44,18 +44,18 @@ Writer = Callable[[Iterable[dict]], Any]
 
 
 class Fault(NamedTuple):
-    """Fault of an example: its kind in `ldt.data.findings`, and a description."""
+    """Fault of an example: its kind, a key of `ldt.data.findings`, and a description."""
 
     kind: str
     what: str
 
 
 class SplitGroups(NamedTuple):
-    """Groups of an example in a split into training and evaluation.
+    """Place of an example in a split into training and evaluation.
 
     Args:
-        unit: examples of equal unit stay on one side.
-        strata: groups whose shares are equal on both sides.
+        unit: key of examples that stay on one side, such as a hash of their document.
+        strata: classes of the example; each has about the same share on both sides.
     """
 
     unit: Hashable
@@ -196,7 +196,7 @@ class AnyTask(Section, ABC):
     name: str
 
     def head(self) -> type:
-        """Model class in ``ldt.model``; importing it imports torch."""
+        """Import the model class that ``inputs.head`` names in ``ldt.model``, and with it torch."""
         return getattr(import_module("ldt.model"), self.inputs.head)
 
 
@@ -236,10 +236,11 @@ class Task(AnyTask):
     # -- read
 
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
-        """Texts that the model reads: the document, and the question about it.
+        """Return document and question of an example as texts; "" stands for no question, and a
+        list of texts is joined by line ends.
 
         Raises:
-            DataError: a field is missing, or the document is not a text.
+            DataError: a field is missing, or the document is neither a text nor a list.
         """
         path = path_of(self, self.reads.document, data)
         document = field(example, path)
@@ -249,34 +250,41 @@ class Task(AnyTask):
         return flat(document), "\n".join(asked)
 
     def classes(self, example: Example, data: DataSection) -> str | list[str] | None:
-        """Class or classes of the gold answer; None for a blank one, an empty list for a task
-        without classes.
+        """Return the gold class or classes, as names, for splits and checks; None if the label is
+        blank, [] for a task without classes or an example without one.
 
         Raises:
-            DataError: they cannot be read.
+            DataError: the label cannot be read.
         """
         return []
 
     @abstractmethod
     def gold(self, example: Example, data: DataSection, config) -> Any:
-        """Return the gold answer in the form that `measure` takes."""
+        """Return the gold answer in the form that `measure` takes.
 
-    def answer_key(self, example: Example, data: DataSection) -> str:
-        """Gold answer as a text that is equal for equal answers.
+        Args:
+            example, data: the example, and the recipe's data section.
+            config: config of the model, whose classes the answer must have; None before `learn` is
+                done.
 
         Raises:
-            DataError: it cannot be read.
+            DataError: the answer cannot be read, or the model does not know its class.
         """
+
+    def answer_key(self, example: Example, data: DataSection) -> str:
+        """Return the gold answer as a text that is the same for equal answers, by which `ldt check`
+        finds documents with two answers. Raises DataError if it cannot be read."""
         return json.dumps(self.gold(example, data, None), default=sorted, sort_keys=True)
 
     def groups(self, example: Example, data: DataSection) -> SplitGroups:
-        """Groups of an example in a split; by default copies of an example stay together, and
-        classes keep their shares."""
+        """Return what a split keeps together and in equal shares: by default examples of the same
+        text, and classes."""
         unit = fingerprint("\0".join(map(normalised, self.parts(example, data))))
         return SplitGroups(unit, strata_of(self, example, data))
 
     def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
-        """Yield the faults of an example that only the task can see, for `ldt check`.
+        """Yield the faults of an example that only the task can see, for `ldt check`; none by
+        default.
 
         Raises:
             DataError: the example cannot be read.
@@ -284,10 +292,9 @@ class Task(AnyTask):
         return iter(())
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
-        """Return the entries of the model's config that follow from the training set, such as class
-        names.
-
-        By default none, after reading every gold answer. Warnings go to the logger "ldt".
+        """Return the entries of the model's config that follow from the training set, such as
+        {"id2label": ...}; by default none, after reading every gold answer. Warnings go to the
+        logger "ldt".
 
         Raises:
             DataError: there is nothing to learn from these examples.
@@ -297,14 +304,15 @@ class Task(AnyTask):
         return {}
 
     def meaning(self, config) -> str:
-        """A line on how labels were interpreted, with the keys that change it; or empty."""
+        """Return a line that training prints: how labels were read, and by which keys of the recipe
+        to change that; "" for none."""
         return ""
 
     def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
-        """Read every gold answer of the evaluation set.
+        """Read every gold answer of the evaluation set before training; returns nothing.
 
         Raises:
-            DataError: an answer is beyond the model, or there are none.
+            DataError: there are no examples, or the model of this config cannot give an answer.
         """
         for example in not_empty(self, examples, evaluation_set(data)):
             self.gold(example, data, config)
@@ -315,48 +323,62 @@ class Task(AnyTask):
     def encode(
         self, example: Example, tokenizer, *, data: DataSection, max_length: int, config=None
     ) -> list[Feature]:
-        """Return the features of an example, one per chunk; with labels if a config is given.
+        """Return the features of an example, one for each chunk of ``max_length`` tokens at most;
+        with a ``config`` of the model they have labels.
 
         Raises:
             DataError: the example lacks a field or does not fit; the message names its place.
         """
 
     def instances(self, features: Sequence[Feature]) -> Sequence[Feature]:
-        """Return what is trained on, from the features of a document; empty leaves it out."""
+        """Return the features that are trained on, from all of one document: by default the same,
+        [] leaves the document out."""
         return features
 
     def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
-        """Return the numbers of the inputs to train on, None for all; and notices."""
+        """Choose inputs to train on, once before training.
+
+        Args:
+            features: features of all training documents.
+            seed: seed of a random choice.
+
+        Returns:
+            Indices into ``features``, None for all of them; and lines about it for the user.
+        """
         return None, []
 
     def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
-        """Return changes of the config that follow from the training inputs, and notices.
+        """Return changes of the model's ``config`` that follow from all training features, such as
+        class weights, by key; and lines about them for the user. By default there are none.
 
-        For a generating model ``generation`` among them holds settings of its GenerationConfig.
+        For a generating model the key ``generation`` holds settings of its GenerationConfig.
         """
         return {}, []
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Notices about an encoded training set, of which ``left_out`` documents are not used."""
+        """Return lines for the user about the training features, and about the number of documents
+        that `instances` left out."""
         return []
 
     # -- answer
 
     def run(self, model, inputs: Mapping[str, Any], *, quick: bool = False) -> Mapping[str, Any]:
-        """Run a batch; returns tensors by the names of `TaskAnswers.outputs`, and possibly others.
+        """Run the model on a batch; returns tensors [inputs, ...] by the names of
+        `TaskAnswers.outputs`, and possibly others.
 
         Args:
             model: model of the class `head`.
-            inputs: inputs of its forward, with or without labels.
+            inputs: arguments of its forward, with or without labels.
             quick: True permits a faster approximation, for evaluations during training.
         """
         return model(**inputs)
 
     def policy(self, config) -> Any:
-        """Cached `ldt.metrics.decisions.Policy` of a model; None if it has none.
+        """Return the `ldt.metrics.decisions.Policy` (calibration, thresholds, abstention) that a
+        model's config has under ``decisions``, kept for the next call; None if it has none.
 
         Raises:
-            ModelError: the decisions in its config do not fit it.
+            ModelError: it does not fit the model.
         """
         facts = getattr(config, "decisions", None)
         if facts is not None and self._policy[0] is not facts:
@@ -370,17 +392,14 @@ class Task(AnyTask):
         return self._policy[1]
 
     def _policy_of(self, facts: dict[str, Any], config) -> Any:
-        """Policy of the decisions in a config.
-
-        Raises:
-            LookupError, TypeError, ValueError: they do not fit the model.
-        """
+        """Build the policy of decisions in a config; LookupError, TypeError or ValueError if they
+        do not fit."""
 
     @abstractmethod
     def decode(
         self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
     ) -> dict:
-        """Return the answer to one document.
+        """Return the answer to one document as a dict, see `TaskAnswers.keys`.
 
         Args:
             outputs: head outputs of each feature, by the names of `TaskAnswers.outputs`; per-token
@@ -394,14 +413,16 @@ class Task(AnyTask):
 
     @abstractmethod
     def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
-        """Return the metrics of one or more answers, and rows of a table."""
+        """Return metrics by name, from 0 to 100 unless they are errors or correlations, and rows of
+        a table, dicts, such as one for each class; from answers of `decode` and, in the same
+        order, gold answers."""
 
     def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
-        """Return, for each metric, the value of the best constant answer (`best_constant`).
+        """Return, for each metric, the value of the best answer that ignores the text.
 
         Args:
-            trained: gold answers of the training set, from which the constant is chosen.
-            golds: gold answers of the evaluation set.
+            trained: gold answers of the training set, by which that answer is chosen.
+            golds: gold answers of the evaluation set, by which it is scored.
             config: config of the model.
         """
         return {}
@@ -414,7 +435,8 @@ class RawScored(Task):
     def raw_scores(
         self, outputs: Sequence[Outputs], answer: dict, features: Sequence[Feature]
     ) -> Any:
-        """Return the logits of an answer in the shape of its scores; arguments as for `decode`."""
+        """Return the logits behind the ``scores`` of an answer, in the same shape; arguments as for
+        `decode`."""
 
 
 class Joining(Task):
@@ -424,7 +446,8 @@ class Joining(Task):
     def joined(
         self, model, outputs: Sequence[Outputs], features: Sequence[Feature]
     ) -> list[Outputs]:
-        """Return what `decode` reads; arguments as for `decode`, with the model of class `head`."""
+        """Run a last part of the model (of class `head`) on the outputs of all chunks of a
+        document; returns the outputs that `decode` gets in their place."""
 
 
 class Drawing(Task):
@@ -432,7 +455,7 @@ class Drawing(Task):
 
     @abstractmethod
     def draw(self, features: list[Feature], generator: "np.random.Generator") -> list[Feature]:
-        """Return the sample of a document's features for one epoch."""
+        """Return a random sample of a document's features for one epoch, in their order."""
 
 
 class Continuing(Task):
@@ -440,22 +463,31 @@ class Continuing(Task):
 
     @abstractmethod
     def continued(self, config, folder: Path) -> Self:
-        """Task completed by the settings in a model's config, and by its folder."""
+        """Return a copy of the task in which settings that the recipe does not give are those of a
+        model.
+
+        Args:
+            config: config of the model.
+            folder: folder of the model, with its tokenizer.
+        """
 
 
 def path_of(task: AnyTask, name: str, data: Any) -> str:
-    """Path of a task's field in the user's files, for `ldt.io.records.field`."""
+    """Return the path of a field in the user's files, such as "meta.title", for
+    `ldt.io.records.field`.
+
+    Args:
+        task: the task.
+        name: name of the field in the task, such as "question".
+        data: data section, whose ``text`` and ``fields`` may rename it.
+    """
     if name == task.reads.document and data.text is not None:
         return data.text
     return data.fields.get(name, name) if isinstance(task, Task) else name
 
 
 def question_of(task: Task, example: Example, data: DataSection, name: str = "question") -> str:
-    """Return the text of a question, which the field ``name`` has.
-
-    Raises:
-        DataError: there is no such field, or not a word in it.
-    """
+    """Return the text of the field ``name``; raises DataError if it is missing or blank."""
     question = text(example, path_of(task, name, data))
     if not question.strip():
         raise DataError(f"{example.where}: the question is empty")
@@ -463,7 +495,8 @@ def question_of(task: Task, example: Example, data: DataSection, name: str = "qu
 
 
 def strata_of(task: Task, example: Example, data: DataSection) -> Collection[Hashable]:
-    """The classes of an example that can be read."""
+    """Return the classes of an example (`Task.classes`) as a list; [] if there are none or the
+    label cannot be read."""
     try:
         names = task.classes(example, data)
     except DataError:
@@ -472,11 +505,8 @@ def strata_of(task: Task, example: Example, data: DataSection) -> Collection[Has
 
 
 def not_empty(task: Task, examples: Iterable[Example], source: str) -> Iterator[Example]:
-    """Yield the examples of a set.
-
-    Raises:
-        DataError: there was none.
-    """
+    """Yield the examples unchanged, and raise DataError at the end if there was none; ``source`` is
+    the name of the set in the message."""
     example = None
     for example in examples:
         yield example
@@ -485,14 +515,14 @@ def not_empty(task: Task, examples: Iterable[Example], source: str) -> Iterator[
 
 
 class DocumentTokens(NamedTuple):
-    """A document as tokens, all of one role."""
+    """Tokens of a document, which `in_chunks` divides; all have one role and one token type."""
 
     role: str
     ids: Sequence[int]
     token_type: int = 0
 
     def segments(self, start: int, end: int) -> list[Segment]:
-        """The tokens from one to before another."""
+        """Return the tokens from ``start`` up to before ``end`` as a list of one segment."""
         return [Segment(self.role, self.ids[start:end], self.token_type)]
 
 
@@ -508,16 +538,18 @@ def in_chunks(
     parted: "np.ndarray | None" = None,
     token_types: bool = False,
 ) -> list[Feature]:
-    """Return a feature for each chunk of a document, each between the same segments.
+    """Return a feature for each chunk of a document, each between the same segments; without
+    labels.
 
     Args:
-        task: the task.
-        example, data: example, and data section.
+        task: task whose ``global_attention`` the features follow.
+        example, data: example, for messages, and data section with ``overflow``, ``stride`` and
+            ``max_chunks``.
         max_length: longest input in tokens.
         head, tail: segments before and after the document.
-        document: a `DocumentTokens`, or an object with ``ids`` and ``segments``.
-        text: text of the document.
-        parted: as for `ldt.data.features.fit`.
+        document: a `DocumentTokens`, or an object with such ``ids`` and ``segments``.
+        text: text of the document; a blank one is flagged ``empty``.
+        parted: as for `ldt.data.features.fit`: passages split by a cut before each token.
         token_types: True adds token_type_ids.
 
     Raises:
@@ -545,11 +577,12 @@ def in_chunks(
 def grouped(
     name: str, scores: Iterable[tuple[Any, dict[str, float]]], groups: Sequence[Any], noun: str
 ) -> Scores:
-    """Return mean scores in percent, and a row for each group that occurs.
+    """Return the mean of all scores by metric, in percent, and a row of a table for each group that
+    occurs, with its number of answers and its mean scores.
 
     Args:
         name, noun: headings of the groups and of the number of answers.
-        scores: group and scores (from 0 to 1) of each answer.
+        scores: group, and scores from 0 to 1 by metric, of each answer.
         groups: groups in the order of the rows.
     """
     pairs = [*scores]
@@ -559,15 +592,12 @@ def grouped(
 
 
 def refuse_unseen(classes: Iterable[tuple[str, str]], known: Sequence[str], noun: str) -> None:
-    """Refuse classes of the evaluation set that do not occur in training.
+    """Raise DataError if the evaluation set has classes that do not occur in training.
 
     Args:
-        classes: pairs of place and class.
+        classes: place and class of each gold label, such as ("eval.jsonl:3", "contract").
         known: classes of the training set.
-        noun: name of a class in the message.
-
-    Raises:
-        DataError: there is one.
+        noun: name of such classes in the message, in the plural.
     """
     places: dict[str, list[str]] = {}
     for where, name in classes:
@@ -583,19 +613,16 @@ def refuse_unseen(classes: Iterable[tuple[str, str]], known: Sequence[str], noun
 
 
 def score_all(task: Task, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
-    """Return metrics and table rows (`Task.measure`).
-
-    Raises:
-        DataError: there are no answers.
-    """
+    """Return metrics and table rows as `Task.measure` does, but raise DataError if there is no
+    answer."""
     if not answers:
         raise DataError(f"no {task.reads.noun} to score")
     return task.measure(answers, golds, config)
 
 
 def settings_of(task: AnyTask, metrics: Mapping[str, float]) -> dict[str, Any]:
-    """Entries of the model's config that a task fits as metrics (`TaskAnswers.settings`), from
-    metrics without ``eval_``."""
+    """Return the entries of the model's config, by key, among the metrics of `Task.measure`:
+    thresholds that a task fits as it measures (`TaskAnswers.settings`)."""
     changes: dict[str, Any] = {}
     for name, (key, *inner) in task.answers.settings.items():
         if name in metrics and inner:
@@ -608,12 +635,12 @@ def settings_of(task: AnyTask, metrics: Mapping[str, float]) -> dict[str, Any]:
 def best_constant(
     task: Task, answers: Mapping[str, dict], golds: Sequence[Any], config
 ) -> Baselines:
-    """Return, for each metric, the best of some constant answers, each given for every document.
+    """Return, for each metric, the best of some constant answers, each given to every document.
 
     Args:
-        task: the task.
-        answers: constant answers by description.
-        golds: gold answers.
+        task: task that measures them.
+        answers: answers by a description for the user, such as "always 'no'".
+        golds: gold answers of the documents.
         config: config of the model.
     """
     figures = {}
@@ -625,14 +652,19 @@ def best_constant(
 
 
 def metric_of(task: AnyTask, config) -> str:
-    """Metric for choosing the best checkpoint."""
+    """Name of the metric that chooses the best checkpoint; ``config`` is the model's."""
     answers = task.answers
     return answers.number_metric if config.problem_type == REGRESSION else answers.metric
 
 
 def default_layout(task: AnyTask, formats: Iterable[str | None]) -> str | None:
-    """Layout of a .json file of answers, by the formats of documents and training data; None if
-    there is none."""
+    """Return the published layout, a key of `TaskAnswers.layouts`, in which answers are written to
+    a .json file if no --layout is given; None if the task has none for these documents.
+
+    Args:
+        task: the task.
+        formats: data formats of the documents, and then of the training data; None for ldt's own.
+    """
     read, layouts = [*formats], task.answers.layouts
     free = [name for name, layout in layouts.items() if layout.default is None]
     suit = [
@@ -644,8 +676,8 @@ def default_layout(task: AnyTask, formats: Iterable[str | None]) -> str | None:
 
 
 def model_types(task: AnyTask) -> tuple[str, ...]:
-    """Permitted ``model_type`` values in ``model.config``; empty if a model from scratch is of one
-    kind."""
+    """Return the encoders, such as "modernbert", that ``model.config`` may name for a model from
+    scratch; () if the task has one of its own."""
     if not task.inputs.any_encoder:
         return ()
     from ldt.model.encoders import ENCODERS
@@ -654,7 +686,8 @@ def model_types(task: AnyTask) -> tuple[str, ...]:
 
 
 def config_class(task: AnyTask, model_type: str | None = None) -> Any:
-    """Config class of the head's own encoder, or of a model_type."""
+    """Return the config class of an encoder by its ``model_type``; None takes that of the task's
+    head."""
     from ldt.model.encoders import encoder_class
 
     model: Any = encoder_class(model_type) if model_type else task.head()
@@ -662,19 +695,20 @@ def config_class(task: AnyTask, model_type: str | None = None) -> Any:
 
 
 def config_fields(task: AnyTask, model_type: str | None = None) -> type[BaseModel]:
-    """pydantic model with the typed fields of `config_class`; imports torch."""
+    """Return a pydantic model with the typed fields of `config_class`; imports torch."""
     from ldt.model.config_file import fields_of
 
     return fields_of(config_class(task, model_type))
 
 
 def names_of(config) -> list[str]:
-    """Labels in the order of the outputs."""
+    """Return the labels of a model's config in the order of the outputs."""
     return [config.id2label[number] for number in range(len(config.id2label))]
 
 
 def named_labels(names: Sequence[str]) -> dict[str, Any]:
-    """id2label, label2id and num_labels for labels in the order of the outputs."""
+    """Return the config entries id2label, label2id and num_labels of labels in the order of the
+    outputs."""
     numbers = {name: number for number, name in enumerate(names)}
     return {"id2label": dict(enumerate(names)), "label2id": numbers, "num_labels": len(names)}
 
