@@ -110,11 +110,7 @@ class Choosing(Abstaining, ByLogits):
         return calibration(answers, logits, right, rules)[0]
 
     def _candidate_texts(self, example: Example, name: str, data: DataSection) -> list[str]:
-        """Texts of the candidates.
-
-        Raises:
-            DataError: they are missing, or one is empty.
-        """
+        """Texts of the candidates, one at least and none blank, else DataError."""
         path = path_of(self, name, data)
         candidates = texts(example, path)
         if not candidates or not all(each.strip() for each in candidates):
@@ -237,7 +233,6 @@ class MultipleChoice(Choosing):
         return self._candidate_texts(example, "choices", data)
 
     def _label(self, example: Example, data: DataSection) -> int:
-        """Index of the right choice."""
         if isinstance(data.label, list):
             raise RecipeError("data.label: several fields; one choice is right")
         choices, label = self.choices(example, data), field(example, data.label)
@@ -441,7 +436,6 @@ class WikiHop(Choosing):
         return text(example, path_of(self, "answer", data))
 
     def _candidates(self, example: Example, data: DataSection) -> list[str]:
-        """Candidates of an example without repetitions, in order."""
         return list(dict.fromkeys(self._candidate_texts(example, "candidates", data)))
 
 

@@ -377,7 +377,6 @@ class Classification(Deciding, Weighted, ByLogits):
 
 
 def _constants(golds: Sequence[Any], config) -> dict[str, dict]:
-    """Constant answers by description."""
     if config.problem_type == REGRESSION:
         mean = float(np.mean(golds))
         return {f"always {mean:.4g}": {"label": mean}}

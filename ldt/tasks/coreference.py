@@ -381,11 +381,8 @@ class Coreference(Continuing, Drawing, Joining):
 
 
 def _linked(antecedents: Sequence[int]) -> list[list[int]]:
-    """Group candidates into clusters of indices, in the order of their first mentions.
-
-    Args:
-        antecedents: index of the candidate that each is linked to, -1 for none.
-    """
+    """Group candidates into clusters of indices; ``antecedents`` has the index that each is linked
+    to, -1 for none."""
     groups: list[list[int]] = []
     of: list[list[int]] = []
     for place, antecedent in enumerate(antecedents):
@@ -418,8 +415,8 @@ def resolved(text: str, clusters: Iterable[Sequence[dict[str, Any]]]) -> str:
 
 
 def _with_speakers(ids: list[int], table: np.ndarray, speakers: list[str], tokenizer) -> list[int]:
-    """The tokens with the name of each speaker where it changes, as LingMess writes it; the places
-    of the words in the table go on by what stands before them."""
+    """Tokens with the name of each speaker where it changes, as LingMess writes it; moves the
+    places in ``table`` behind them."""
     parts, before, shift = [], 0, 0
     for number, (row, speaker) in enumerate(zip(table, speakers, strict=False)):
         if speaker and (not number or speaker != speakers[number - 1]):
@@ -432,13 +429,8 @@ def _with_speakers(ids: list[int], table: np.ndarray, speakers: list[str], token
 
 
 def _owners(table: np.ndarray, reads: Sequence[tuple[int, int, int]]) -> np.ndarray:
-    """[words], the number of the chunk where a word stands farthest from where the document is cut,
-    of equal ones the first; -1 of a word that no chunk has.
-
-    Args:
-        table: table of the words, with their first and their last token.
-        reads: of each chunk, see `ldt.tasks.base.Task`.
-    """
+    """[words], the chunk in which each word of the `WordTable` stands farthest from a cut, of equal
+    ones the first; -1 for a word that no chunk has. ``reads`` is ``read`` of each chunk."""
     length = max(end for _, _, end in reads)
     owner, most = np.full(len(table), -1), np.full(len(table), -1)
     for number, (_, start, end) in enumerate(reads):

@@ -250,7 +250,7 @@ class Embedding(Continuing, Drawing):
         return QueryGroup(text(example, query), right, wrong, scores, kind)
 
     def _texts(self, example: Example, data: DataSection) -> list[tuple[str, str]]:
-        """Role and text of all that is embedded of an example."""
+        """(role, text) of all that is embedded of an example."""
         if all(field_path(self, example, data, name) for name in ("query", "pos")):
             group = self.group(example, data)
             documents = [*group.positives, *group.negatives]
@@ -293,12 +293,11 @@ class Embedding(Continuing, Drawing):
 
     @property
     def _units(self) -> UnitSettings:
-        """The units of a document that have vectors."""
         kind, size = self.asked.get("unit", "document"), self.asked.get("unit_tokens", 256)
         return UnitSettings(kind, size, self.asked.get("late", True), self.vectors == "tokens")
 
     def _label(self, features: list[Feature], group: QueryGroup, contents: Sequence[tuple]) -> None:
-        """Give features what the loss reads."""
+        """Add what the loss reads, in place."""
         for feature in features:
             number = feature["text"]
             label = WRONG if number > len(group.positives) else RIGHT if number else QUERY
@@ -387,8 +386,7 @@ class Embedding(Continuing, Drawing):
 
 
 def _flags_of(features: Sequence[Feature]) -> dict[str, Any]:
-    """Flags that an answer gets from the features of all its texts; numbers of unread tokens are
-    summed."""
+    """Flags of all texts, with the sum of the unread tokens."""
     firsts = {feature["text"]: feature["flags"] for feature in reversed(features)}.values()
     unread = sum(flags.get("unread_tokens", 0) for flags in firsts)
     flags = {key: value for each in firsts for key, value in each.items()}

@@ -237,13 +237,11 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         return {"label": label, "evidence": numbers, "spans": spans} | named
 
     def _named(self, example: Example, data: DataSection) -> dict[str, Any]:
-        """Key and document, if the example has them."""
         paths = {name: path_of(self, name, data) for name in ("key", "document")}
         return {
             name: field(example, path) for name, path in paths.items() if path in example.fields
         }
 
     def _spans(self, example: Example, data: DataSection) -> list[Span]:
-        """Characters of each span."""
         path, length = path_of(self, "spans", data), len(text(example, path_of(self, "text", data)))
         return spans_of(field(example, path), length, f"{example.where}: field {path!r}")

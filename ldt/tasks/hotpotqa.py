@@ -263,7 +263,6 @@ class HotpotQA(Task):
     def _feature(
         self, head: list[Segment], chunk: list[Paragraph], tail: list[Segment], marks: list[int]
     ) -> Feature:
-        """Input with the paragraphs of a chunk."""
         titled, untitled, sentence_end, paragraph_end = marks
         segments, length = list(head), sum(len(segment.ids) for segment in head)
         starts, ends, rows, offsets = [], [], [], []
@@ -290,7 +289,6 @@ class HotpotQA(Task):
         return feature | {"passage_positions": starts, "sentence_positions": ends}
 
     def _label(self, features: list[Feature], gold: dict, context) -> None:
-        """Add the labels to all features of a question."""
         titles = {title for title, _ in gold["facts"]}
         answer_type, mentioned = _type(gold["answer"]), False
         for feature in features:
@@ -319,7 +317,7 @@ class HotpotQA(Task):
     def _evidence(
         self, outputs: Sequence[Outputs], features: Sequence[Feature]
     ) -> list[tuple[int, int, float]]:
-        """Chunk, row among its sentences and probability of each evidence sentence, in document
+        """(chunk, row among its sentences, probability) of each evidence sentence, in document
         order."""
         titles: dict[int, float] = {}
         sentences: dict[int, list[tuple[int, int, float]]] = {}
@@ -391,11 +389,7 @@ def _type(answer: str) -> int:
 
 
 def _read_context(example: Example, path: str) -> list[tuple[str, list[str]]]:
-    """Titles and sentences of a context.
-
-    Raises:
-        DataError: the field is missing or of another form, or no sentence has a word.
-    """
+    """(title, sentences) of each paragraph; DataError if there is no word in them."""
     listed, context = field(example, path), []
     for paragraph in listed if isinstance(listed, list) else [listed]:
         match paragraph:

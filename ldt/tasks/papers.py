@@ -127,16 +127,12 @@ class PaperQuestions(Task):
         return best_constant(self, constant, golds, config)
 
     def _left_out(self, documents: int) -> list[str]:
-        """Notice about questions that are not trained on, or empty."""
         what = f"questions on papers without paragraphs: {documents:,}, left out"
         return [what] if documents else []
 
     def _sectioned(self, example: Example, data: DataSection) -> Iterator[tuple[str | None, str]]:
-        """Yield each paragraph with the name of the section that starts there, or None.
-
-        Raises:
-            DataError: there are no paragraphs, or section names differ in number.
-        """
+        """Yield (section, paragraph), with the name of a section at its first paragraph and else
+        None."""
         paragraphs = self._paragraphs(example, data)
         sections = example.fields.get(path_of(self, "sections", data)) or [None] * len(paragraphs)
         if not isinstance(sections, list) or len(sections) != len(paragraphs):
@@ -484,7 +480,6 @@ class QasperGeneration(PaperQuestions, WritingTask):
     def _labels(
         self, reference: Reference, read: Sequence[tuple[int, str]], tokenizer, config
     ) -> Feature:
-        """Labels of an annotator's answer for the pieces that are read."""
         evidence = list(filter(None, map(_plain, reference.evidence)))
         right = [int(any(text in words for text in evidence)) for _, words in read]
         return {**self.target_labels(reference.answer, tokenizer, config), "passage_labels": right}

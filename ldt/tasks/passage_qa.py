@@ -252,8 +252,7 @@ class PassageQA(SpanTask):
     def _inside(
         self, outputs: Sequence[Outputs], features: Sequence[Feature], passage: int | None
     ) -> list[CandidateSpan]:
-        """Best spans inside a passage with their scores; over the whole document if there
-        is none."""
+        """Best spans inside a passage; of the whole document if it is None or has none."""
         start, end = 0, len(features[0]["context"])
         if passage is not None:
             start, end = features[0]["candidates"][passage].tolist()
@@ -281,7 +280,6 @@ class PassageQA(SpanTask):
         return [(item.get("type"), span) for item, span in zip(items, spans, strict=True)]
 
     def _annotations(self, example: Example, data: DataSection) -> list[Annotation]:
-        """Annotations with spans in characters."""
         path = path_of(self, "annotations", data)
         length = len(text(example, path_of(self, "context", data)))
         candidates, annotations = len(self._candidates(example, data)), list[Annotation]()

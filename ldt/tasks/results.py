@@ -196,7 +196,6 @@ def _label(each: Example, task: Any, data, problem: str) -> Gold | None:
 
 
 def _scores(each: Example) -> dict[str, float] | None:
-    """Scores of an answer by class."""
     scores = each.fields.get("scores") or {}
     if not isinstance(scores, dict):
         raise DataError(f"{each.where}: scores is {shown(scores)}, expected {{class: number}}")

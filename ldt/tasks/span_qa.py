@@ -303,11 +303,7 @@ def _has_answer(feature: Feature) -> bool:
 
 
 def _placed(answer: Any, context: str, where: str) -> tuple[Span, str]:
-    """Characters of an answer in its context, and its text.
-
-    Raises:
-        DataError: the answer is not at its position, or nowhere.
-    """
+    """Characters of an answer in its context, and its text; DataError if it is not there."""
     words, start = answer, None
     if isinstance(answer, dict):
         words, start = answer.get("text"), answer.get("answer_start")

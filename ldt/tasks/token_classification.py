@@ -304,14 +304,8 @@ class TokenClassification(Weighted, ByPlaces):
 
 
 def _labels(gold: list[Entity], words: np.ndarray, config, *, raw: bool) -> tuple[np.ndarray, int]:
-    """Label of each located word, and number of entities not aligned with words.
-
-    Args:
-        gold: entities.
-        words: output of `Words.located`.
-        config: config of the model.
-        raw: True if entities are in characters, False in words.
-    """
+    """Label of each word of `Words.located`, and the number of entities not aligned with words;
+    ``raw`` entities are in characters, others in words."""
     labels, astray = np.full(len(words), config.label2id["O"]), 0
     for start, end, name in gold:
         if raw:

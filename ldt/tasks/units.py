@@ -72,13 +72,8 @@ class Piece(NamedTuple):
 
 
 def _pieces_of(tokens: Sequence[Span], parts: Sequence[Span]) -> Iterator[Piece]:
-    """Yield the pieces of units that lie in each part of a document; none for tokens in no part.
-
-    Args:
-        tokens: token span of each unit.
-        parts: token spans of the parts in order; each begins before the previous one ends, or
-            there.
-    """
+    """Yield the pieces of units in each part, from the token spans of units and of parts; parts
+    adjoin or overlap, in order."""
     starts, ends = zip(*parts, strict=True)
     length, last = ends[-1], len(parts) - 1
     borders = [(end + start) // 2 for end, start in zip(ends, starts[1:], strict=False)]
@@ -186,13 +181,8 @@ def _add_units(features: Sequence[Feature], pieces: Sequence[Piece], late: bool)
 
 
 def _add_rows(feature: Feature, piece: Piece, offsets: np.ndarray, size: int, last: bool) -> None:
-    """Add the rows whose tokens have their vectors of this part, and the characters of all rows.
-
-    Args:
-        offsets: characters of the text's tokens.
-        size: characters of the text.
-        last: True for the last part, which has the tokens behind the text as well.
-    """
+    """Add the rows whose tokens have their vectors of this part, and the characters of all rows;
+    ``size`` is the length of the text, and the last part has the tokens behind the text as well."""
     length = len(feature["input_ids"])
     first, start, end = feature["read"]
     begin = first + piece.start - start if piece.part else 0

@@ -246,7 +246,6 @@ def wordless(count: int, total: int) -> str | None:
 
 
 def _greedy(config):
-    """Copy of a GenerationConfig for greedy search."""
     from transformers import GenerationConfig
 
     values = config.to_dict() | {"num_beams": 1, "length_penalty": None, "early_stopping": None}
