@@ -237,11 +237,8 @@ class Task(AnyTask):
 
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
         """Return document and question of an example as texts; "" stands for no question, and a
-        list of texts is joined by line ends.
-
-        Raises:
-            DataError: a field is missing, or the document is neither a text nor a list.
-        """
+        list of texts is joined by line ends. DataError if a field is missing, or the document
+        neither text nor list."""
         path = path_of(self, self.reads.document, data)
         document = field(example, path)
         if not isinstance(document, str | list):
@@ -251,24 +248,14 @@ class Task(AnyTask):
 
     def classes(self, example: Example, data: DataSection) -> str | list[str] | None:
         """Return the gold class or classes, as names, for splits and checks; None if the label is
-        blank, [] for a task without classes or an example without one.
-
-        Raises:
-            DataError: the label cannot be read.
-        """
+        blank, [] for a task or an example without one. DataError if it cannot be read."""
         return []
 
     @abstractmethod
     def gold(self, example: Example, data: DataSection, config) -> Any:
-        """Return the gold answer in the form that `measure` takes.
+        """Return the gold answer in the form that `measure` takes; DataError if it cannot be read.
 
-        Args:
-            example, data: the example, and the recipe's data section.
-            config: config of the model, whose classes the answer must have; None before `learn` is
-                done.
-
-        Raises:
-            DataError: the answer cannot be read, or the model does not know its class.
+        ``config`` is the model's, which must know the class of the answer; None before it is made.
         """
 
     def answer_key(self, example: Example, data: DataSection) -> str:
@@ -283,22 +270,14 @@ class Task(AnyTask):
         return SplitGroups(unit, strata_of(self, example, data))
 
     def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
-        """Yield the faults of an example that only the task can see, for `ldt check`; none by
-        default.
-
-        Raises:
-            DataError: the example cannot be read.
-        """
+        """Yield the faults of an example that only the task can see, for `ldt check`, by default
+        none; DataError if it cannot be read."""
         return iter(())
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
         """Return the entries of the model's config that follow from the training set, such as
         {"id2label": ...}; by default none, after reading every gold answer. Warnings go to the
-        logger "ldt".
-
-        Raises:
-            DataError: there is nothing to learn from these examples.
-        """
+        logger "ldt". DataError if there is nothing to learn from these examples."""
         for example in not_empty(self, examples, training_set(data)):
             self.gold(example, data, None)
         return {}
@@ -309,11 +288,8 @@ class Task(AnyTask):
         return ""
 
     def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
-        """Read every gold answer of the evaluation set before training; returns nothing.
-
-        Raises:
-            DataError: there are no examples, or the model of this config cannot give an answer.
-        """
+        """Read every gold answer of the evaluation set before training; DataError if there are no
+        examples, or an answer that the model of this ``config`` cannot give."""
         for example in not_empty(self, examples, evaluation_set(data)):
             self.gold(example, data, config)
 

@@ -45,7 +45,7 @@ from ldt.tasks.base import (
     path_of,
     question_of,
 )
-from ldt.tasks.deciding import Abstaining, Decision, calibration, logits_of
+from ldt.tasks.deciding import Abstaining, Decision, fit_calibration, logits_of
 from ldt.tasks.explained import MERGES, ByLogits, Reading, Target
 
 log = logging.getLogger("ldt")
@@ -73,26 +73,22 @@ class Choosing(Abstaining, ByLogits):
 
     @abstractmethod
     def ranked(self, answer: dict, gold: Any) -> tuple[list[float], int | None]:
-        """Probabilities of all candidates, and the index of the gold one, None if it is not among
-        them.
+        """Return the probabilities of all candidates, and the index among them of the gold one;
+        None if it is not a candidate.
 
         Args:
             answer: answer of the task `uncalibrated`.
-            gold: gold answer.
+            gold: gold answer of `gold`.
         """
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
-        """Return an empty decision policy.
-
-        Raises:
-            DataError: there are no examples, or a gold answer is not among the candidates.
-            RecipeError: there are no documents for calibration.
-        """
+        """Return {"decisions": {}}, an empty decision policy; DataError if a gold answer is not
+        among the candidates, RecipeError if calibration or abstention has no held-out documents."""
         self.check_held_out(data)
         return super().learn(examples, data) | {"decisions": {}}
 
     def decide(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Decision:
-        """Fit a temperature and the abstention threshold.
+        """Fit a temperature and the abstention threshold; the answers stay as they are.
 
         Questions whose gold answer is not among the candidates are left out of the temperature's
         fit; as answers they are wrong. Neither changes the order of candidates.
@@ -107,7 +103,7 @@ class Choosing(Abstaining, ByLogits):
             if place is not None:
                 there[place] = True
         rules = Rules(several=False, calibration=self.calibration, abstain=self.asked_abstention)
-        return calibration(answers, logits, right, rules)[0]
+        return fit_calibration(answers, logits, right, rules)[0]
 
     def _candidate_texts(self, example: Example, name: str, data: DataSection) -> list[str]:
         """Texts of the candidates, one at least and none blank, else DataError."""
@@ -161,10 +157,11 @@ class MultipleChoice(Choosing):
     global_attention: list[str] = ["cls", "question", "choice"]
 
     def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
-        """Return a feature for each choice and chunk, grouped by choice.
+        """Return a feature for each choice and chunk, those of a choice together.
 
-        ``choices`` is the index of the feature's choice, ``texts`` are all choices. Chunks are the
-        same for all choices; the longest one determines the room.
+        ``choices`` is the index of the feature's choice, ``texts`` are all choices, ``labels`` is
+        the index of the right one. The longest choice determines the room, so that all are read
+        with the same chunks.
         """
         asked = tokenize(tokenizer, question_of(self, example, data))
         choices = self.choices(example, data)
@@ -183,12 +180,13 @@ class MultipleChoice(Choosing):
         return features
 
     def gold(self, example: Example, data: DataSection, config) -> dict[str, int]:
-        """Return the index of the right ``choice``."""
+        """Return {"choice": index of the right one}; DataError if the label is neither its index
+        nor its text."""
         return {"choice": self._label(example, data)}
 
     def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
-        """Return the ``answer``, its index ``choice`` (from 0), its ``score``, the ``scores`` of
-        all choices, which add up to 1, the number of ``chunks`` and the flags.
+        """Return ``answer`` (a text), ``choice`` (its index from 0), ``score`` (its probability),
+        ``scores`` (of all choices, with the sum 1), ``chunks`` (per choice), and the flags.
 
         If the model abstains, ``answer`` and ``choice`` are None, ``abstained`` is true, and
         ``why`` gives the reason.
@@ -214,22 +212,23 @@ class MultipleChoice(Choosing):
         return Reading(document, offsets, UNITS[unit](document))
 
     def targets(self, answer: dict, config, features, labels: Sequence[str] = ()) -> list[Target]:
-        """Return the logit of the chosen answer."""
+        """Return the logit of the best choice, the mean over its chunks; ``labels`` have
+        no effect."""
         chunks, choice = features[0]["chunks"], int(np.argmax(answer["scores"]))
         return [Target(None, range(choice * chunks, (choice + 1) * chunks), 0, "mean")]
 
     def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
-        """Return accuracy in percent."""
+        """Return accuracy in percent, and no rows."""
         pairs = zip(answers, golds, strict=True)
         return mean([{"accuracy": one["choice"] == other["choice"]} for one, other in pairs]), []
 
     def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
-        """Return the score of always choosing the most frequent index."""
+        """Return the accuracy of always choosing the index that is most often right in training."""
         place = baseline.commonest([gold["choice"]] for gold in trained)
         return best_constant(self, {f"always choice {place}": {"choice": place}}, golds, config)
 
     def choices(self, example: Example, data: DataSection) -> list[str]:
-        """Return the texts of all choices."""
+        """Return the texts of all choices; DataError if there is none or a blank one."""
         return self._candidate_texts(example, "choices", data)
 
     def _label(self, example: Example, data: DataSection) -> int:
@@ -297,12 +296,9 @@ class WikiHop(Choosing):
     n_best: Count = 1
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
-        """Return an empty decision policy, and ``window_merge``, ``task.merge``.
-
-        Raises:
-            DataError: there are no examples, or a gold answer is not among the candidates.
-            RecipeError: there are no documents for calibration.
-        """
+        """Return {"decisions": {}, "window_merge": value of ``task.merge``}; DataError if a gold
+        answer is not among the candidates, RecipeError if calibration or abstention has no
+        held-out documents."""
 
         def answerable() -> Iterator[Example]:
             for example in examples:
@@ -313,7 +309,8 @@ class WikiHop(Choosing):
         return super().learn(answerable(), data) | {"window_merge": self.merge}
 
     def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
-        """Warn about questions without a correct candidate."""
+        """Log a warning with the number of questions whose gold answer is not among the
+        candidates."""
         source = evaluation_set(data)
         wrong = [bool(self._misplaced(each, data)) for each in not_empty(self, examples, source)]
         if any(wrong):
@@ -323,7 +320,7 @@ class WikiHop(Choosing):
             )
 
     def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
-        """Yield answers that are not candidates, and candidates mentioned in no support."""
+        """Yield a gold answer that is not a candidate, and candidates mentioned in no support."""
         if fault := self._misplaced(example, data):
             yield fault
         supports = _words(flat(texts(example, path_of(self, "supports", data))))
@@ -363,7 +360,7 @@ class WikiHop(Choosing):
         return [feature | shared for feature in features]
 
     def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
-        """Return the ``answer`` and the number of ``candidates``."""
+        """Return {"answer": text, "candidates": number of them}."""
         candidates = self._candidates(example, data)
         return {"answer": self._answer(example, data), "candidates": len(candidates)}
 
@@ -408,12 +405,12 @@ class WikiHop(Choosing):
         return Reading("\n".join(supports), np.concatenate(offsets or [outside[:0]]), passages)
 
     def targets(self, answer: dict, config, features, labels: Sequence[str] = ()) -> list[Target]:
-        """Return the logit of the chosen candidate."""
+        """Return the logit of the chosen candidate; ``labels`` have no effect."""
         place = features[0]["candidates"].index(answer.get("best", answer["answer"]))
         return [Target(None, range(len(features)), place, self.merge)]
 
     def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
-        """Return accuracy in percent, and rows by number of candidates."""
+        """Return accuracy in percent, and a row for each range of the number of candidates."""
         scores = [
             (next(name for most, name in _GROUPS.items() if gold["candidates"] <= most),)
             + (wikihop.score(gold, answer),)
@@ -422,7 +419,8 @@ class WikiHop(Choosing):
         return grouped("candidates", scores, [*_GROUPS.values()], "questions")
 
     def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
-        """Return the expected accuracy of guessing."""
+        """Return the accuracy to expect from guessing, from the number of candidates of each gold
+        answer."""
         return wikihop.guessing(gold["candidates"] for gold in golds)
 
     def _misplaced(self, example: Example, data: DataSection) -> Fault | None:
@@ -440,16 +438,16 @@ class WikiHop(Choosing):
 
 
 def joined(text: str) -> str:
-    """Text with punctuation attached to its word and single spaces, as the authors'
-    normalize_string: "the Games ( 2004 ) , held" becomes "the Games (2004), held"."""
+    """Attach punctuation to its word and make spaces single, as the authors' normalize_string: "the
+    Games ( 2004 ) , held" becomes "the Games (2004), held"."""
     for spaced, close in (*_SPACED, (" 's", "'s")):
         text = text.replace(spaced, close)
     return " ".join(text.split())
 
 
 def offsets_in(text: str, tokenizer) -> np.ndarray:
-    """[tokens, 2] int32, offsets in a text of the tokens of `joined` text, which differs in white
-    space only."""
+    """Tokenize the `joined` text, with a space in front, and return where each token stands in
+    ``text`` itself: [tokens, 2] int32, characters."""
     _, offsets = tokenize_with_offsets(tokenizer, f" {(short := joined(text))}")
     places = np.array([place for place, sign in enumerate(text) if not sign.isspace()], np.int32)
     before = np.cumsum([0] + [not sign.isspace() for sign in f" {short}"])  # signs, by character

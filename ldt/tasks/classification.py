@@ -129,7 +129,8 @@ class Classification(Deciding, Weighted, ByLogits):
     max_paragraph_words: Count | None = None
 
     def problem_of(self, config=None) -> str:
-        """Return the problem set in the recipe; single_label if none is."""
+        """Return the problem of a model's ``config``, without one that of the recipe, single_label
+        by default, in transformers' words such as "single_label_classification"."""
         return config.problem_type if config else _PROBLEMS[self.problem or "single_label"]
 
     @property
@@ -139,12 +140,8 @@ class Classification(Deciding, Weighted, ByLogits):
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
         """Return id2label, label2id, num_labels, problem_type, classifier_pooling if the recipe
-        sets it, and an empty decision policy.
-
-        Raises:
-            DataError: there are no examples, labels are unreadable or ambiguous, or all are equal.
-            RecipeError: a key of the recipe does not fit the problem.
-        """
+        sets it, and an empty decision policy. DataError if labels are unreadable, ambiguous or
+        all equal; RecipeError if a key of the recipe does not fit the problem."""
         source = training_set(data)
         reader = self.labels_of(data)
         problem, values, golds = self.read_labels(examples, data, source)
@@ -175,8 +172,8 @@ class Classification(Deciding, Weighted, ByLogits):
         }
 
     def meaning(self, config) -> str:
-        """Line about the labels: a number, one class or several a document, the number and order of
-        the classes, and the keys that change this."""
+        """Return a line: whether labels are numbers, one class or several, how many classes and in
+        which order, and the keys of the recipe that change this."""
         if config.problem_type == REGRESSION:
             return "labels: a number a document (task.problem=single_label reads classes)"
         one = config.problem_type == SINGLE
@@ -191,14 +188,9 @@ class Classification(Deciding, Weighted, ByLogits):
     def read_labels(
         self, examples: Iterable[Example], data: DataSection, source: str
     ) -> tuple[str, list[tuple[Any, str]], list[Gold]]:
-        """Return the problem (``task.problem``, else inferred), the raw label of each example with
-        its place, and its gold answer.
-
-        Args:
-            examples: labelled examples.
-            data: data section.
-            source: name of the examples in messages.
-        """
+        """Return the problem (of ``task.problem``, else inferred from all labels), the raw label of
+        each example with its place, and its gold answer; ``source`` names the examples in
+        messages."""
         reader = self.labels_of(data)
         values = [(reader.raw(each), each.where) for each in not_empty(self, examples, source)]
         problem = _PROBLEMS[self.problem] if self.problem else infer_problem(values, reader)
@@ -208,7 +200,8 @@ class Classification(Deciding, Weighted, ByLogits):
         return problem, values, [reader.read(value, problem, where) for value, where in values]
 
     def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
-        """Read the labels of all evaluation examples, so that none stops the training later."""
+        """Read the labels of all evaluation examples; DataError if one is unreadable or not in the
+        training set."""
         reader, problem = self.labels_of(data), config.problem_type
         golds = (
             (example.where, name)
@@ -219,7 +212,7 @@ class Classification(Deciding, Weighted, ByLogits):
         refuse_unseen(golds, names_of(config), "labels")
 
     def classes(self, example: Example, data: DataSection) -> str | list[str] | None:
-        """Return the class or classes; an empty list for a number."""
+        """Return the class or classes of the label; None for a blank one, [] for a number."""
         reader = self.labels_of(data)
         value = reader.raw(example)
         if self.problem == "regression" or (self.problem is None and is_decimal(value)):
@@ -227,14 +220,15 @@ class Classification(Deciding, Weighted, ByLogits):
         return reader.classes(value, example.where)
 
     def answer_key(self, example: Example, data: DataSection) -> str:
-        """Return the label as in the file; for several fields those that are true."""
+        """Return the label as JSON, as in the file; for several fields those that are
+        true, sorted."""
         value = self.labels_of(data).raw(example)
         return json.dumps(
             sorted(map(str, value)) if isinstance(value, list) else value, default=str
         )
 
     def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
-        """Yield classes with white space around them."""
+        """Yield a label with white space around it."""
         value = self.labels_of(data).raw(example)
         if is_stray(value):
             yield Fault("stray_blanks", f"the label {shown(value)}")
@@ -242,7 +236,8 @@ class Classification(Deciding, Weighted, ByLogits):
     def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
         """Return a feature per chunk; an empty text has one, [cls] [sep], flagged ``empty``.
 
-        ``labels`` is a class number, [labels] bool, or a number, depending on ``config``.
+        ``labels`` are a class number, [classes] bool, or a number, by the ``problem_type`` of
+        ``config``.
         """
         document, ids, _, unread = self._read(example, tokenizer, data, places=False)
         cls, sep = ends(tokenizer)
@@ -256,7 +251,8 @@ class Classification(Deciding, Weighted, ByLogits):
         return [feature | more for feature in features]
 
     def gold(self, example: Example, data: DataSection, config) -> Gold:
-        """Return the class, the list of classes or the number."""
+        """Return the class, the list of classes or the number; DataError for a class that the model
+        does not have."""
         gold = self.labels_of(data).gold(example, config.problem_type)
         if config.problem_type != REGRESSION:
             names = names_of(config)
@@ -270,9 +266,9 @@ class Classification(Deciding, Weighted, ByLogits):
     def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
         """Return ``label``, ``scores`` by class, the number of ``chunks``, and the flags.
 
-        ``label`` is a class, the list of classes at or above ``threshold``, or a number; ``scores``
-        are probabilities, for a regression the number itself. If the model abstains, ``label`` is
-        None, ``abstained`` true, and ``why`` gives the reason.
+        ``label`` is the most probable class, the list of classes at or above ``threshold``, or a
+        number; ``scores`` are probabilities, for a regression the number itself. If the model
+        abstains, ``label`` is None, ``abstained`` true, and ``why`` gives the reason.
         """
         silence: dict[str, Any] = {}
         merged, flags = self.merged(outputs), features[0].get("flags", {})
@@ -290,12 +286,13 @@ class Classification(Deciding, Weighted, ByLogits):
         return answer | flags | silence
 
     def merged(self, outputs: Sequence[Outputs]) -> np.ndarray:
-        """Logits [labels] of a document, combined from those of its chunks."""
+        """Return the logits of a document, [labels] float64, combined from those of its chunks by
+        ``task.merge``."""
         logits = np.array([output["logits"] for output in outputs], np.float64)
         return MERGES[self.merge].value(logits)
 
     def raw_scores(self, outputs: Sequence[Outputs], answer: dict, features) -> dict[str, float]:
-        """Return the logits of an answer: {class: logit}, or the number of a regression."""
+        """Return {class: logit} of an answer; for a regression the number."""
         return dict(zip(answer["scores"], self.merged(outputs).tolist(), strict=True))
 
     def reading(self, example: Example, tokenizer, data, unit: Unit = "sentence") -> Reading:
@@ -303,8 +300,8 @@ class Classification(Deciding, Weighted, ByLogits):
         return Reading(document, offsets, UNITS[unit](document))
 
     def targets(self, answer: dict, config, features, labels: Sequence[str] = ()) -> list[Target]:
-        """Return the logits of the answer's classes, or of the most probable class if it
-        has none."""
+        """Return the logits of ``labels``; without any those of the answer's classes, and if it has
+        none that of the most probable class."""
         rows, names = range(len(features)), names_of(config)
         if config.problem_type == REGRESSION:
             return [Target(None, rows, 0, self.merge, signed=False)]
@@ -313,8 +310,8 @@ class Classification(Deciding, Weighted, ByLogits):
         return [Target(name, rows, names.index(name), self.merge) for name in chosen]
 
     def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
-        """Return accuracy (multi-label: exact_match), macro_f1 and micro_f1 with a row per class
-        (`class_metrics`), or for a regression mse, mae, pearson and spearman."""
+        """Return accuracy (multi-label: exact_match), macro_f1 and micro_f1, 0 to 100, with a row
+        per class; for a regression mse, mae, pearson and spearman, without rows."""
         labels = [answer["label"] for answer in answers]
         if config.problem_type == REGRESSION:
             return classification.number_metrics(np.array(golds), np.array(labels)), []
@@ -325,12 +322,13 @@ class Classification(Deciding, Weighted, ByLogits):
         return classification.class_metrics(right, predicted, several=several), rows
 
     def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
-        """Return the scores of the most frequent class; for multi-label those of the classes that
-        most documents have, or of all classes; for a regression those of the mean."""
+        """Return the scores of the most frequent class in training; for multi-label the best of
+        those of classes that most documents have and of all classes; for a regression those of
+        the mean."""
         return best_constant(self, _constants(trained, config), golds, config)
 
     def labels_of(self, data: DataSection) -> LabelReader:
-        """Reader of the labels."""
+        """Return the reader of labels by the data section's ``label`` and ``label_separator``."""
         return LabelReader(data.label, data.label_separator, self.labels)
 
     def _read(self, example: Example, tokenizer, data: DataSection, *, places: bool) -> Joined:

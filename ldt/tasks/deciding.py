@@ -104,12 +104,13 @@ class Calibrated(Task):
 
     @property
     def decides(self) -> bool:
-        """True if thresholds, calibration or abstention are fitted on the evaluation set
-        (`decide`)."""
+        """True if the recipe has thresholds, calibration or abstention fitted on held-out
+        documents."""
         return any(map(self.is_fitted, self.chosen))
 
     def uncalibrated(self) -> Self:
-        """Copy of the task whose answers have all scores, uncalibrated, as `decide` reads them."""
+        """Return a task whose answers have the scores of all labels or candidates, as `decide`
+        needs them; by default the task itself."""
         return self
 
     @abstractmethod
@@ -118,20 +119,17 @@ class Calibrated(Task):
 
         Args:
             answers: answers of the task `uncalibrated`, by a model without a policy.
-            golds: gold answers.
-            config: config of the model.
+            golds: gold answers of the same documents.
+            config: config of the model, which is not changed.
         """
 
     def is_fitted(self, key: str) -> bool:
-        """True if the recipe has this key fitted on held-out documents."""
+        """True if the recipe has this key, such as "calibration", fitted on held-out documents."""
         return getattr(self, key) not in ("none", None)
 
     def check_held_out(self, data: DataSection) -> None:
-        """Refuse to fit a policy without held-out documents.
-
-        Raises:
-            RecipeError: there are none.
-        """
+        """Raise RecipeError if something is to be fitted and the recipe has no held-out documents,
+        data.eval or data.eval_fraction."""
         if self.decides and not (data.eval or data.eval_fraction):
             key = next(filter(self.is_fitted, self.chosen))
             raise RecipeError(
@@ -161,7 +159,8 @@ class Abstaining(Calibrated):
 
     @property
     def asked_abstention(self) -> tuple[str, float] | None:
-        """``coverage`` or ``risk`` with its value; None without abstention."""
+        """("coverage" or "risk", share from 0 to 1) that the recipe asks for; None if it always
+        answers."""
         return next(iter(self.abstain.items())) if self.abstain else None
 
 
@@ -197,11 +196,8 @@ class Deciding(Abstaining, RawScored):
 
     @abstractmethod
     def problem_of(self, config=None) -> str:
-        """Problem of the labels, as named in transformers' configs.
-
-        Args:
-            config: config of the model; None before the data are read.
-        """
+        """Return the problem of the labels as transformers' configs name it, such as
+        "multi_label_classification"; by the recipe alone if ``config``, the model's, is None."""
 
     @property
     def balanced(self) -> bool:
@@ -212,7 +208,8 @@ class Deciding(Abstaining, RawScored):
     def read_labels(
         self, examples: Iterable[Example], data: DataSection, source: str
     ) -> tuple[str, list[tuple[Any, str]], list[Gold]]:
-        """Return the problem, and the label of each example both as in its file and as gold answer.
+        """Return the problem, as `problem_of` names it; the label of each example as in its file,
+        with its place for messages; and the gold answer of each.
 
         Args:
             examples: labelled examples.
@@ -224,10 +221,13 @@ class Deciding(Abstaining, RawScored):
         return self.threshold == "auto" if key == "threshold" else super().is_fitted(key)
 
     def check_decisions(self, problem: str, names: Sequence[str], data: DataSection) -> None:
-        """Refuse settings that do not fit the problem.
+        """Raise RecipeError if the recipe's thresholds, positive class or calibration do not fit
+        the labels.
 
-        Raises:
-            RecipeError: one line per fault.
+        Args:
+            problem: problem of the labels, as `problem_of` names it.
+            names: all classes.
+            data: data section, which must name held-out documents if something is fitted.
         """
         several, fields = problem == MULTI, type(self).model_fields
         asked = [key for key in DECISIVE if getattr(self, key) != fields[key].default]
@@ -259,7 +259,7 @@ class Deciding(Abstaining, RawScored):
         self.check_held_out(data)
 
     def _fixed_thresholds(self, names: Sequence[str], several: bool) -> np.ndarray | None:
-        """Thresholds [labels] for a `Policy` if none are fitted."""
+        """[labels] for a `Policy`; None takes the most probable label."""
         if isinstance(self.threshold, dict):
             return np.array([self.threshold.get(name, DEFAULT) for name in names])
         least = DEFAULT if self.threshold == "auto" else self.threshold
@@ -274,11 +274,13 @@ class Deciding(Abstaining, RawScored):
         return Policy.from_facts(facts, names, several, self._fixed_thresholds(names, several))
 
     def decide(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Decision:
-        """Fit everything that the recipe leaves to held-out documents.
+        """Fit thresholds, calibration and abstention, as far as the recipe leaves them to held-out
+        documents.
 
         Returns:
-            Out-of-fold answers; ``decisions`` of the config; the `report`; the threshold of each
-                class.
+            Answers with out-of-fold labels; the config's ``decisions``; the `report`; a row with
+                the threshold of each class, if these are fitted. For a regression the answers
+                alone.
         """
         if config.problem_type == REGRESSION:
             return Decision(answers)
@@ -305,11 +307,9 @@ class Deciding(Abstaining, RawScored):
         return Decision(honest, {"decisions": facts}, figures | {"policy": facts}, columns)
 
     def label_set(self, answer: dict, config, coverage: float) -> list[str]:
-        """Conformal label set, which contains all gold labels with at least this probability.
-
-        Raises:
-            UserError: the model has no quantiles, or none for this coverage.
-        """
+        """Return the conformal label set of an answer: labels that contain all gold ones with a
+        probability of ``coverage`` at least. UserError if the model has no quantiles, or none
+        for this coverage."""
         if not config.decisions.get("label_sets"):
             raise UserError(
                 "label_sets: the model was not asked for any; ldt evaluate RUN "
@@ -336,17 +336,18 @@ def _columns(
     return columns
 
 
-def calibration(
+def fit_calibration(
     answers: Sequence[dict],
     logits: np.ndarray,
     right: np.ndarray,
     rules: Rules,
     names: Sequence[str] = (),
 ) -> tuple[Decision, Decided]:
-    """Fit a policy for a task without label thresholds or label sets.
+    """Fit calibration and abstention for a task without label thresholds; returns the decision, and
+    the fitted policy with its out-of-fold probabilities.
 
     Args:
-        answers: answers as they count for the metrics.
+        answers: answers that the decision has, unchanged.
         logits: [documents, labels].
         right: [documents, labels] bool, the gold labels.
         rules: settings of the fit.
@@ -361,7 +362,8 @@ def calibration(
 
 
 def logits_of(scores: np.ndarray, several: bool) -> np.ndarray:
-    """Logits [..., labels] with these probabilities; for single labels up to a constant."""
+    """Convert probabilities [..., labels] to logits: of several labels log(p / (1 - p)), else
+    log(p), which a softmax turns back."""
     logits = np.log(np.maximum(scores, _CLIP))
     return logits - np.log(np.maximum(1 - scores, 1e-16)) if several else logits
 
@@ -387,16 +389,15 @@ class Weighted(Task):
 
     @property
     def weighs_by(self) -> str | None:
-        """First key that weighs classes differently; None if none does."""
+        """Key of the recipe that weighs classes, ``class_weights`` or else ``focal_gamma``; None if
+        neither does."""
         plain = {"class_weights": "none", "focal_gamma": 0}
         return next((key for key, value in plain.items() if getattr(self, key) != value), None)
 
     def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
-        """Return class_weights and focal_gamma of the config, and a notice with counts and weights.
-
-        Raises:
-            RecipeError: a class does not exist.
-        """
+        """Return class_weights, one for each label, or None, and focal_gamma for the config; and a
+        line with the number and weight of the labels. RecipeError if the recipe weighs a class
+        that does not exist."""
         changes: dict[str, Any] = {"class_weights": None, "focal_gamma": self.focal_gamma}
         if self.class_weights == "none" or config.problem_type == REGRESSION:
             return changes, []
@@ -430,7 +431,7 @@ def _weights_given(given: Mapping[str, float], names: Sequence[str]) -> np.ndarr
 
 
 def classes_of(label: Any) -> list[int]:
-    """Classes of an input from its ``labels``: a number, or [classes] bool."""
+    """Return the class numbers of an input from its ``labels``: a number, or [classes] bool."""
     return np.flatnonzero(label).tolist() if isinstance(label, np.ndarray) else [int(label)]
 
 
@@ -456,10 +457,12 @@ def _counts(features: Sequence[Feature], size: int) -> tuple[np.ndarray, int, bo
 def report(
     decided: Decided, logits: np.ndarray, right: np.ndarray, names: Sequence[str]
 ) -> dict[str, Any]:
-    """All figures of held-out documents as JSON, each out-of-fold.
+    """Return the figures of a policy on the held-out documents that it was fitted on, each
+    out-of-fold, as JSON: calibration, abstention, and for each label its target and average
+    precision.
 
     Args:
-        decided: policy fitted on these documents.
+        decided: the fitted policy.
         logits: [documents, labels].
         right: [documents, labels] bool, the gold labels.
         names: names of the labels.
@@ -505,12 +508,8 @@ def report(
 
 
 def summary(made: Mapping[str, Any], target: str | None) -> dict[str, Any]:
-    """Facts of a `report` for the model's config, used by `in_words`.
-
-    Args:
-        made: the report.
-        target: objective of the thresholds; None if they were not fitted.
-    """
+    """Return the part of a `report` that the model's config keeps under ``measured``; ``target`` is
+    the objective of the thresholds, None if they were not fitted."""
     facts: dict[str, Any] = {"documents": made["documents"]}
     if target is not None:
         facts["threshold_target"] = target
@@ -529,7 +528,12 @@ def summary(made: Mapping[str, Any], target: str | None) -> dict[str, Any]:
 
 
 def chosen_on_these(facts: Mapping[str, Any], files: FileNames) -> list[str]:
-    """Return a warning if the policy was fitted on these very files, else an empty list."""
+    """Return a warning, in a list, if a model's decisions were fitted on these very files; else [].
+
+    Args:
+        facts: ``decisions`` of the model's config.
+        files: paths of the gold answers.
+    """
     measured = facts.get("measured", {})
     if not (in_words(facts) and measured.get("sha256")) or digest(files) != measured["sha256"]:
         return []

@@ -58,15 +58,17 @@ class Target:
     signed: bool = True
 
     def logits(self, outputs: Sequence[dict[str, np.ndarray]]) -> np.ndarray:
-        """[rows] float64, from the outputs of all features."""
+        """Return the logits of this target in its ``rows``, [rows] float64, from the head outputs
+        of all features of the document."""
         return np.array([outputs[row]["logits"][self.index] for row in self.rows], np.float64)
 
     def value(self, outputs: Sequence[dict[str, np.ndarray]]) -> float:
-        """Logit of the document."""
+        """Logit of the document, combined from those of its rows."""
         return float(MERGES[self.merge].value(self.logits(outputs)))
 
     def shares(self, outputs: Sequence[dict[str, np.ndarray]]) -> dict[int, float]:
-        """Derivative of the document's logit with respect to that of each feature, where not 0."""
+        """Derivative of the document's logit with respect to that of each row, by number of the
+        row; without zeros."""
         shares = MERGES[self.merge].shares(self.logits(outputs)).tolist()
         return {row: share for row, share in zip(self.rows, shares, strict=True) if share}
 
@@ -87,13 +89,13 @@ class Reading:
     passages: list[Span]
 
     def owners(self) -> np.ndarray:
-        """[tokens], index of the passage of each token; -1 for none."""
+        """[tokens], index of the last passage that starts at or before each token; -1 for none."""
         starts = np.array([start for start, _ in self.passages], int)
         owners = np.searchsorted(starts, self.offsets[:, 0], "right") - 1
         return np.where(self.offsets[:, 1] > self.offsets[:, 0], owners, -1)
 
     def seen(self, features: Sequence[Feature]) -> np.ndarray:
-        """[passages] bool, True if a chunk has a token of the passage."""
+        """[passages] bool, True if one of these features has a token of the passage."""
         owners, seen = self.owners(), np.zeros(len(self.passages), bool)
         for feature in features:
             _, start, end = feature["read"]
@@ -102,7 +104,8 @@ class Reading:
         return seen
 
     def span(self, start: int, end: int) -> Span:
-        """Characters of the document's tokens from ``start`` to ``end``, exclusive."""
+        """Characters of the document's tokens from ``start`` to ``end``, exclusive; (0, 0) if none
+        stands for any."""
         places = self.offsets[start:end]
         places = places[places[:, 1] > places[:, 0]]
         return (int(places[0, 0]), int(places[-1, 1])) if len(places) else (0, 0)
@@ -113,7 +116,8 @@ class Explained(Task):
 
     @abstractmethod
     def reading(self, example: Example, tokenizer, data, unit: Unit = "sentence") -> Reading:
-        """The document as `encode` reads it, with its passages."""
+        """Return the document as `encode` reads it, with its sentences or paragraphs as
+        passages."""
 
 
 class ByLogits(Explained):
@@ -121,7 +125,8 @@ class ByLogits(Explained):
 
     @abstractmethod
     def targets(self, answer: dict, config, features, labels: Sequence[str] = ()) -> list[Target]:
-        """Return the logits that decided an answer, or those of ``labels``."""
+        """Return the logits that decided an answer of `decode`, or if the task has classes and
+        ``labels`` names some, those of these classes."""
 
 
 class ByPlaces(Explained):
@@ -131,4 +136,5 @@ class ByPlaces(Explained):
 
     @abstractmethod
     def places(self, answer: dict, example: Example, data: DataSection) -> list[tuple[int, float]]:
-        """Return the (character, score) pairs of an answer's positions in the document."""
+        """Return (character, score) of each position that an answer of `decode` names in the
+        document, such as the start of an entity."""

@@ -38,7 +38,7 @@ from ldt.tasks.base import (
     path_of,
     training_set,
 )
-from ldt.tasks.deciding import Calibrated, Decision, calibration, logits_of
+from ldt.tasks.deciding import Calibrated, Decision, fit_calibration, logits_of
 from ldt.tasks.explained import ByPlaces
 from ldt.tasks.questions import CLS, EVIDENCE, RightAnswer, SpanTask, context_of, thinned
 from ldt.tasks.text import mentions
@@ -216,7 +216,7 @@ class Squad(SpanTask, Calibrated, ByPlaces):
         right = np.array([[not golds[n]["answers"]] for n in known])
         rules = Rules(several=True, thresholds=np.array([0.5]), calibration=self.calibration)
         honest = list(answers)
-        decision, decided = calibration(honest, logits, right, rules, NAMES)
+        decision, decided = fit_calibration(honest, logits, right, rules, NAMES)
         for number, score in zip(known, decided.scores[:, 0].tolist(), strict=True):
             honest[number] = answers[number] | {"no_answer": score}
         return decision
