@@ -312,15 +312,9 @@ class Task(AnyTask):
         return features
 
     def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
-        """Choose inputs to train on, once before training.
-
-        Args:
-            features: features of all training documents.
-            seed: seed of a random choice.
-
-        Returns:
-            Indices into ``features``, None for all of them; and lines about it for the user.
-        """
+        """Choose inputs to train on, once before training, from the ``features`` of all training
+        documents; ``seed`` is for random choices. Returns their indices, None for all; and lines
+        about it for the user."""
         return None, []
 
     def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
@@ -440,23 +434,12 @@ class Continuing(Task):
     @abstractmethod
     def continued(self, config, folder: Path) -> Self:
         """Return a copy of the task in which settings that the recipe does not give are those of a
-        model.
-
-        Args:
-            config: config of the model.
-            folder: folder of the model, with its tokenizer.
-        """
+        model, by its ``config`` and its ``folder``."""
 
 
 def path_of(task: AnyTask, name: str, data: Any) -> str:
-    """Return the path of a field in the user's files, such as "meta.title", for
-    `ldt.io.records.field`.
-
-    Args:
-        task: the task.
-        name: name of the field in the task, such as "question".
-        data: data section, whose ``text`` and ``fields`` may rename it.
-    """
+    """Return the path of a field in the user's files, such as "meta.title" for "text" or
+    "question", by the renaming of the data section ``data``; for `ldt.io.records.field`."""
     if name == task.reads.document and data.text is not None:
         return data.text
     return data.fields.get(name, name) if isinstance(task, Task) else name
@@ -636,11 +619,7 @@ def metric_of(task: AnyTask, config) -> str:
 def default_layout(task: AnyTask, formats: Iterable[str | None]) -> str | None:
     """Return the published layout, a key of `TaskAnswers.layouts`, in which answers are written to
     a .json file if no --layout is given; None if the task has none for these documents.
-
-    Args:
-        task: the task.
-        formats: data formats of the documents, and then of the training data; None for ldt's own.
-    """
+    ``formats`` are data formats of the documents, then of the training data; None for ldt's own."""
     read, layouts = [*formats], task.answers.layouts
     free = [name for name, layout in layouts.items() if layout.default is None]
     suit = [

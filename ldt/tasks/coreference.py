@@ -54,8 +54,8 @@ NONE: dict[str, Any] = {"clusters": []}
 
 
 def score(gold: Clusters, answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return conll_f1 of a document's clusters, the mean of MUC, B-cubed and CEAF-e F1, from 0 to
-    1."""
+    """Return {"conll_f1": 0 to 1}, the mean of MUC, B-cubed and CEAF-e F1 of a document's clusters;
+    an ``answer`` of None has no clusters."""
     clusters = spans_of(answer["clusters"]) if answer else []
     return {"conll_f1": metrics.measure([(gold, clusters)])["conll_f1"] / 100}
 
@@ -145,7 +145,8 @@ class Coreference(Continuing, Drawing, Joining):
     resolved: bool = False
 
     def continued(self, config, folder: Path) -> Self:
-        """Task completed by the head's settings in a model's config."""
+        """Return a copy of the task with the head's settings in ``config.coref_head`` that the
+        recipe does not give; ``folder`` is not read."""
         known = {
             name: value
             for name, value in config.coref_head.items()
@@ -156,11 +157,8 @@ class Coreference(Continuing, Drawing, Joining):
     # -- read
 
     def document(self, example: Example, data: DataSection) -> Document:
-        """Return the document of a record, with its sentences.
-
-        Raises:
-            DataError: it cannot be read.
-        """
+        """Return the document of a record, with its sentences; if these are not given, they are
+        found by rules. DataError if it cannot be read."""
         document = clusters.read(example, lambda name: path_of(self, name, data))
         if not document.sentences and document.words:
             starts = [start for start, _ in document.words]
@@ -171,11 +169,12 @@ class Coreference(Continuing, Drawing, Joining):
         return document
 
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
-        """Text of the document, and ""."""
+        """Return the text of the document, and ""."""
         return self.document(example, data).text, ""
 
     def gold(self, example: Example, data: DataSection, config) -> Clusters:
-        """Return the clusters, mentions in characters."""
+        """Return the clusters, each a list of mentions (start, end) in characters; DataError if
+        there are none in the record."""
         document = self.document(example, data)
         if document.clusters is None:
             raise DataError(f"{example.where}: no clusters")
@@ -183,11 +182,8 @@ class Coreference(Continuing, Drawing, Joining):
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
         """Return the config's ``coref_head``: the head's settings from the recipe, and
-        ``singletons``, by default True if a cluster has one mention.
-
-        Raises:
-            DataError: there is no cluster.
-        """
+        ``singletons``, by default True if a cluster has one mention. DataError if no document
+        has a cluster."""
         sizes = Counter[int]()
         for example in not_empty(self, examples, training_set(data)):
             sizes.update(map(len, self.gold(example, data, None)))
@@ -204,7 +200,7 @@ class Coreference(Continuing, Drawing, Joining):
         return f"singletons, mentions that nothing else refers to: {state} (task.singletons)"
 
     def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
-        """Read all clusters of the evaluation set, which has some."""
+        """Read all clusters of the evaluation set; DataError if it has none."""
         source = evaluation_set(data)
         if not sum(len(self.gold(x, data, config)) for x in not_empty(self, examples, source)):
             raise DataError(f"{source}: no cluster in any document")
@@ -214,10 +210,12 @@ class Coreference(Continuing, Drawing, Joining):
     def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
         """Return a feature per chunk.
 
-        ``words`` [words, 6] int32 are those whose states the chunk has, as the head takes them;
-        ``labels`` [mentions, 3] those that begin among them. The first feature has the ``text`` and
-        ``places`` [words, 2], the characters of all words, and of given ones ``sizes``, the words
-        of each sentence, none if these are unknown.
+        ``words`` [words, 6] int32 are those that are read in the chunk: number in the document,
+        first and last token in the input, sentence, group of the pronoun or -1, and a number for
+        each spelling, -1 for a stop word. ``labels`` [mentions, 3] are first and last word and
+        cluster of the mentions that begin among them. The first feature has the ``text``,
+        ``places`` [words, 2], the characters of all words, and ``sizes``, the words of each
+        sentence, None for a raw text.
         """
         document = self.document(example, data)
         words = self._words(document, tokenizer)
@@ -271,8 +269,8 @@ class Coreference(Continuing, Drawing, Joining):
         return WordTable(ids, table, places)
 
     def draw(self, features: list[Feature], generator: np.random.Generator) -> list[Feature]:
-        """Return ``task.chunks`` neighbouring chunks, drawn at random, less sentences that stand in
-        part in the chunks beside them."""
+        """Return ``task.chunks`` neighbouring chunks, drawn at random; their ``words`` lose
+        sentences that stand in part in the chunks beside them."""
         extra = len(features) - self.chunks
         if extra <= 0:
             return features
@@ -287,8 +285,8 @@ class Coreference(Continuing, Drawing, Joining):
         return [feature | {"words": each} for feature, each in zip(drawn, whole, strict=True)]
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Lines with the numbers of mentions too long to be learnt, and of links lost by `draw`, if
-        any."""
+        """Return lines with the numbers of mentions too long to be learnt, and of links lost by
+        `draw`, if any."""
         mentions = links = lost = long = 0
         chunk, document = 0, None
         last: dict[int, int] = {}
@@ -315,11 +313,14 @@ class Coreference(Continuing, Drawing, Joining):
     # -- answer
 
     def run(self, model, inputs: Mapping[str, Any], *, quick: bool = False) -> dict[str, Any]:
-        """Return the states of the words of each chunk, of which `joined` makes the logits."""
+        """Return {"logits": states of the words of each chunk}, of which `joined` makes the real
+        logits."""
         return {"logits": model.word_states(**inputs)}
 
     def joined(self, model, outputs: Sequence[Outputs], features) -> list[Outputs]:
-        """Return the candidates of the document and their links, by the states of all its words."""
+        """Score mentions and links from the states of all words; returns one output, whose
+        ``logits`` have a row for each candidate: first and last word, row of the antecedent or
+        -1, scores of the link and the mention."""
         import torch
 
         sizes = [len(feature["words"]) for feature in features]
@@ -337,7 +338,7 @@ class Coreference(Continuing, Drawing, Joining):
 
         The ``antecedent`` of a mention is the place in its cluster of the one that it is linked to,
         None of the first one; its ``score`` the probability of the link against none, of a
-        singleton that it is a mention.
+        singleton that it is a mention. ``outputs`` are those of `joined`.
         """
         text, places = features[0]["text"], features[0]["places"]
         table = outputs[0]["logits"]
@@ -369,7 +370,8 @@ class Coreference(Continuing, Drawing, Joining):
     # -- score
 
     def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
-        """Return the F1 scores of all documents, 0 to 100; ``ldt evaluate`` has all metrics."""
+        """Return the F1 scores over all documents, 0 to 100, without rows; ``ldt evaluate`` has
+        more metrics."""
         responses = (spans_of(answer["clusters"]) for answer in answers)
         scores = metrics.measure(zip(golds, responses, strict=True))
         names = [*(f"{name}_f1" for name in metrics.METRICS), f"{metrics.MULTIPLE}conll_f1"]
@@ -394,12 +396,14 @@ def _linked(antecedents: Sequence[int]) -> list[list[int]]:
 
 
 def spans_of(clusters: Iterable[Iterable[dict[str, Any]]]) -> Clusters:
-    """Convert the clusters of an answer to mentions (start, end) in characters."""
+    """Convert the clusters of an answer, lists of {"start", "end", ...}, to lists of
+    (start, end)."""
     return [[(each["start"], each["end"]) for each in cluster] for cluster in clusters]
 
 
 def resolved(text: str, clusters: Iterable[Sequence[dict[str, Any]]]) -> str:
-    """Replace each pronoun of a text by the first mention of its cluster that is none."""
+    """Return the text with each pronoun replaced by the first mention of its cluster that is none,
+    with 's for a possessive; ``clusters`` are those of an answer."""
     changes: list[tuple[Span, str]] = []
     for cluster in clusters:
         names = [each["text"] for each in cluster if each["text"].lower() not in GROUPS]

@@ -209,26 +209,16 @@ class Deciding(Abstaining, RawScored):
         self, examples: Iterable[Example], data: DataSection, source: str
     ) -> tuple[str, list[tuple[Any, str]], list[Gold]]:
         """Return the problem, as `problem_of` names it; the label of each example as in its file,
-        with its place for messages; and the gold answer of each.
-
-        Args:
-            examples: labelled examples.
-            data: data section.
-            source: name of the examples in messages.
-        """
+        with its place for messages; and the gold answer of each. ``source`` names the examples
+        in messages."""
 
     def is_fitted(self, key: str) -> bool:
         return self.threshold == "auto" if key == "threshold" else super().is_fitted(key)
 
     def check_decisions(self, problem: str, names: Sequence[str], data: DataSection) -> None:
         """Raise RecipeError if the recipe's thresholds, positive class or calibration do not fit
-        the labels.
-
-        Args:
-            problem: problem of the labels, as `problem_of` names it.
-            names: all classes.
-            data: data section, which must name held-out documents if something is fitted.
-        """
+        the labels: a ``problem`` as of `problem_of`, and the ``names`` of all classes; or if
+        something is to be fitted and ``data`` names no held-out documents."""
         several, fields = problem == MULTI, type(self).model_fields
         asked = [key for key in DECISIVE if getattr(self, key) != fields[key].default]
         if problem == REGRESSION:

@@ -54,13 +54,14 @@ CONTINUED = ("pooling", "normalize", "vectors", "size", "dimensions", "prompts",
 
 
 class QueryGroup(NamedTuple):
-    """A query and its documents.
+    """Query, documents that are right for it and others, as one example has them.
 
     Args:
         query: text.
         positives, negatives: texts.
-        scores: a teacher's scores of all documents, or a person's of the only one; or None.
-        kind: the loss that learns it.
+        scores: scores of all documents by a teacher, or of the only one by a person; or None.
+        kind: loss that learns it: ``contrastive``, ``kl`` for a teacher's scores, ``graded`` for a
+            person's.
     """
 
     query: str
@@ -164,7 +165,9 @@ class Embedding(Continuing, Drawing):
         return keys
 
     def continued(self, config, folder: Path) -> Self:
-        """Task completed by the settings of vectors in a model's config."""
+        """Return a copy of the task with the settings of vectors in a model's ``config`` that the
+        recipe does not give; ``skip: punctuation`` becomes ids of the tokenizer in its
+        ``folder``."""
         settings = {name: config.embedding.get(name) for name in CONTINUED}
         settings |= {"global_attention": config.global_attention}
         known = {
@@ -185,14 +188,15 @@ class Embedding(Continuing, Drawing):
     # -- read
 
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
-        """Return the documents, a line for each, and the query."""
+        """Return the documents, a line for each, and the query; "" for a side that the example
+        lacks."""
         roles = self._texts(example, data)
         queries = [content for role, content in roles if role == "query"]
         return flat([content for role, content in roles if role == "document"]), flat(queries)
 
     def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
-        """Return ``documents``, a hash of each document's text, the right ones first; the number of
-        ``right`` ones; and of graded pairs the ``score``."""
+        """Return ``documents``, a hash of each document's text, the right ones first; ``right``,
+        the number of right ones; and of a graded pair the ``score``."""
         group = self.group(example, data)
         documents = [fingerprint(each) for each in (*group.positives, *group.negatives)]
         score = {"score": group.scores[0]} if group.scores and group.kind == "graded" else {}
@@ -200,11 +204,8 @@ class Embedding(Continuing, Drawing):
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
         """Return the config's ``embedding``, the settings of vectors from the recipe, and
-        ``problem_type``, regression if the examples are graded pairs.
-
-        Raises:
-            DataError: no examples, or of several kinds.
-        """
+        ``problem_type``, regression if the examples are graded pairs. DataError if examples are
+        of several kinds."""
         kind = None
         for example in not_empty(self, examples, training_set(data)):
             other = self.group(example, data).kind
@@ -231,11 +232,8 @@ class Embedding(Continuing, Drawing):
         }
 
     def group(self, example: Example, data: DataSection) -> QueryGroup:
-        """The query of an example and its documents.
-
-        Raises:
-            DataError: there is none, or its scores are not those of its documents.
-        """
+        """Return the query of an example and its documents; DataError if one side is missing, or
+        the scores are not those of its documents."""
         query = field_path(self, example, data, "query")
         if query is None or field_path(self, example, data, "pos") is None:
             raise DataError(f"{example.where}: no {PAIRS}; expected two such fields")
@@ -263,8 +261,9 @@ class Embedding(Continuing, Drawing):
     # -- encode
 
     def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
-        """Return the features of each text, the query's first; ``text`` is the number of a
-        feature's text, ``tokens`` counts those of all. A text alone has the features of its units
+        """Return the features of each text, the query's first, each feature with the number of its
+        ``text``; for training also ``labels`` (query 0, right 1, wrong 2), ``texts`` (a hash)
+        and ``scores``. A text alone has, without a config, the features of its units
         (`ldt.tasks.units.encode_units`)."""
         contents = self._texts(example, data)
         cls, sep = ends(tokenizer)
@@ -306,8 +305,8 @@ class Embedding(Continuing, Drawing):
                 feature["scores"] = float(group.scores[number - 1]) if number else 0.0
 
     def draw(self, features: Sequence[Feature], generator: np.random.Generator) -> list[Feature]:
-        """Return the features of the query, its right documents and ``task.negatives`` wrong ones
-        at random."""
+        """Return the features of the query, of its right documents and of ``task.negatives`` wrong
+        ones, drawn at random."""
         wrong = sorted({each["text"] for each in features if each["labels"] == WRONG})
         drawn = {*generator.permutation(wrong)[: self.negatives].tolist()}
         return [each for each in features if each["labels"] != WRONG or each["text"] in drawn]
@@ -315,8 +314,9 @@ class Embedding(Continuing, Drawing):
     # -- answer
 
     def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
-        """Return ``vectors`` of a text and their ``spans`` in characters; for a query with
-        documents the vectors of ``query`` and of all ``documents``."""
+        """Return ``vectors`` [n, size] of a text alone, and their ``spans`` in characters; for a
+        query with documents the vectors of ``query`` and, in a list, of each of its
+        ``documents``; the number of ``chunks``, and the flags."""
         if "units" in features[0]:
             return self._of_text(outputs, config, features) | _flags_of(features)
         by_text: dict[int, list[np.ndarray]] = {}
@@ -345,8 +345,9 @@ class Embedding(Continuing, Drawing):
     # -- score
 
     def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
-        """Return nDCG, MRR and recall of the ranking of all documents for each query; of graded
-        pairs the rank correlation of similarity and score."""
+        """Return ndcg@10, mrr@10 and recall@10, 0 to 100, of ranking the documents of all examples
+        for each query; of graded pairs the rank correlation of similarity and score,
+        ``spearman``. No rows."""
         total = self.vectors == "tokens"
         queries = [unit_length(answer["query"]) for answer in answers]
         if all("score" in gold for gold in golds):

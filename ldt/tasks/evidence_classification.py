@@ -106,16 +106,13 @@ class EvidenceClassification(QuestionTask, ByPlaces):
     threshold: float = Field(0.5, ge=0, le=1)
 
     def classes(self, example: Example, data: DataSection) -> str | list[str] | None:
-        """Return the class."""
+        """Return the class of the hypothesis; None for a blank label."""
         reader = self._reader(data)
         return reader.classes(reader.raw(example), example.where)
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
-        """Return id2label, label2id, num_labels, evidence_weights and passage_loss.
-
-        Raises:
-            DataError: there are no examples, a label is not in ``labels``, or all labels are equal.
-        """
+        """Return id2label, label2id, num_labels, and the settings of the loss, evidence_weights and
+        passage_loss. DataError if a label is not in ``task.labels``, or all labels are equal."""
         source, seen = training_set(data), Counter[str]()
         for example in not_empty(self, examples, source):
             seen[self._gold(example, data, self.labels or ())["label"]] += 1
@@ -129,12 +126,12 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         return {**named_labels(names), **weights}
 
     def meaning(self, config) -> str:
-        """Line with the names of the classes in their order."""
+        """Return a line with the names of the classes in their order."""
         names = listed(names_of(config), 5)
         return f"labels: one class a hypothesis, in the order {names} (task.labels names another)"
 
     def marks(self, example: Example, data: DataSection) -> list[tuple[Span, str]]:
-        """Return the spans, all with the same marker."""
+        """Return the characters of each span, all with the marker [SPAN]."""
         return [(span, self.inputs.markers[0]) for span in self._spans(example, data)]
 
     def labelling(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
@@ -143,17 +140,20 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         return RightAnswer(passages=evidence, label=class_with_evidence(number, evidence))
 
     def shared_keys(self, example: Example, data: DataSection) -> dict[str, Any]:
-        """Return the ``spans`` [spans, 2], and fields to copy into the answer."""
+        """Return the ``spans`` [spans, 2] in characters, and ``about``, fields to copy into the
+        answer."""
         named = {"hypothesis": question_of(self, example, data, "hypothesis")}
         places = np.array(self._spans(example, data), np.int32).reshape(-1, 2)
         return {"spans": places, "about": named | self._named(example, data)}
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Number of inputs with evidence."""
+        """Return a line with the number of inputs that have evidence."""
         return [with_evidence(features)]
 
     def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
-        """Return label, evidence, the number of ``spans``, and key and document, or None."""
+        """Return ``label``, ``evidence`` (indices of spans), ``spans`` (their number), and ``key``
+        and ``document``, each None if the example has none; DataError for a label that the model
+        of ``config`` does not know."""
         return self._gold(example, data, () if config is None else names_of(config))
 
     def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
@@ -180,7 +180,7 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         return answer | features[0]["about"] | features[0]["flags"]
 
     def places(self, answer: dict, example: Example, data: DataSection) -> list[tuple[int, float]]:
-        """Return the start of every span with its probability."""
+        """Return the start of every span, in characters, with its probability."""
         starts = [start for start, _ in self._spans(example, data)]
         return list(zip(starts, answer["span_probs"], strict=True))
 
@@ -189,7 +189,8 @@ class EvidenceClassification(QuestionTask, ByPlaces):
 
         If all hypotheses have a key and a document and the classes are ContractNLI's, its own
         metrics, means over hypotheses (`ldt.benchmarks.contractnli.SHOWN`); else class.accuracy and
-        class.macro_f1 over all, and span.map over those with evidence.
+        class.macro_f1 over all, and span.map, the mean average precision of spans over those with
+        evidence.
         """
         names = names_of(config)
         right = classification.indicators([gold["label"] for gold in golds], names)
@@ -203,8 +204,8 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         return figures | contractnli.evidence_map(golds, answers), rows
 
     def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
-        """Return the score of the most frequent class, per hypothesis if they have keys, with equal
-        probabilities for all spans."""
+        """Return the metrics of the class that is most frequent in training, for each ``key`` if
+        examples have keys, with a probability of 0 for all spans."""
         usual = baseline.commonest([gold["label"]] for gold in trained)
         seen: dict[Any, list[list[str]]] = {}
         for gold in trained:

@@ -55,7 +55,8 @@ class Paragraph:
     Args:
         number: index in the context.
         title: ids of the title.
-        sentences: index in the paragraph, ids, and offsets of each sentence.
+        sentences: (index in the paragraph, ids, offsets [tokens, 2] in characters) of each
+            sentence.
     """
 
     number: int
@@ -64,11 +65,12 @@ class Paragraph:
 
     @property
     def size(self) -> int:
-        """Number of tokens including special tokens."""
+        """Number of tokens, special ones included."""
         return MARKS + len(self.title) + sum(len(ids) + 1 for _, ids, _ in self.sentences)
 
     def cut(self, room: int) -> None:
-        """Cut the end of a paragraph that exceeds ``room``."""
+        """Shorten the paragraph in place to ``room`` tokens: its title to half of them at most,
+        then its end."""
         if self.size <= room:
             return
         self.title = self.title[: (room - MARKS - 1) // 2]
@@ -147,12 +149,14 @@ class HotpotQA(Task):
     max_answer: Length = 30
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
-        """Return id2label, label2id, num_labels, evidence_weights and passage_loss."""
+        """Return id2label, label2id, num_labels, and the settings of the loss, evidence_weights and
+        passage_loss."""
         super().learn(examples, data)
         return {**named_labels(TYPES), "evidence_weights": self.weights, "passage_loss": "each"}
 
     def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
-        """Yield answers that occur in no sentence, and evidence that does not exist."""
+        """Yield an answer that occurs in no sentence, and supporting facts that are not in the
+        context."""
         answer, facts = self.gold(example, data, None).values()
         context = _read_context(example, path_of(self, "context", data))
         there = _sentences(context)
@@ -163,7 +167,7 @@ class HotpotQA(Task):
             yield Fault("answer_not_in_context", f"no sentence {place} of {title[:60]!r}, a fact")
 
     def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
-        """Return a feature per input.
+        """Return a feature per input, each of whole paragraphs.
 
         ``passage_positions`` are the <t> of the ``paragraphs`` [paragraphs], given by their index
         in the context; ``sentence_positions`` the [/sent] of the ``sentences`` [sentences, 4]:
@@ -197,7 +201,8 @@ class HotpotQA(Task):
         return features
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Number of answers and supporting facts that cannot be trained on."""
+        """Return lines with the numbers of answers and of supporting facts that cannot be trained
+        on, if any."""
         counts = Counter[str]()
         for feature in features:
             counts.update({key: feature.get(key, 0) for key in ("lost", "unfound")})
@@ -208,7 +213,7 @@ class HotpotQA(Task):
         return [f"{line}: {counts[key]:,}" for key, line in lines.items() if counts[key]]
 
     def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
-        """Return ``answer`` and ``facts``, a set of (title, index of a sentence)."""
+        """Return {"answer": text, "facts": set of (title, index of a sentence)}."""
         path, facts = path_of(self, "supporting_facts", data), set()
         listed = field(example, path)
         for fact in listed if isinstance(listed, list) else [listed]:
@@ -246,7 +251,7 @@ class HotpotQA(Task):
 
     def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
         """Return em and f1 of the answer, of the facts (sp_) and of both jointly (joint_), from 0
-        to 100, and rows by type of answer."""
+        to 100, and a row per type of answer."""
         scores = []
         for answer, gold in zip(answers, golds, strict=True):
             values = hotpotqa.score(gold, answer)
@@ -255,7 +260,7 @@ class HotpotQA(Task):
         return grouped("type", scores, TYPES, "questions")
 
     def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
-        """Return the score of the most frequent answer, without facts."""
+        """Return the scores of the answer that is most frequent in training, without facts."""
         usual = baseline.commonest([gold["answer"]] for gold in trained)
         answer = {"answer": usual, "supporting_facts": []}
         return best_constant(self, {baseline.quoted(usual): answer}, golds, config)
@@ -406,7 +411,8 @@ def _read_context(example: Example, path: str) -> list[tuple[str, list[str]]]:
 
 
 def tokenized(context: list[tuple[str, list[str]]], tokenizer) -> list[Paragraph]:
-    """Tokenize titles and sentences, each as if preceded by a space."""
+    """Tokenize each title and sentence of a context, (title, sentences) pairs, as if preceded by a
+    space."""
     return [
         Paragraph(
             number,
@@ -420,9 +426,9 @@ def tokenized(context: list[tuple[str, list[str]]], tokenizer) -> list[Paragraph
 def in_inputs(
     paragraphs: list[Paragraph], room: int, example: Example, data: DataSection
 ) -> tuple[list[list[Paragraph]], dict[str, Any]]:
-    """Return the paragraphs of each input, whole and in order, and flags for the answer.
-
-    A paragraph longer than ``room`` (at least `LEAST`) loses its end.
+    """Divide paragraphs among inputs, whole and in order; returns the paragraphs of each input, and
+    flags for the answer. One longer than ``room`` (tokens beside the question, at least `LEAST`) is
+    cut in place.
 
     Raises:
         DataError: they do not fit one input and ``data.overflow`` is "error".

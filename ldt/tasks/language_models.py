@@ -49,14 +49,14 @@ class MaskedLM(AnyTask):
         return self
 
     def masker(self, tokenizer) -> Masker:
-        """Masker for a tokenizer."""
+        """Return the function that masks token ids as the recipe asks."""
         return Masker(tokenizer, self.mask_fraction, self.whole_words)
 
 
 def masked_lm_metrics(nats: float, masked: int, tokens: int, size: int) -> dict[str, float]:
-    """``loss``, ``bits_per_token`` (the paper's BPC) and ``bits_per_byte`` of
-    `ldt.metrics.numbers.loss_and_bits`, and ``perplexity``, e to the loss. Since masked tokens are
-    predicted from both sides, these are not code lengths of the text.
+    """Return ``loss`` in nats per predicted token, ``bits_per_token`` (the paper's BPC),
+    ``bits_per_byte`` (`ldt.metrics.numbers.loss_and_bits`) and ``perplexity``, e to the loss. Since
+    masked tokens are predicted from both sides, these are not code lengths of the text.
 
     Args:
         nats: sum of the cross-entropy over the predicted tokens.
@@ -147,6 +147,7 @@ class CharacterLM(AnyTask):
 
 
 def character_lm_metrics(nats: float, scored: int, characters: int, size: int) -> dict[str, float]:
-    """``loss``, ``bits_per_character`` and ``bits_per_byte`` (`loss_and_bits`), from the summed
-    cross-entropy, the scored characters, the characters of the text, and its UTF-8 bytes."""
+    """Return ``loss`` in nats, ``bits_per_character`` and ``bits_per_byte`` (`loss_and_bits`), from
+    the summed cross-entropy ``nats`` of ``scored`` characters, and characters and UTF-8 bytes
+    (``size``) of the text."""
     return loss_and_bits(nats, scored, unit="character", units=characters, size=size)

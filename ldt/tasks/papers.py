@@ -88,11 +88,13 @@ class PaperQuestions(Task):
     )
 
     def groups(self, example: Example, data: DataSection) -> SplitGroups:
-        """Questions about one paper stay together."""
+        """Keep questions about one paper together; strata are the types of answers."""
         return SplitGroups(self.parts(example, data)[0], strata_of(self, example, data))
 
     def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
-        """Return ``references`` of all annotators, and the indices of ``paragraphs`` of each."""
+        """Return ``references``, the answer of each annotator (`ldt.benchmarks.qasper.Reference`),
+        and ``paragraphs``, for each the indices of the evidence; DataError if one is not of this
+        form."""
         path, where = path_of(self, "answers", data), example.where
         answers = field(example, path)
         if not isinstance(answers, list) or not answers:
@@ -112,8 +114,8 @@ class PaperQuestions(Task):
         return {"references": references, "paragraphs": numbers}
 
     def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
-        """Return Answer F1 and Evidence F1, from 0 to 100, by the published rules, and rows by type
-        of answer, assigned as there."""
+        """Return Answer F1 and Evidence F1, from 0 to 100, by the published rules, and a row per
+        type of answer: that of the annotator who agrees best."""
         scores = (
             (qasper.best_type(gold["references"], answer["answer"]), qasper.score(gold, answer))
             for answer, gold in zip(answers, golds, strict=True)
@@ -121,7 +123,8 @@ class PaperQuestions(Task):
         return grouped("type", scores, TYPES, "questions")
 
     def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
-        """Return the scores of Unanswerable and of Yes, without evidence."""
+        """Return, for each metric, the better score of always Unanswerable and always Yes, without
+        evidence."""
         answers = (UNANSWERABLE, YES)
         constant = {baseline.quoted(each): {"answer": each, "evidence": []} for each in answers}
         return best_constant(self, constant, golds, config)
@@ -147,8 +150,8 @@ class PaperQuestions(Task):
             yield section if begins else None, paragraph
 
     def paper(self, example: Example, data: DataSection) -> tuple[str, list[Span]]:
-        """Title, abstract and paragraphs, with section names, as one text; and the characters of
-        each paragraph."""
+        """Join title, abstract, names of sections and paragraphs to one text; returns it and the
+        characters of each paragraph. DataError if there are no paragraphs."""
         paths = [path_of(self, name, data) for name in ("title", "abstract")]
         pieces = [(False, text(example, path)) for path in paths if example.fields.get(path)]
         for section, paragraph in self._sectioned(example, data):
@@ -208,26 +211,27 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
     threshold: float = Field(0.5, ge=0, le=1)
 
     def source(self, example: Example, data: DataSection) -> str:
-        """The paper as it is read."""
+        """Return the text of the paper as it is read."""
         return self.paper(example, data)[0]
 
     def classes(self, example: Example, data: DataSection) -> str | list[str] | None:
-        """Return the type of the answer."""
+        """Return the type of the answer, one of `KINDS`."""
         return KINDS[_kind(self.gold(example, data, None)["references"])]
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
-        """Return id2label, label2id, num_labels, evidence_weights and passage_loss."""
+        """Return id2label, label2id, num_labels, and the settings of the loss, evidence_weights and
+        passage_loss."""
         super().learn(examples, data)
         weights = {"evidence_weights": self.weights, "passage_loss": "each"}
         return {**named_labels(KINDS), **weights}
 
     def marks(self, example: Example, data: DataSection) -> list[tuple[Span, str]]:
-        """Return the paragraphs, all with the same marker."""
+        """Return the characters of each paragraph, all with the marker [PARAGRAPH]."""
         return [(place, self.inputs.markers[0]) for place in self.paper(example, data)[1]]
 
     def labelling(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
-        """Answers of all annotators; ``unplaced`` of a feature counts extractive answers
-        not found."""
+        """Return the answers of all annotators together; the key ``unplaced`` of a feature counts
+        annotators whose extractive answer is not found."""
         gold = self.gold(example, data, config)
         spans, unplaced = _mentions(gold, context, self.paper(example, data)[1])
         kind = _kind(gold["references"])
@@ -238,16 +242,17 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
         return RightAnswer(spans, nowhere, evidence, label, {"unplaced": unplaced})
 
     def shared_keys(self, example: Example, data: DataSection) -> dict[str, Any]:
-        """Return the offsets of the ``paragraphs`` [paragraphs, 2]."""
+        """Return the characters of the ``paragraphs`` [paragraphs, 2]."""
         places = self.paper(example, data)[1]
         return {"paragraphs": np.array(places, np.int32).reshape(-1, 2)}
 
     def instances(self, features: Sequence[Feature]) -> Sequence[Feature]:
-        """Return the features if a paragraph with a word is read."""
+        """Return the features, or [] if no paragraph with a word is read."""
         return features if any(len(feature["passages"]) for feature in features) else []
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Number of inputs with evidence, and of answers and papers that are not trained on."""
+        """Return lines with the numbers of inputs with evidence, and of answers and papers not
+        trained on."""
         lines = [with_evidence(features)]
         unplaced = {feature["document"]: feature["unplaced"] for feature in features}
         if count := sum(unplaced.values()):
@@ -257,10 +262,11 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
     def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
         """Return the answer and the flags.
 
-        ``answer``, score, start and end (`SpanTask.answer_of`, in characters of the paper as read), or
-        Yes, No or Unanswerable without a place; ``type``, one of `KINDS`, and ``scores``, their
-        probabilities; ``evidence``, texts of paragraphs without repetition, and ``paragraphs``,
-        their indices; ``paragraph_probs``, one per paragraph, 0 if unread.
+        ``answer``, ``score``, ``start`` and ``end`` of the best span (`SpanTask.answer_of`) in
+        characters of the paper as read, or Yes, No or Unanswerable without a place; ``type``, one
+        of `KINDS`, and ``scores``, their probabilities; ``evidence``, texts of paragraphs without
+        repetition, and ``paragraphs``, their indices; ``paragraph_probs``, one per paragraph, 0 if
+        unread.
         """
         context, places = features[0]["context"], features[0]["paragraphs"].tolist()
         scores, probs = probabilities(outputs, features, len(places))
@@ -277,7 +283,7 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
         return answer | _evidence(context, places, probs, limit) | features[0]["flags"]
 
     def places(self, answer: dict, example: Example, data: DataSection) -> list[tuple[int, float]]:
-        """Return the start of every paragraph with its probability."""
+        """Return the start of every paragraph, in characters of `paper`, with its probability."""
         starts = [start for start, _ in self.paper(example, data)[1]]
         return list(zip(starts, answer["paragraph_probs"], strict=True))
 
@@ -376,7 +382,7 @@ class QasperGeneration(PaperQuestions, WritingTask):
         return pieces, question_of(self, example, data)
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
-        """Return evidence_weights."""
+        """Return {"evidence_weights": weights of the recipe}."""
         super().learn(examples, data)
         return {"evidence_weights": self.weights}
 
@@ -386,10 +392,8 @@ class QasperGeneration(PaperQuestions, WritingTask):
         ``passages`` [k] int32 are the indices of the paragraphs read, `HEADING` for a heading, and
         ``passage_positions`` their separators. ``context`` is the concatenated text of all
         paragraphs, ``paragraphs`` [paragraphs, 2] int32 their offsets in it. The labels are those
-        of the first annotator, ``others`` has the rest.
-
-        Raises:
-            RecipeError: the model has no decoder, or one with fewer positions.
+        of the first annotator, ``others`` has the rest. RecipeError if the model's decoder is
+        missing or has too few positions.
         """
         self._tokenizer = tokenizer
         pieces = list(self._pieces(example, data))
@@ -431,13 +435,15 @@ class QasperGeneration(PaperQuestions, WritingTask):
         return [feature]
 
     def instances(self, features: Sequence[Feature]) -> list[Feature]:
-        """Return an input for each annotator if a paragraph has a word."""
+        """Return a copy of the only feature for each annotator, with that one's labels; [] if no
+        paragraph has a word."""
         (feature,) = features
         several = ({}, *feature["others"]) if len(feature["passages"]) else ()
         return [feature | labels for labels in several]
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Lengths of the answers; numbers of inputs with evidence, and of papers left out."""
+        """Return lines with the lengths of the answers, and the numbers of inputs with evidence and
+        papers left out."""
         lines = [*super().remarks(features, left_out), with_evidence(features)]
         return [*lines, *self._left_out(left_out)]
 
@@ -453,9 +459,10 @@ class QasperGeneration(PaperQuestions, WritingTask):
     def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
         """Return the answer and the flags.
 
-        ``answer`` and the other keys of `WritingTask.decode_text`; ``evidence``, texts of paragraphs
-        without repetition, and ``paragraphs``, their indices; ``paragraph_probs``, one per
-        paragraph, 0 if unread. All paragraphs above 0.5 are evidence, whatever the answer.
+        ``answer``, ``answer_tokens`` and ``unfinished`` (`WritingTask.decode_text`); ``evidence``,
+        texts of paragraphs without repetition, and ``paragraphs``, their indices;
+        ``paragraph_probs``, one per paragraph, 0 if unread. All paragraphs above 0.5 are evidence,
+        whatever the answer.
         """
         (output,), (feature,) = outputs, features
         answer = self.decode_text("answer", output)

@@ -118,26 +118,28 @@ class PassageQA(SpanTask):
     null_chunks: Annotated[float, Field(ge=0, le=1)] = 1.0
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
-        """Return id2label, label2id and num_labels, the loss of passages, and no thresholds."""
+        """Return id2label, label2id, num_labels, the settings of the loss, passage_loss and
+        evidence_weights, and ``answer_thresholds``, empty until an evaluation fits them."""
         super().learn(examples, data)
         changes = {"passage_loss": "one", "evidence_weights": {}, "answer_thresholds": {}}
         return named_labels(TYPES) | changes
 
     def encode(self, example: Example, tokenizer, **options: Any) -> list[Feature]:
-        """Features of `QuestionTask.encode`, the first one with ``candidates`` [candidates, 2] in
-        characters."""
+        """Return the features of `QuestionTask`, the first one with ``candidates`` [candidates, 2]
+        in characters; ``options`` are data, max_length and config."""
         features = super().encode(example, tokenizer, **options)
         places = [span for _, span in self._candidates(example, options["data"])]
         features[0]["candidates"] = np.array(places, np.int32).reshape(-1, 2)
         return features
 
     def marks(self, example: Example, data: DataSection) -> list[tuple[Span, str]]:
-        """Return the candidates, each with the marker of its type."""
+        """Return the characters of each candidate, with the marker of its type, such as [table]."""
         candidates = self._candidates(example, data)
         return [(span, MARKERS.get(str(name), PASSAGE_MARKER)) for name, span in candidates]
 
     def labelling(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
-        """Answers of all annotations together; spans outside passages are correct too."""
+        """Return the answers of all annotations together; spans outside of passages are
+        right too."""
         annotations = self._annotations(example, data)
         has_passage, has_span = passage_qa.right_of(annotations)
         spans = dict.fromkeys(span for _, spans, _ in annotations for span in spans)
@@ -158,20 +160,22 @@ class PassageQA(SpanTask):
         return {"layout": data.format if data.format in OFFSETS else None}
 
     def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
-        """Return the inputs with an answer, and a share of ``null_chunks`` of the others."""
+        """Return the indices of inputs with an answer and of a random share, ``task.null_chunks``,
+        of the others, and a line with their numbers; (None, []) if all are kept."""
         if self.null_chunks == 1:
             return None, []
         answered = [feature["labels"] != NONE for feature in features]
         return thinned(answered, self.null_chunks, self.null_chunks, seed)
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Number of inputs by type of answer."""
+        """Return a line with the number of inputs by type of answer."""
         counts = Counter(TYPES[feature["labels"]] for feature in features)
         there = ", ".join(f"{name} {counts[name]:,}" for name in TYPES if counts[name])
         return [f"inputs by type of answer: {there}"]
 
     def gold(self, example: Example, data: DataSection, config) -> PassageGold:
-        """Return the annotations, with spans in the unit of the metric."""
+        """Return the annotations; their spans are in tokens for data of Natural Questions, in bytes
+        for TyDi QA, else in characters. DataError if a field has another form."""
         annotations: list[Annotation] = []
         for number, (passage, spans, yes_no) in enumerate(self._annotations(example, data)):
             if data.format == "nq":
@@ -189,11 +193,12 @@ class PassageQA(SpanTask):
     def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
         """Return the passage and the answer with their scores, and the flags.
 
-        ``passage``, index of a candidate; ``answer``, text with ``start`` and ``end`` in
-        characters, or yes or no; ``yes_no``. Below the stored thresholds passage is None, and
-        answer is "" without a place; ``best_passage``, and ``best`` from ``best_start`` to
-        ``best_end``, are always given. Documents in a published layout also get ``offsets`` for its
-        writer, and their ``language``.
+        ``passage``, index of a candidate, and ``passage_score``, its logit; ``answer``, text with
+        ``start`` and ``end`` in characters, or yes or no, also as ``yes_no``; ``span_score``, its
+        log-odds. Below the stored thresholds passage is None, and answer is "" without a place;
+        ``best_passage``, and ``best`` from ``best_start`` to ``best_end``, are always given.
+        Documents in a published layout also get ``offsets`` for its writer, and those of TyDi QA
+        their ``language``.
         """
         context, layout = features[0]["context"], features[0]["layout"]
         passages = (
@@ -243,7 +248,8 @@ class PassageQA(SpanTask):
         return passage_qa.measure(golds, list(map(passage_qa.answer_of, answers)))
 
     def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
-        """Return the score of always naming the first paragraph, or else the first passage."""
+        """Return f1 and passage_f1 of always naming the first paragraph, or the first passage if
+        there is none."""
         first = [PassageAnswer(gold.first) for gold in golds]
         metrics, _ = passage_qa.measure(golds, first)
         figures = {name: metrics[name] for name in ("f1", "passage_f1")}

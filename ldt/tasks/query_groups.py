@@ -18,18 +18,15 @@ _ALSO = {  # names of fields in triplets and in pairs
 
 
 def field_path(task: Task, example: Example, data: DataSection, name: str) -> str | None:
-    """Path of a field, by its name or one of the alternatives; None if the example has none of
-    them."""
+    """Return the path of the field ``name`` (query, pos, neg or documents), or of another name for
+    it such as "anchor", that the example has; None if it has none."""
     paths = path_of(task, name, data), *_ALSO[name]
     return next((path for path in paths if has(example, path)), None)
 
 
 def judged_texts(task: Task, example: Example, data: DataSection) -> dict[str, list[str]]:
-    """Texts of ``pos`` and ``neg``: documents that are right for a query, and wrong ones, if given.
-
-    Raises:
-        DataError: no document is right, or one is no text.
-    """
+    """Return {"pos": texts that are right for the query, "neg": wrong ones, if given}; DataError if
+    no document is right, or one is no text."""
     right, wrong = (field_path(task, example, data, name) for name in _TEACHER)
     lists = {"pos": texts_of(example, right or path_of(task, "pos", data))}
     return lists | ({"neg": texts_of(example, wrong)} if wrong and field(example, wrong) else {})
@@ -38,11 +35,8 @@ def judged_texts(task: Task, example: Example, data: DataSection) -> dict[str, l
 def teacher_scores(
     task: Task, example: Example, data: DataSection, lists: Mapping[str, list[str]]
 ) -> list[float] | None:
-    """Scores of the documents of `judged_texts` by a teacher, None if there are none.
-
-    Raises:
-        DataError: they are not one number for each.
-    """
+    """Return a teacher's scores of the documents ``lists`` of `judged_texts`, in their order; None
+    if the example has none. DataError if they are not one number for each."""
     paths = {name: path_of(task, field, data) for name, field in _TEACHER.items()}
     if not has(example, paths["pos"]):
         return None
@@ -51,11 +45,8 @@ def teacher_scores(
 
 
 def numbers_of(example: Example, path: str, count: int) -> list[float]:
-    """Read the numbers of a field, one per document.
-
-    Raises:
-        DataError: it has another form.
-    """
+    """Read the numbers of a field, ``count`` of them, one per document; DataError if it has another
+    form."""
     values = field(example, path)
     try:
         numbers = [float(each) for each in (values if isinstance(values, list) else [values])]
@@ -68,11 +59,8 @@ def numbers_of(example: Example, path: str, count: int) -> list[float]:
 
 
 def texts_of(example: Example, path: str) -> list[str]:
-    """Read the texts of a document or of a list of them, with titles in front.
-
-    Raises:
-        DataError: there is none, or one is no text.
-    """
+    """Read the texts of a field with a document or a list of them, titles in front; DataError if
+    there is none, or one is no text."""
     values = field(example, path)
     every = values if isinstance(values, list) else [values]
     texts = [

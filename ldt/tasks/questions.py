@@ -102,25 +102,21 @@ class QuestionTask(Task):
     max_question: Length | None = None
 
     def source(self, example: Example, data: DataSection) -> str | Path:
-        """Text of the document, or the path of its file."""
+        """Return the text of the document, or the path of its file, which `context_of` reads."""
         return text(example, path_of(self, self.reads.document, data))
 
     def marks(self, example: Example, data: DataSection) -> Sequence[tuple[Span, str]] | None:
-        """Characters of each passage with its marker; None for tasks without passages."""
+        """Return the characters of each passage, with the token that is put in front of it; None
+        for tasks without passages."""
         return None
 
     @abstractmethod
     def labelling(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
-        """Gold answer in the form used for labelling.
-
-        Args:
-            example, data: example, and data section.
-            config: config of the model.
-            context: text of the document.
-        """
+        """Return the gold answer in the form used for labelling; ``context`` is the text of the
+        document, ``config`` the model's, which numbers the classes."""
 
     def shared_keys(self, example: Example, data: DataSection) -> Mapping[str, Any]:
-        """Further keys of all features."""
+        """Return further keys that all features of the example get."""
         return {}
 
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
@@ -129,7 +125,7 @@ class QuestionTask(Task):
         return context_of(self.source(example, data)), asked
 
     def groups(self, example: Example, data: DataSection) -> SplitGroups:
-        """Questions about one document stay together."""
+        """Keep questions about one document together; strata are the classes."""
         return SplitGroups(self.source(example, data), strata_of(self, example, data))
 
     def reading(self, example: Example, tokenizer, data, unit: Unit = "sentence") -> Reading:
@@ -140,8 +136,9 @@ class QuestionTask(Task):
         return Reading(context, offsets, UNITS[unit](context))
 
     def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
-        """Return the features of an example, one per chunk; the class's docstring has their keys.
-        With a config they have labels."""
+        """Return the features of an example, one per chunk, with the keys that `QuestionTask`
+        describes; with ``config``, the model's, they have labels. DataError if the document's
+        file cannot be read."""
         source, marks = self.source(example, data), self.marks(example, data)
         try:
             context = context_of(source)
@@ -175,7 +172,7 @@ class QuestionTask(Task):
     def add_labels(
         self, features: Sequence[Feature], right: RightAnswer, document: "Marked"
     ) -> None:
-        """Add labels to the features of a document, as far as the gold answer has them:
+        """Add labels to all features of a document in place, as far as the gold answer has them:
         ``start_positions`` and ``end_positions`` of each correct span that a chunk contains,
         else [``right.nowhere``]; with ``answer_tokens`` of the document's shortest one;
         ``passage_labels``; ``labels``, the class of the chunk (`RightAnswer.label`); and
@@ -230,9 +227,9 @@ class SpanTask(QuestionTask):
     def add_labels(
         self, features: Sequence[Feature], right: RightAnswer, document: "Marked"
     ) -> None:
-        """Add labels; if no input contains all of the answer, or it exceeds ``max_answer``, also
-        ``unlearnt`` (kind of `ldt.data.findings`, tokens of the answer) to the first feature, in
-        place."""
+        """Add start_positions, end_positions and other labels (`QuestionTask.add_labels`) in place;
+        if no input contains all of the answer, or it exceeds ``max_answer``, the first feature
+        gets ``unlearnt``: (kind of `ldt.data.findings`, tokens of the answer)."""
         super().add_labels(features, right, document)
         tokens = features[0].get("answer_tokens", 0)
         if tokens and not any(max(f["start_positions"], default=CLS) > CLS for f in features):
@@ -241,20 +238,20 @@ class SpanTask(QuestionTask):
             features[0]["unlearnt"] = "answer_too_long", tokens
 
     def places(self, answer: dict, example: Example, data: DataSection) -> list[tuple[int, float]]:
-        """(start, score) of each candidate in ``n_best``, else of the answer, the start in
-        characters; [] if the answer is ""."""
+        """Return (start in characters, score) of each span in ``n_best``, else of the answer;
+        without an answer []."""
         answers = answer.get("n_best") or [answer]
         return [(each["start"], each["score"]) for each in answers if answer["answer"]]
 
     def best_spans(
         self, outputs: Sequence[Outputs], features: Sequence[Feature]
     ) -> list[CandidateSpan]:
-        """Return the ``n_best`` best spans over all chunks, best first.
+        """Return the ``n_best`` best spans over all chunks, best first; [] if the document has no
+        word.
 
         The logit of a span is the sum of its two; if several token pairs give the same span, in one
         chunk (bytes of an emoji) or in two, the highest sum. Combining marks on the last letter
-        belong to a span. Question, separators and padding are excluded. There is at least one span
-        unless the document has no word.
+        belong to a span. Question, separators and padding are excluded.
         """
         context = context_of(features[0]["context"])
         best: dict[Span, CandidateSpan] = {}
@@ -292,11 +289,10 @@ class SpanTask(QuestionTask):
             yield CandidateSpan(logits[place].item(), span, start[a].item(), end[b].item())
 
     def answer_of(self, spans: Sequence[CandidateSpan], context: str) -> dict[str, Any]:
-        """Return answer, score (the logit), start and end of the best span of `best_spans`; with
-        ``n_best`` those of all, with start_logit and end_logit.
-
-        Without any span the answer is "", the rest None.
-        """
+        """Return ``answer`` (text), ``score`` (its logit), ``start`` and ``end`` (characters) of
+        the first of the spans of `best_spans`; if the recipe asks for several, ``n_best`` has
+        these of all, with start_logit and end_logit. Without any span the answer is "", the rest
+        None."""
         answers = [
             {"answer": context[start:end], "score": logit, "start": start, "end": end}
             for logit, (start, end), *_ in spans
@@ -315,13 +311,13 @@ class SpanTask(QuestionTask):
 def thinned(
     answered: Sequence[bool], share: float, chosen: object, seed: int
 ) -> tuple[list[int], list[str]]:
-    """Return the inputs with an answer and a random share of the others, and a notice.
+    """Return the indices of inputs with an answer and of a random share of the others, and a line
+    with their numbers, in a list.
 
     Args:
         answered: True for inputs with an answer.
-        share: share of the others.
-        chosen: value of ``task.null_chunks``, for the notice.
-        seed: seed of the sample.
+        share, seed: share of the others, 0 to 1, and seed of the sample.
+        chosen: value of ``task.null_chunks``, for the line.
     """
     used = np.array(answered)
     without = np.flatnonzero(~used)
@@ -334,8 +330,8 @@ def thinned(
 
 
 def context_of(source: str | Path) -> str:
-    """Text of the document of a feature, which holds the text or, to save memory, the path of its
-    file."""
+    """Return the text of a document, given as such or, to save memory, as the path of its file;
+    DataError if that cannot be read."""
     if isinstance(source, str):
         return source
     try:
@@ -345,20 +341,22 @@ def context_of(source: str | Path) -> str:
 
 
 def class_with_evidence(number: int, passages: Collection[int]) -> Callable[[Feature], int]:
-    """Rule for `RightAnswer.label`: a class is trained on chunks that contain some of its evidence,
-    as in Span NLI BERT's script (``impossible_strategy: ignore``), and on all chunks if it has
-    no evidence."""
+    """Return a `RightAnswer.label` that trains class ``number`` on chunks that contain some of its
+    evidence, as in Span NLI BERT's script (``impossible_strategy: ignore``), and on all chunks
+    if ``passages`` is empty."""
     return lambda feature: number if any(feature["passage_labels"]) or not passages else NO_LABEL
 
 
 def probabilities(
     outputs: Sequence[Outputs], features: Sequence[Feature], passages: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities of the classes, and of each passage to be evidence.
+    """Return the probabilities of the classes, [classes], and of each passage to be evidence,
+    [passages].
 
     A passage's probability is the mean over the chunks with its marker, 0 if there are none. Class
     probabilities are a mean over chunks, each weighted by the mean probability of its passages, so
-    that chunks with evidence count more; without passages all weigh the same.
+    that chunks with evidence count more; without passages all weigh the same. ``passages`` is their
+    number.
 
     Source: Koreeda and Manning 2021 (arXiv:2110.01799), their script's means over windows; the
     weight there is a mean over all tokens of a window, here over its markers.
@@ -378,13 +376,13 @@ def probabilities(
 
 
 def with_evidence(features: Iterable[Feature]) -> str:
-    """Notice with the number of inputs with evidence."""
+    """Return a line with the number of inputs with evidence."""
     counts = Counter(any(feature["passage_labels"]) for feature in features)
     return f"{counts[True]:,} of {counts.total():,} inputs have evidence"
 
 
 def spans_of(listed: Any, length: int, where: str) -> list[Span]:
-    """Spans of passages or answers in characters, end exclusive; empty ones contain no word.
+    """Check that a value is a list of [start, end] in characters, and return it as pairs.
 
     Args:
         listed: value of the field.
@@ -392,7 +390,7 @@ def spans_of(listed: Any, length: int, where: str) -> list[Span]:
         where: place of the field, for messages.
 
     Raises:
-        DataError: it is not a list of spans within the text.
+        DataError: it is not such a list, or a span is outside of the text.
     """
     for span in listed if isinstance(listed, list) else [listed]:
         match span:
@@ -407,11 +405,8 @@ def spans_of(listed: Any, length: int, where: str) -> list[Span]:
 
 
 def numbers_of(listed: Any, count: int, where: str, of: str) -> list[int]:
-    """Indices in a list field, each from 0 up to but not including ``count``.
-
-    Raises:
-        DataError: an entry is not such an index.
-    """
+    """Check that a value is a list of indices from 0 up to before ``count``, and return it;
+    DataError else. ``where`` is its place for the message, ``of`` the name of what is numbered."""
     for number in listed if isinstance(listed, list) else [listed]:
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
             raise DataError(
@@ -441,12 +436,14 @@ class Marked:
     parted: np.ndarray
 
     def marked(self, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Indices and positions of the markers between two tokens."""
+        """Return passages (their indices) and positions of the markers from token ``start`` to
+        before ``end``."""
         here = (start <= self.places) & (self.places < end)
         return self.numbers[here], self.places[here]
 
     def segments(self, start: int, end: int) -> Iterator[Segment]:
-        """Tokens between two positions as segments, each marker a segment of its own."""
+        """Yield the tokens from ``start`` to before ``end`` as segments, each marker a segment of
+        its own."""
         for place in self.marked(start, end)[1].tolist():
             yield Segment("document", self.ids[start:place], token_type=1)
             yield Segment("passages", self.ids[place : place + 1], token_type=1)
@@ -459,9 +456,8 @@ class Marked:
 def mark(
     ids: Sequence[int], offsets: np.ndarray, passages: Sequence[Span], markers: Sequence[int]
 ) -> Marked:
-    """Insert a marker before the first token of each passage; outer ones first.
-
-    Passages without tokens get none.
+    """Insert a marker before the first token of each passage, outer ones first; passages without
+    tokens get none.
 
     Args:
         ids, offsets: tokens of the document, from `ldt.data.tokenization.tokenize_inside`.

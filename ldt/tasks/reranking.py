@@ -47,7 +47,8 @@ from ldt.tasks.query_groups import field_path, judged_texts, numbers_of, teacher
 
 def score(gold: Sequence[float], answer: Mapping[str, Any] | None) -> dict[str, float]:
     """Return ndcg@10, mrr@10, recall@10 and map, 0 to 1, of an answer's ``ranking`` or ``scores``
-    of a query's documents; ``gold`` is their relevance."""
+    of a query's documents, all 0 for None; ``gold`` is their relevance. KeyError if others are
+    ranked."""
     order = (answer.get("ranking") or _order(answer["scores"])) if answer else []
     if answer and sorted(order) != [*range(len(gold))]:
         raise KeyError(f"{len(order):,} documents ranked, of {len(gold):,}")
@@ -118,11 +119,8 @@ class Reranking(RawScored, Drawing):
     best_chunks: Count = 1
 
     def documents(self, example: Example, data: DataSection) -> list[str]:
-        """Return the texts of all documents.
-
-        Raises:
-            DataError: there are none, or they are no texts.
-        """
+        """Return the texts of all documents, titles in front; DataError if there are none, or they
+        are no texts."""
         path = field_path(self, example, data, "documents")
         return (
             texts_of(example, path)
@@ -134,11 +132,7 @@ class Reranking(RawScored, Drawing):
         return "\n".join(self.documents(example, data)), self.query(example, data)
 
     def query(self, example: Example, data: DataSection) -> str:
-        """Return the text of the query.
-
-        Raises:
-            DataError: there is none, or not a word in it.
-        """
+        """Return the text of the query; DataError if it is missing or blank."""
         path = field_path(self, example, data, "query") or path_of(self, "query", data)
         query = text(example, path)
         if not query.strip():
@@ -146,7 +140,8 @@ class Reranking(RawScored, Drawing):
         return query
 
     def gold(self, example: Example, data: DataSection, config) -> list[float]:
-        """Return the relevance of each document."""
+        """Return the relevance of each document: its label, 0 or more, or 1.0 for ``pos`` and 0.0
+        for ``neg``."""
         if not (path := field_path(self, example, data, "documents")):
             lists = judged_texts(self, example, data).items()
             return [float(name == "pos") for name, texts in lists for _ in texts]
@@ -158,16 +153,14 @@ class Reranking(RawScored, Drawing):
         return labels
 
     def groups(self, example: Example, data: DataSection) -> SplitGroups:
-        """Return groups for splits that keep records of one query together."""
+        """Keep records of one query together; there are no strata."""
         return SplitGroups(fingerprint(normalised(self.query(example, data))))
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
-        """Return the config entries of one label, relevance, and of the loss and how it is learned.
-
-        Raises:
-            DataError: no examples, or nothing to learn from them; teacher's scores of some alone; a
-                relevance above 1, where the loss is pointwise.
-        """
+        """Return the config entries of one label, relevance, and of the loss (``ranking``);
+        problem_type is regression where each record has one document. DataError if there is
+        nothing to learn, a teacher's scores are of some records alone, or a relevance is above 1
+        where the loss is pointwise."""
         source, several, useful = training_set(data), False, False
         most, taught = (0.0, source), dict[bool, str]()
         for example in not_empty(self, examples, source):
@@ -193,8 +186,8 @@ class Reranking(RawScored, Drawing):
         return named_labels(["relevance"]) | changes
 
     def meaning(self, config) -> str:
-        """Line with the loss and the number of documents of a query in a step, and a hint if
-        sentence-transformers cannot load the model."""
+        """Return a line with the loss and the number of documents of a query in a step, and a hint
+        if sentence-transformers cannot load the model."""
         line = f"loss: {config.ranking['loss']}, of up to {self.group_size:,} documents of a query"
         if "query" in self.global_attention and config.global_tokens_count:
             line += (
@@ -204,7 +197,8 @@ class Reranking(RawScored, Drawing):
         return line
 
     def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
-        """Read every relevance of the evaluation set, which must have what the metric measures."""
+        """Read every relevance of the evaluation set; DataError if a model of rankings has one
+        document per query."""
         source = evaluation_set(data)
         sizes = [len(self.gold(each, data, config)) for each in not_empty(self, examples, source)]
         if max(sizes) == 1 and config.problem_type != REGRESSION:
@@ -254,7 +248,8 @@ class Reranking(RawScored, Drawing):
         return [feature for feature in features if feature["documents"] in {first, *drawn}]
 
     def raw_scores(self, outputs: Sequence[Outputs], answer: dict, features) -> list[float]:
-        """Return a logit for each document, the mean of its best chunks."""
+        """Return a logit for each document, the mean of its ``task.best_chunks`` best chunks;
+        ``answer`` is not read."""
         logits = np.array([output["logits"][0] for output in outputs], np.float64)
         places = np.array([feature["documents"] for feature in features])
         parts = np.split(logits, np.flatnonzero(np.diff(places)) + 1)
@@ -269,16 +264,16 @@ class Reranking(RawScored, Drawing):
         return answer | {"chunks": chunks} | features[0]["flags"]
 
     def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
-        """Return ndcg@10, mrr@10, recall@10 and map; of a model of pairs mse, mae, pearson and
-        spearman of the scores."""
+        """Return ndcg@10, mrr@10, recall@10 and map, 0 to 100; of a model of pairs mse, mae,
+        pearson and spearman of the scores. No rows."""
         if config.problem_type == REGRESSION:
             scores = [score for answer in answers for score in answer["scores"]]
             return number_metrics(np.array([*chain(*golds)]), np.array(scores)), []
         return mean([score(*pair) for pair in zip(golds, answers, strict=True)]), []
 
     def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
-        """Return the expected ndcg of a random ranking; of a pointwise loss the errors of a
-        constant score."""
+        """Return the expected ndcg@10 of a random ranking; for a model of pairs the errors of a
+        constant score, the mean of the training set."""
         if config.problem_type == REGRESSION:
             constant = float(np.mean([*chain(*trained)]))
             answer = {f"always {constant:.4g}": {"scores": [constant]}}

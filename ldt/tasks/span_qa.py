@@ -105,13 +105,9 @@ class Squad(SpanTask, Calibrated, ByPlaces):
     calibration: Literal["none", "auto", "platt", "beta"] = "none"
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
-        """Return no_answer_threshold, None if every question has an answer, and an empty decision
-        policy.
-
-        Raises:
-            DataError: there are no examples, or an answer is not at its position.
-            RecipeError: there is nothing to calibrate, or no data for it.
-        """
+        """Return no_answer_threshold, None if every question has an answer, else 0.5, and an empty
+        decision policy. DataError if an answer is not at its position or there are none;
+        RecipeError if there is nothing to calibrate, or no held-out documents for it."""
         self.check_held_out(data)
         answered, without = self._count(examples, data, training_set(data))
         if not answered:
@@ -127,8 +123,7 @@ class Squad(SpanTask, Calibrated, ByPlaces):
         return {"no_answer_threshold": UNSETTLED if without else None, "decisions": {}}
 
     def groups(self, example: Example, data: DataSection) -> SplitGroups:
-        """Questions about one document stay together; the strata are answerable and
-        unanswerable."""
+        """Keep questions about one document together; strata are answerable and unanswerable."""
         unit = super().groups(example, data).unit
         try:
             return SplitGroups(unit, [bool(self.placed_answers(example, data))])
@@ -136,7 +131,8 @@ class Squad(SpanTask, Calibrated, ByPlaces):
             return SplitGroups(unit)
 
     def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
-        """Refuse unanswerable questions if the model was not trained on any."""
+        """Read all answers; DataError for unanswerable questions if the model was not trained on
+        any."""
         _, without = self._count(examples, data, evaluation_set(data))
         if without and config.no_answer_threshold is None:
             raise DataError(
@@ -160,7 +156,8 @@ class Squad(SpanTask, Calibrated, ByPlaces):
                     yield Fault("span_cuts_word", f"the answer {words[:40]!r}")
 
     def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
-        """Return the inputs with an answer, and those of the others that ``null_chunks`` keeps."""
+        """Return the indices of inputs with an answer and, if the recipe has ``null_chunks:
+        balanced``, of as many of the others in expectation, with a line; (None, []) for all."""
         if self.null_chunks == "all":
             return None, []
         answered = list(map(_has_answer, features))
@@ -168,16 +165,17 @@ class Squad(SpanTask, Calibrated, ByPlaces):
         return thinned(answered, share, self.null_chunks, seed)
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Number of chunks with an answer."""
+        """Return a line with the number of inputs that have an answer."""
         answered = list(map(_has_answer, features))
         return [f"{sum(answered):,} of {len(answered):,} inputs have an answer"]
 
     def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
-        """Return the texts of all correct answers."""
+        """Return {"answers": texts of all correct answers}, [] for an unanswerable question."""
         return {"answers": [answer for _, answer in self.placed_answers(example, data)]}
 
     def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
-        """Return answer, score, start, end (`SpanTask.answer_of`) and the flags.
+        """Return ``answer``, ``score`` (a logit), ``start`` and ``end`` (`SpanTask.answer_of`), and
+        the flags.
 
         With ``n_best`` also ``null``, the logits of no answer. For a model trained on unanswerable
         questions also its probability ``no_answer``; if the answer is "", start and end are None,
@@ -208,7 +206,8 @@ class Squad(SpanTask, Calibrated, ByPlaces):
         return Policy.from_facts(facts, NAMES, several=True)
 
     def decide(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Decision:
-        """Calibrate the probability of no answer; documents without a word are left out."""
+        """Calibrate the probability of no answer; the answers of the result have it out-of-fold.
+        Documents without a word are left out."""
         known = [number for number, answer in enumerate(answers) if answer.get("best")]
         if self.calibration == "none" or not known:
             return Decision(answers, {"decisions": {}})
@@ -256,8 +255,8 @@ class Squad(SpanTask, Calibrated, ByPlaces):
         return metrics | {"no_answer_threshold": threshold}, rows
 
     def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
-        """Return the scores of the most frequent answer and, if there are unanswerable questions,
-        of no answer."""
+        """Return the scores of the answer that is most frequent in training or, if there are
+        unanswerable questions and it is better, of no answer."""
         usual = baseline.commonest(gold["answers"] for gold in trained)
         answers = {baseline.quoted(usual): {"answer": usual, "best": usual, "no_answer": 0.0}}
         if config.no_answer_threshold is not None:
@@ -265,11 +264,9 @@ class Squad(SpanTask, Calibrated, ByPlaces):
         return best_constant(self, answers, golds, config)
 
     def placed_answers(self, example: Example, data: DataSection) -> list[tuple[Span, str]]:
-        """Characters and text of each correct answer, `trimmed`; without those that have no word.
-
-        Raises:
-            DataError: the field is missing, or an answer is not at its position.
-        """
+        """Return characters and text of each correct answer, without edge characters that belong to
+        no word (`trimmed`); without answers that have no word. DataError if one is not at its
+        position."""
         context = text(example, path_of(self, "context", data))
         placed = [_placed(answer, context, example.where) for answer in self._listed(example, data)]
         spans = [trimmed(context, *span) for span, _ in placed]
@@ -377,37 +374,35 @@ class TriviaQA(SpanTask, ByPlaces):
     max_question: Length | None = 55
 
     def groups(self, example: Example, data: DataSection) -> SplitGroups:
-        """Documents of one question stay together."""
+        """Keep the documents of one question together; there are no strata."""
         return SplitGroups(self.gold(example, data, None)["question"])
 
     def answer_key(self, example: Example, data: DataSection) -> str:
-        """Return the names of the answer, without the question's id."""
+        """Return the names of the answer as JSON, without the question's id."""
         return json.dumps(sorted(self._answers(example, data)))
 
     def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
-        """Yield documents in which no answer is mentioned."""
+        """Yield a fault if the document mentions no answer."""
         answers = self._answers(example, data)
         if not mentions(context_of(self.source(example, data)), answers):
             yield Fault("answer_not_mentioned", f"no mention of {listed(answers, 3)}")
 
     def labelling(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
-        """First mentions; ``mentions`` of a feature counts those in the whole document."""
+        """Return the first mentions of the answer; the key ``mentions`` of a feature counts those
+        of the document."""
         places = mentions(context, self._answers(example, data))
         learnt = places[: 1 if self.loss == "first" else self.max_spans]
         return RightAnswer(learnt, nowhere=None, shared_keys={"mentions": len(places)})
 
     def shared_keys(self, example: Example, data: DataSection) -> dict[str, Any]:
-        """Return the place of the example, and its question_id if it has one."""
+        """Return the place of the example as ``where``, and its ``question_id`` if it has one."""
         question = _optional(example, path_of(self, "question_id", data))
         keys = {} if question is None else {"question_id": question}
         return {"where": example.where} | keys
 
     def instances(self, features: Sequence[Feature]) -> Sequence[Feature]:
-        """Return the features if a chunk has a mention, or documents without one are kept.
-
-        Raises:
-            DataError: there is none, and that is an error.
-        """
+        """Return the features; if no chunk has a mention then, by ``task.without_answer``, these,
+        [] or a DataError."""
         if self.without_answer == "keep" or any(f["start_positions"] for f in features):
             return features
         if self.without_answer == "error":
@@ -418,7 +413,8 @@ class TriviaQA(SpanTask, ByPlaces):
         return []
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Number of mentions, and of documents without one in the part that is read."""
+        """Return lines with the number of mentions, and of documents without one in the part that
+        is read."""
         counts: dict[int, int] = {}
         learnt: set[int] = set()
         for feature in features:
@@ -434,7 +430,8 @@ class TriviaQA(SpanTask, ByPlaces):
         return lines
 
     def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
-        """Return the id of the question, its answers, and if it is verified."""
+        """Return ``question`` (its id, else that of the example), ``answers`` (texts) and
+        ``verified`` (bool)."""
         question = _optional(example, path_of(self, "question_id", data))
         verified = _optional(example, path_of(self, "verified", data))
         return {
@@ -444,8 +441,8 @@ class TriviaQA(SpanTask, ByPlaces):
         }
 
     def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
-        """Return answer, score, start, end (`SpanTask.answer_of`), question_id if the example has one,
-        and the flags."""
+        """Return ``answer``, ``score`` (a logit), ``start`` and ``end`` (`SpanTask.answer_of`),
+        ``question_id`` if the example has one, and the flags."""
         context = context_of(features[0]["context"])
         answer = self.answer_of(self.best_spans(outputs, features), context)
         if "question_id" in features[0]:
@@ -454,10 +451,8 @@ class TriviaQA(SpanTask, ByPlaces):
 
     def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
         """Return exact_match and f1, 0 to 100, over questions, by the published rules; with
-        verified questions also verified_exact_match and verified_f1. No rows.
-
-        The answer to a question is that of its document with the highest score.
-        """
+        verified questions also verified_exact_match and verified_f1. No rows. Of the documents
+        of a question the answer with the highest score counts."""
         chosen: dict[Any, tuple[dict, dict]] = {}
         for answer, gold in zip(answers, golds, strict=True):
             before = chosen.get(gold["question"])
@@ -471,13 +466,14 @@ class TriviaQA(SpanTask, ByPlaces):
         return metrics, []
 
     def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
-        """Return the score of the most frequent answer."""
+        """Return the scores of the answer that is right for most questions of the training set."""
         usual = baseline.commonest(gold["answers"] for gold in trained)
         answer = {"answer": usual, "score": 0.0}
         return best_constant(self, {baseline.quoted(usual): answer}, golds, config)
 
     def source(self, example: Example, data: DataSection) -> str | Path:
-        """Text of the document, or the path of its file."""
+        """Return the text of the document, or the path of its file (``context_file``) below
+        data.evidence or beside the questions; DataError if neither is there."""
         name = _optional(example, path_of(self, "context_file", data))
         if name is None or _optional(example, path_of(self, "context", data)) is not None:
             return super().source(example, data)
