@@ -14,6 +14,7 @@ from typing import Any
 from ldt.benchmarks import summarization
 from ldt.data.labels import MULTI, REGRESSION, Gold, LabelReader, is_blank
 from ldt.data.near_duplicates import fingerprint
+from ldt.data.options import DataSection
 from ldt.data.sentences import trimmed
 from ldt.errors import DataError, listed, plural, shown
 from ldt.io.records import Example, field
@@ -34,11 +35,15 @@ Evaluated = tuple[Result, Sequence[Any], Any]
 
 
 def score_of(task: Task, right: Any, answer: Example | None, where: str) -> dict[str, float]:
-    """Return the scores of an answer, or of a missing one, from 0 to 1 by metric: by the task's
-    scorer, else by `Task.measure` of this document alone.
+    """Return the scores of one answer, from 0 to 1 by metric, by the task's scorer or, without one,
+    by `Task.measure` of this document alone; DataError if the answer is not as ``ldt predict``
+    writes it.
 
-    Raises:
-        DataError: the answer is not one of ``ldt predict``.
+    Args:
+        task: task of the answer.
+        right: gold answer (`Task.gold`).
+        answer: the answer; None for a missing one, which has no scores or low ones.
+        where: place of the answer, for messages.
     """
     fields, score = None if answer is None else answer.fields, task.answers.score
     try:
@@ -52,7 +57,9 @@ def score_of(task: Task, right: Any, answer: Example | None, where: str) -> dict
 
 
 def score_label(right: Any, answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return accuracy, or for multi-label exact_match and f1; nothing for a number."""
+    """Return accuracy, or for several classes exact_match and f1, of an answer's ``label``, 0 to 1;
+    {} for a number. An ``answer`` of None, or without a label, is wrong. ``right`` is the gold
+    class, classes or number."""
     if isinstance(right, float):
         return {}
     label = answer and answer.get("label")
@@ -65,16 +72,18 @@ def score_label(right: Any, answer: Mapping[str, Any] | None) -> dict[str, float
 
 
 def score_choice(right: Any, answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return accuracy: 1.0 if the chosen answer is the right one, else 0.0."""
+    """Return {"accuracy": 1.0} if the answer's ``choice`` is that of ``right``, else, or for None,
+    0.0."""
     return {"accuracy": float((answer and answer.get("choice")) == right["choice"])}
 
 
 def entities_of(answer: Example, text: str | None = None) -> dict[str, Any]:
-    """Entities of an answer, or those of its tags.
+    """Return {"entities": those of an answer or of its tags, "scores": one each, or None if one
+    lacks it}.
 
     Args:
-        answer: the answer.
-        text: text of the entities' offsets, which are `trimmed`; None for given words.
+        answer: record with ``entities``, a list of {start, end, label}, or with ``tags``.
+        text: raw text in whose characters entities are given, and then `trimmed`; None for words.
 
     Raises:
         DataError: they have another form.
@@ -102,10 +111,11 @@ def entities_of(answer: Example, text: str | None = None) -> dict[str, Any]:
 
 
 def choice_of(answer: Example, choices: Sequence[str]) -> dict[str, Any]:
-    """Index of the choice, None if the model abstained, and the scores of all choices.
+    """Return {"choice": index, None if the model abstained, "scores": those of all choices, or
+    None}.
 
-    Raises:
-        DataError: it is not one of the choices.
+    The ``answer`` names one of ``choices`` by its index or its text. DataError if it is none of
+    them.
     """
     key = "choice" if "choice" in answer.fields else "answer"
     value = field(answer, key)
@@ -140,10 +150,21 @@ def _numbers(values: Mapping[Any, Any], where: str) -> dict[Any, float]:
 
 
 def evaluate_classes(
-    task: Any, data, examples: Sequence[Example], answers: Answers, name: str
+    task: Any, data: DataSection, examples: Sequence[Example], answers: Answers, name: str
 ) -> Evaluated:
-    """Score predicted classes, or numbers of a regression, against gold labels; returns (Result,
-    gold answers, config)."""
+    """Score predicted classes, or numbers of a regression, against gold labels.
+
+    Args:
+        task: a `Classification`.
+        data: data section of the gold labels.
+        examples: gold examples.
+        answers: answers by id.
+        name: name of their file, in warnings.
+
+    Returns:
+        The result, the gold answers, and a config with the names of all labels. DataError if no
+            label of the answers is in the gold file, or their scores are of different classes.
+    """
     problem, _, golds = task.read_labels(examples, data, "the gold file")
     labels = {id: _label(each, task, data, problem) for id, each in answers.items()}
     if problem == REGRESSION:
@@ -203,10 +224,11 @@ def _scores(each: Example) -> dict[str, float] | None:
 
 
 def evaluate_entities(
-    task: Any, data, examples: Sequence[Example], answers: Answers, name: str
+    task: Any, data: DataSection, examples: Sequence[Example], answers: Answers, name: str
 ) -> Evaluated:
-    """Score predicted entities against gold ones by place and type; returns (Result, gold answers,
-    config)."""
+    """Score predicted entities in ``answers`` (by id, from the file ``name``) against those of gold
+    ``examples``, by place and type; returns the result, the gold answers, and a config with the
+    BIO tags."""
     golds = [task.gold(example, data, None) for example in examples]
     texts = {_id(example): task.raw_text(example, data) for example in examples}
     read = {id: entities_of(each, texts.get(id)) for id, each in answers.items()}
@@ -221,10 +243,10 @@ def evaluate_entities(
 
 
 def evaluate_choices(
-    task: Any, data, examples: Sequence[Example], answers: Answers, name: str
+    task: Any, data: DataSection, examples: Sequence[Example], answers: Answers, name: str
 ) -> Evaluated:
-    """Score the chosen answers of multiple choice by accuracy; returns (Result, gold answers,
-    config)."""
+    """Score the choices in ``answers`` (by id, from the file ``name``) by accuracy against those of
+    gold ``examples``; returns the result, the gold answers, and None for a config."""
     golds = [task.gold(example, data, None) for example in examples]
     read = {
         _id(example): choice_of(answers[_id(example)], task.choices(example, data))
@@ -236,10 +258,11 @@ def evaluate_choices(
 
 
 def evaluate_rankings(
-    task: Task, data, examples: Sequence[Example], answers: Answers, name: str
+    task: Task, data: DataSection, examples: Sequence[Example], answers: Answers, name: str
 ) -> Evaluated:
-    """Score the order of each query's documents; with one document per query, its score as a
-    number."""
+    """Score the order of each query's documents in ``answers`` (by id, from the file ``name``)
+    against the relevance in gold ``examples``; with one document per query, its score as a
+    number. Returns the result, the gold answers, and a config with the ``problem_type``."""
     golds = [task.gold(example, data, None) for example in examples]
     if any(len(gold) > 1 for gold in golds):
         result, *_ = evaluate_by_scores(task, data, examples, answers, name)
@@ -250,13 +273,11 @@ def evaluate_rankings(
 
 
 def evaluate_by_scores(
-    task: Task, data, examples: Sequence[Example], answers: Answers, name: str
+    task: Task, data: DataSection, examples: Sequence[Example], answers: Answers, name: str
 ) -> Evaluated:
-    """Score answers to questions, and summaries, as training's evaluation does.
-
-    Raises:
-        DataError: an answer is missing for a task that needs all of them.
-    """
+    """Score ``answers`` (by id, from the file ``name``) of any other task as training's evaluation
+    does; returns the result, the gold answers, and a config with their labels. DataError if an
+    answer is missing for a task whose metrics are not means over documents."""
     golds = [task.gold(example, data, None) for example in examples]
     fields = {id: each.fields for id, each in answers.items()}
     judged = _judged(task, data, examples, golds, fields)
@@ -293,7 +314,7 @@ def _config(golds: Sequence[Any]) -> Any:
 
 def _judged(
     task: Task,
-    data,
+    data: DataSection,
     examples: Sequence[Example],
     golds: Sequence[Any],
     read: Mapping[str, Mapping[str, Any]],

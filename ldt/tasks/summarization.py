@@ -78,10 +78,7 @@ class Summarization(WritingTask):
 
         ``labels`` [tokens] int32 are those of its summary; ``target`` is how many it would have
         without a limit. With several documents ``read_tokens`` of the flags has how many of each
-        are read.
-
-        Raises:
-            RecipeError: the model has no decoder, or one with fewer positions.
+        are read. RecipeError if the model's decoder is missing or has too few positions.
         """
         self._tokenizer = tokenizer
         documents, question = self._documents(example, data), self._question(example, data)
@@ -109,17 +106,18 @@ class Summarization(WritingTask):
         return [feature]
 
     def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
-        """Return the ``summary``, and the ``text`` with its documents."""
+        """Return {"summary": text, "text": list of its documents}."""
         return {"summary": self._summary(example, data), "text": self._documents(example, data)}
 
     def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
-        """Return the ``summary``, its ``summary_tokens`` without special ones, and the flags;
-        ``unfinished`` where it had become too long before its end came."""
+        """Return ``summary``, ``summary_tokens``, their number without special ones, ``unfinished``
+        (true) if it became too long before its end came, and the flags."""
         (feature,), (output,) = features, outputs
         return self.decode_text("summary", output) | feature["flags"]
 
     def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
-        """Return ROUGE and the other figures of `ldt.benchmarks.summarization`."""
+        """Return ROUGE and the other figures of `ldt.benchmarks.summarization`, 0 to 100, without
+        rows; logs a warning if most summaries are empty or a single token."""
         blank = sum(answer.get("summary_tokens", 2) < 2 for answer in answers)
         if len(answers) > 1 and (doubt := wordless(blank, len(answers))):
             log.warning("%s", doubt)
@@ -127,7 +125,8 @@ class Summarization(WritingTask):
         return mean([*scores], summarization.metrics), []
 
     def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
-        """Return what the beginnings of the documents have, as long as a summary is."""
+        """Return the ROUGE scores of the first words of each document, as many as a summary has on
+        average in training."""
         words = round(float(np.mean([count_words(gold["summary"]) for gold in trained])))
         leads = [summarization.beginning(gold["text"], words) for gold in golds]
         summaries = [gold["summary"] for gold in golds]
@@ -161,8 +160,8 @@ class Summarization(WritingTask):
 
 
 def shares(lengths: Sequence[int], room: int) -> list[int]:
-    """Return the number of tokens to read of each document, up to ``room`` in total: equal for all,
-    or the whole of a shorter one."""
+    """Divide ``room`` tokens among documents of these lengths: equal for all, or the whole of a
+    shorter one; returns the tokens to read of each."""
     read, left = [0] * len(lengths), room
     rising = sorted(range(len(lengths)), key=lengths.__getitem__)
     for place, number in enumerate(rising):

@@ -26,14 +26,13 @@ _BETWEEN = "\n\n"  # paragraphs in the text
 
 
 def aligned(offsets: np.ndarray, spans: Iterable[Span]) -> list[Span]:
-    """Return the first and last token (inclusive) of each span of characters, without repetitions.
-
-    Edge characters that belong to no word (`ldt.data.sentences.trimmed`) are ignored. Spans without
-    a token (tokenizers drop some characters) are left out.
+    """Return the first and last token (inclusive) of each span of characters, without repetitions;
+    spans without a token (tokenizers drop some characters) are left out.
 
     Args:
         offsets: [tokens, 2], from `ldt.data.tokenization.tokenize_with_offsets`.
-        spans: (start, end) in characters, end exclusive.
+        spans: (start, end) in characters, end exclusive; edge characters that belong to no word do
+            not count.
     """
     real = real_tokens(offsets)
     starts, ends = offsets[real, 0], offsets[real, 1]
@@ -46,8 +45,8 @@ def aligned(offsets: np.ndarray, spans: Iterable[Span]) -> list[Span]:
 
 
 def with_marks(span: Span, text: str) -> Span:
-    """The span extended by combining marks on its last letter, which some tokenizers drop or split
-    off."""
+    """Extend a span by combining marks on its last letter, which some tokenizers drop or
+    split off."""
     start, end = span
     while end < len(text) and (
         is_mark(text[end]) or (text[end] in JOINERS and is_mark(text[end - 1]))
@@ -57,12 +56,9 @@ def with_marks(span: Span, text: str) -> Span:
 
 
 def read_sentences(example: Example, path: str) -> tuple[list[list[str]], bool]:
-    """Sentences as lists of words, from one list of texts or a list of such lists; and True for the
-    latter.
-
-    Raises:
-        DataError: the field is missing or has another form.
-    """
+    """Read the words of each sentence from the field at ``path``, a list of words or a list of
+    sentences that are such lists; returns a list per sentence, and True if the field has
+    sentences. DataError for another form."""
     value = field(example, path)
     nested = isinstance(value, list) and bool(value) and all(isinstance(x, list) for x in value)
     listed = value if nested else [value]
@@ -77,7 +73,8 @@ def read_sentences(example: Example, path: str) -> tuple[list[list[str]], bool]:
 
 
 def read_entities(example: Example, path: str, text: str) -> list[Entity]:
-    """Entities of a raw text, {start, end, label} each, `trimmed`.
+    """Read the entities of a raw text, {start, end, label} in characters each, from the field at
+    ``path``; returns them `trimmed` and sorted.
 
     Raises:
         DataError: an entity has another form, does not match its ``text``, or overlaps another one.
@@ -178,7 +175,7 @@ class Joined(NamedTuple):
 def join_paragraphs(
     tokenizer, paragraphs: Sequence[str], *, most: int | None = None, words: int | None = None
 ) -> Joined:
-    """Join paragraphs.
+    """Tokenize paragraphs and join them to one document.
 
     The tokenizer's separator stands between two paragraphs; all but the first are tokenized as if
     preceded by a space. Words are separated by white space. This follows the scripts of LexGLUE

@@ -92,11 +92,8 @@ class TokenClassification(Weighted, ByPlaces):
 
     def learn(self, examples: Iterable[Example], data: DataSection) -> dict[str, Any]:
         """Return id2label, label2id and num_labels: O, and B and I of each type of ``task.labels``,
-        in its order, else of each type in the training set, sorted.
-
-        Raises:
-            DataError: there are no entities, or a type is not in ``task.labels``.
-        """
+        in its order, else of each type in the training set, sorted. DataError if there are no
+        entities, or one of another type."""
         counts, documents = Counter[str](), 0
         for documents, example in enumerate(examples, 1):  # noqa: B007
             for entity in self.gold(example, data, None):
@@ -115,7 +112,8 @@ class TokenClassification(Weighted, ByPlaces):
         return named_labels(["O", *(f"{kind}-{name}" for name in types for kind in "BI")])
 
     def meaning(self, config) -> str:
-        """Line with the number of entity types and their order (``task.labels``, else sorted)."""
+        """Return a line with the number of entity types and their order (``task.labels``, else
+        sorted)."""
         types = _types(config)
         order = "as task.labels orders them" if self.labels else "sorted as text"
         return (
@@ -123,7 +121,8 @@ class TokenClassification(Weighted, ByPlaces):
         )
 
     def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
-        """Read the entities of all evaluation examples."""
+        """Read the entities of all evaluation examples; DataError for types that are not in the
+        training set."""
         golds = (
             (example.where, entity.label)
             for example in not_empty(self, examples, evaluation_set(data))
@@ -132,12 +131,12 @@ class TokenClassification(Weighted, ByPlaces):
         refuse_unseen(golds, _types(config), "types")
 
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
-        """Return the text, or the words joined by spaces."""
+        """Return the text, or the words joined by spaces; and ""."""
         tokens = self._tokens(example, data)
         return Words.pretokenized(*tokens).text if tokens else self._text(example, data), ""
 
     def classes(self, example: Example, data: DataSection) -> list[str]:
-        """Return the type of each entity."""
+        """Return the type of each entity, with repetitions."""
         return [entity.label for entity in self.gold(example, data, None)]
 
     def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
@@ -179,13 +178,14 @@ class TokenClassification(Weighted, ByPlaces):
         return features
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Number of entities that begin or end inside a word."""
+        """Return a line with the number of entities that begin or end inside a word, if any."""
         astray = sum(feature.get("astray", 0) for feature in features)
         what = "entities that begin or end inside of a word, learnt as whole words"
         return [f"{what}: {astray:,}"] if astray else []
 
     def gold(self, example: Example, data: DataSection, config) -> list[Entity]:
-        """Return the entities in words of ``tokens``, or in characters of ``text``."""
+        """Return the entities, start and end in words of ``tokens`` or in characters of ``text``,
+        end exclusive; DataError if they or the tags have another form."""
         tokens = self._tokens(example, data)
         if tokens is None:
             return read_entities(
@@ -257,7 +257,8 @@ class TokenClassification(Weighted, ByPlaces):
         ]
 
     def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
-        """Return precision, recall and f1 over all entities, from 0 to 100, with a row per type."""
+        """Return precision, recall and f1 over all entities, from 0 to 100, with a row per type; an
+        entity is right if start, end and type are."""
         totals: Counter[str] = Counter()
         for answer, gold in zip(answers, golds, strict=True):
             entities = {
@@ -271,11 +272,12 @@ class TokenClassification(Weighted, ByPlaces):
         return _percent(totals, ""), rows
 
     def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
-        """Return the score of O for every word."""
+        """Return the scores of O for every word."""
         return best_constant(self, {"always O": {"entities": []}}, golds, config)
 
     def raw_text(self, example: Example, data: DataSection) -> str | None:
-        """Text to which entity offsets refer; None for given words, or if there is none."""
+        """Return the text to whose characters entities refer; None for given words, or if there is
+        none."""
         try:
             return None if self._tokens(example, data) else self._text(example, data)
         except DataError:

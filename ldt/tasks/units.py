@@ -39,12 +39,11 @@ class UnitSettings(NamedTuple):
     each: bool = False
 
     def of(self, text: str, offsets: np.ndarray) -> tuple[list[Span], list[Span]]:
-        """Divide a text into units: the characters of each, and its tokens.
+        """Divide a text into units; returns the characters (start, end) of each, and its tokens
+        (start, end). A token belongs to the unit of its first character; a sentence or paragraph
+        without tokens is left out.
 
-        A token belongs to the unit of its first character.
-
-        Args:
-            offsets: [tokens, 2], the characters of each token.
+        ``offsets`` [tokens, 2] are the characters of each token.
         """
         count = len(offsets)
         if self.kind == "document":
@@ -62,8 +61,8 @@ class UnitSettings(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Tokens of a unit within a part of the document: all of them, or those with most context
-    there."""
+    """Tokens ``start`` to ``end`` of a unit within a part of the document, counted in the document:
+    all of the unit, or those with most context there."""
 
     part: int
     unit: int
@@ -107,10 +106,10 @@ def encode_units(
     """Return the features of a text whose units are to have vectors, one for each part that fits an
     input.
 
-    ``units`` of a feature are the number of the unit and of the tokens of each of its pieces, and
-    ``spans`` the places [pieces, 2] of late ones in its row; ``places`` of the first feature are
-    the characters of all units. Where each token has a vector, ``rows`` of a feature are those that
-    no other part has, and its ``places`` the characters of its tokens.
+    ``units`` of a feature are (number of the unit, tokens) of each of its pieces, and ``spans``
+    [pieces, 2] the positions of late ones in the input; ``places`` of the first feature are the
+    characters of all units. Where each token has a vector, ``rows`` (start, end) of a feature are
+    the positions that no other part has, and its ``places`` the characters of its tokens.
 
     Args:
         task, example, tokenizer, data, max_length: as for `Task.encode`.
@@ -195,8 +194,9 @@ def _add_rows(feature: Feature, piece: Piece, offsets: np.ndarray, size: int, la
 def token_vectors(
     outputs: Sequence[Outputs], features: Sequence[Feature], skip: Sequence[int]
 ) -> tuple[np.ndarray, list[list[int]]]:
-    """Collect the vectors of a text's tokens, [tokens, size], and the characters of each; tokens
-    whose ids are in ``skip`` are left out."""
+    """Collect the vectors of a text's tokens, [tokens, size], and the characters [start, end] of
+    each, from the outputs for each feature of `encode_units`; tokens whose ids are in ``skip``
+    are left out."""
     vectors, places = [], []
     for output, feature in zip(outputs, features, strict=True):
         row = slice(*feature["rows"])
@@ -225,6 +225,6 @@ def unit_vectors(
 
 
 def unit_length(vectors: Any, dtype: Any = np.float32) -> np.ndarray:
-    """Scale vectors [n, dim] to length 1; zero stays."""
+    """Scale vectors [n, dim], or one vector, to length 1, as a new array; zero stays."""
     vectors = np.asarray(vectors, dtype)
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)

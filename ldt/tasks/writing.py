@@ -71,7 +71,8 @@ class Generation(Section):
         return self
 
     def settings(self, longest: int) -> dict[str, Any]:
-        """Arguments of a GenerationConfig; ``longest`` is used if the recipe sets no max_length."""
+        """Return the arguments of a GenerationConfig; its max_length is that of the recipe, else
+        ``longest``, in tokens."""
         values = self.model_dump(exclude_none=True)
         if self.num_beams == 1:
             del values["length_penalty"], values["early_stopping"]
@@ -111,7 +112,8 @@ class WritingTask(Task):
     _tokenizer: Any = PrivateAttr(None)  # of the inputs, by which answers become text
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """Return a notice with the lengths of the texts, and how many are truncated."""
+        """Return a line with the lengths of the target texts in tokens, and how many are
+        truncated."""
         sizes = [(feature["target"], len(feature["labels"])) for feature in features]
         targets = [target for target, _ in sizes]
         cut = sum(target > learnt for target, learnt in sizes)
@@ -123,11 +125,9 @@ class WritingTask(Task):
         ]
 
     def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
-        """Return the generation settings as ``generation``, and a notice.
-
-        Raises:
-            RecipeError: a text may become longer than the decoder's positions.
-        """
+        """Return {"generation": arguments of a GenerationConfig}, max_length by the training texts
+        if the recipe has none, and a line with them. RecipeError if a text may become longer
+        than the decoder's positions."""
         search, positions = self.generation, self.decoder_positions(config)
         if (most := max(search.max_length or 0, search.min_length)) > positions:
             raise RecipeError(
@@ -143,26 +143,25 @@ class WritingTask(Task):
         return {"generation": settings}, [f"generation: {words}"]
 
     def run(self, model, inputs: Mapping[str, Any], *, quick: bool = False) -> Mapping[str, Any]:
-        """Return ``sequences`` [rows, tokens] int64, generated texts with special tokens.
+        """Generate a text for each input; returns ``sequences`` [inputs, tokens] int64, with
+        special tokens.
 
-        If ``encoder_outputs`` are among the inputs, the encoder does not run again.
+        ``quick`` searches greedily. If ``encoder_outputs`` are among the inputs, the encoder does
+        not run again.
         """
         passed = {name: inputs[name] for name in GIVEN if name in inputs}
         config = _greedy(model.generation_config) if quick else model.generation_config
         return {WRITTEN: model.generate(**passed, generation_config=config)}
 
     def sampled(self, documents: int) -> Collection[int]:
-        """Numbers of the evaluation documents answered during training: blocks spread evenly over
-        the set."""
+        """Return the numbers of the evaluation documents answered during training, of ``documents``
+        in all: blocks spread evenly over the set, about ``task.evaluated`` documents."""
         every = -(-documents // self.evaluated)
         return {number for number in range(documents) if number // BLOCK % every == 0}
 
     def decoder_positions(self, config) -> int:
-        """Number of positions of the decoder.
-
-        Raises:
-            RecipeError: there is no decoder, or the recipe needs more.
-        """
+        """Return the number of positions of the decoder; RecipeError if a model of this config has
+        no decoder, or fewer than ``task.max_target_tokens``."""
         positions = getattr(config, "max_decoder_position_embeddings", None)
         if positions is None:
             raise RecipeError(
@@ -177,8 +176,9 @@ class WritingTask(Task):
         return positions
 
     def target_labels(self, text: str, tokenizer, config) -> Feature:
-        """Return ``labels`` [tokens] int32 of a text, ``target``, its number of tokens without a
-        limit, and a note if it is truncated."""
+        """Return the part of a feature that a target text makes: ``labels`` [tokens] int32,
+        ``target``, its number of tokens without a limit, and if it is truncated ``unlearnt``:
+        ("target_cut", that number)."""
         cls, sep = ends(tokenizer)
         words, positions = tokenize(tokenizer, text), self.decoder_positions(config)
         limit = min(self.max_target_tokens or positions, positions)
@@ -188,7 +188,8 @@ class WritingTask(Task):
         return {"labels": np.array(labels, np.int32), "target": size} | cut
 
     def question_segment(self, question: str, tokenizer) -> tuple[Segment, dict[str, Any]]:
-        """Return the tokens of a question that are read, and flags of the answer."""
+        """Return the tokens of a question that are read, and {"question_cut": True} if these are
+        not all, else {}."""
         ids = tokenize(tokenizer, question)
         cut = self.max_question is not None and len(ids) > self.max_question
         return Segment("question", ids[: self.max_question]), {"question_cut": True} if cut else {}
@@ -196,12 +197,8 @@ class WritingTask(Task):
     def check_room(
         self, example: Example, length: int, room: int, least: int, data: DataSection
     ) -> None:
-        """Check that a document fits in an input.
-
-        Raises:
-            DataError: less than ``least`` tokens are left for it, or it does not fit and
-                ``data.overflow`` is "error".
-        """
+        """Raise DataError if less than ``least`` of ``room`` tokens are left for a document, or its
+        ``length`` in tokens exceeds them and ``data.overflow`` is "error"."""
         if room < least:
             raise DataError(
                 f"{example.where}: the question and the special tokens leave {max(room, 0):,} "
@@ -214,8 +211,9 @@ class WritingTask(Task):
             )
 
     def decode_text(self, name: str, output: Outputs) -> dict[str, Any]:
-        """Decode an output: the text under ``name``, its number of tokens without special tokens,
-        and ``unfinished`` if it hit the length limit."""
+        """Return the generated text as ``name``, its number of tokens without special ones as
+        ``{name}_tokens``, and ``unfinished`` (true) if it hit the length limit. The tokenizer is
+        that of the last `encode`."""
         tokenizer = self._tokenizer
         ids = [int(token) for token in output[WRITTEN] if token >= 0]
         special = set(tokenizer.all_special_ids)
@@ -228,7 +226,7 @@ class WritingTask(Task):
 
 
 def configure(model, settings: dict[str, Any]) -> None:
-    """Apply generation settings to a model; its special tokens are kept."""
+    """Set the generation settings of a model in place; its special tokens are kept."""
     from transformers import GenerationConfig
 
     tokens = {name: getattr(model.generation_config, name) for name in _OWN}
@@ -236,7 +234,8 @@ def configure(model, settings: dict[str, Any]) -> None:
 
 
 def wordless(count: int, total: int) -> str | None:
-    """Warning if most texts are empty or a single token; else None."""
+    """Return a warning if more than half of ``total`` texts, ``count`` of them, are empty or a
+    single token; else None."""
     if 2 * count <= total:
         return None
     return (
