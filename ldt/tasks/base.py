@@ -300,11 +300,8 @@ class Task(AnyTask):
         self, example: Example, tokenizer, *, data: DataSection, max_length: int, config=None
     ) -> list[Feature]:
         """Return the features of an example, one for each chunk of ``max_length`` tokens at most;
-        with a ``config`` of the model they have labels.
-
-        Raises:
-            DataError: the example lacks a field or does not fit; the message names its place.
-        """
+        with a ``config`` of the model they have labels. DataError if the example lacks a field
+        or does not fit."""
 
     def instances(self, features: Sequence[Feature]) -> Sequence[Feature]:
         """Return the features that are trained on, from all of one document: by default the same,
@@ -317,12 +314,12 @@ class Task(AnyTask):
         about it for the user."""
         return None, []
 
-    def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
+    def config_changes(
+        self, features: Sequence[Feature], config
+    ) -> tuple[dict[str, Any], list[str]]:
         """Return changes of the model's ``config`` that follow from all training features, such as
-        class weights, by key; and lines about them for the user. By default there are none.
-
-        For a generating model the key ``generation`` holds settings of its GenerationConfig.
-        """
+        class weights, by key, and lines about them for the user; by default none. For a
+        generating model the key ``generation`` holds settings of its GenerationConfig."""
         return {}, []
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
@@ -346,10 +343,7 @@ class Task(AnyTask):
     def policy(self, config) -> Any:
         """Return the `ldt.metrics.decisions.Policy` (calibration, thresholds, abstention) that a
         model's config has under ``decisions``, kept for the next call; None if it has none.
-
-        Raises:
-            ModelError: it does not fit the model.
-        """
+        ModelError if it does not fit the model."""
         facts = getattr(config, "decisions", None)
         if facts is not None and self._policy[0] is not facts:
             try:
@@ -632,7 +626,7 @@ def default_layout(task: AnyTask, formats: Iterable[str | None]) -> str | None:
 
 def model_types(task: AnyTask) -> tuple[str, ...]:
     """Return the encoders, such as "modernbert", that ``model.config`` may name for a model from
-    scratch; () if the task has one of its own."""
+    scratch; () if the head permits no choice."""
     if not task.inputs.any_encoder:
         return ()
     from ldt.model.encoders import ENCODERS
@@ -669,10 +663,10 @@ def named_labels(names: Sequence[str]) -> dict[str, Any]:
 
 
 def training_set(data: DataSection) -> str:
-    """Name of the training set in messages."""
+    """Return the name of the training set in messages: its files, else "the training set"."""
     return named(data.train) if data.train else "the training set"
 
 
 def evaluation_set(data: DataSection) -> str:
-    """Name of the evaluation set in messages."""
+    """Return the name of the evaluation set in messages: its files, else "the evaluation set"."""
     return named(data.eval) if data.eval else "the evaluation set"

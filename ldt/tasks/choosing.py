@@ -156,7 +156,9 @@ class MultipleChoice(Choosing):
     name: Literal["multiple_choice"] = "multiple_choice"
     global_attention: list[str] = ["cls", "question", "choice"]
 
-    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
+    def encode(
+        self, example: Example, tokenizer, *, data: DataSection, max_length: int, config=None
+    ) -> list[Feature]:
         """Return a feature for each choice and chunk, those of a choice together.
 
         ``choices`` is the index of the feature's choice, ``texts`` are all choices, ``labels`` is
@@ -184,7 +186,7 @@ class MultipleChoice(Choosing):
         nor its text."""
         return {"choice": self._label(example, data)}
 
-    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return ``answer`` (a text), ``choice`` (its index from 0), ``score`` (its probability),
         ``scores`` (of all choices, with the sum 1), ``chunks`` (per choice), and the flags.
 
@@ -328,7 +330,9 @@ class WikiHop(Choosing):
         if missing:
             yield Fault("candidate_never_occurs", listed(missing, 3, _cut))
 
-    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
+    def encode(
+        self, example: Example, tokenizer, *, data: DataSection, max_length: int, config=None
+    ) -> list[Feature]:
         """Return a feature for each chunk of the supports.
 
         ``positions`` are the [ent] of the ``candidates``, ``labels`` is the index of the right one,
@@ -364,7 +368,7 @@ class WikiHop(Choosing):
         candidates = self._candidates(example, data)
         return {"answer": self._answer(example, data), "candidates": len(candidates)}
 
-    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return the ``answer`` with its ``score``, the probability among the candidates; if
         requested, ``n_best`` of {answer, score}, best first; and the flags.
 
@@ -386,6 +390,7 @@ class WikiHop(Choosing):
         return answer
 
     def uncalibrated(self) -> Self:
+        """Return a copy of the task whose answers have all candidates in ``n_best``."""
         return self.model_copy(update={"n_best": sys.maxsize})
 
     def ranked(self, answer: dict, gold: Any) -> tuple[list[float], int | None]:

@@ -233,7 +233,9 @@ class Classification(Deciding, Weighted, ByLogits):
         if is_stray(value):
             yield Fault("stray_blanks", f"the label {shown(value)}")
 
-    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
+    def encode(
+        self, example: Example, tokenizer, *, data: DataSection, max_length: int, config=None
+    ) -> list[Feature]:
         """Return a feature per chunk; an empty text has one, [cls] [sep], flagged ``empty``.
 
         ``labels`` are a class number, [classes] bool, or a number, by the ``problem_type`` of
@@ -263,7 +265,7 @@ class Classification(Deciding, Weighted, ByLogits):
                     )
         return gold
 
-    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return ``label``, ``scores`` by class, the number of ``chunks``, and the flags.
 
         ``label`` is the most probable class, the list of classes at or above ``threshold``, or a

@@ -207,7 +207,9 @@ class Coreference(Continuing, Drawing, Joining):
 
     # -- encode
 
-    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
+    def encode(
+        self, example: Example, tokenizer, *, data: DataSection, max_length: int, config=None
+    ) -> list[Feature]:
         """Return a feature per chunk.
 
         ``words`` [words, 6] int32 are those that are read in the chunk: number in the document,
@@ -332,7 +334,7 @@ class Coreference(Continuing, Drawing, Joining):
             table, _ = model.links(*both)
         return [{"logits": table.float().cpu().numpy()}]
 
-    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return ``clusters`` of mentions in the order of the text, each with its characters, end
         exclusive, and its text; given words in ``sentences`` or ``tokens``; and the flags.
 

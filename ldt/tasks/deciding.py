@@ -384,7 +384,9 @@ class Weighted(Task):
         plain = {"class_weights": "none", "focal_gamma": 0}
         return next((key for key, value in plain.items() if getattr(self, key) != value), None)
 
-    def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
+    def config_changes(
+        self, features: Sequence[Feature], config
+    ) -> tuple[dict[str, Any], list[str]]:
         """Return class_weights, one for each label, or None, and focal_gamma for the config; and a
         line with the number and weight of the labels. RecipeError if the recipe weighs a class
         that does not exist."""

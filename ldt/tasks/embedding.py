@@ -260,7 +260,9 @@ class Embedding(Continuing, Drawing):
 
     # -- encode
 
-    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
+    def encode(
+        self, example: Example, tokenizer, *, data: DataSection, max_length: int, config=None
+    ) -> list[Feature]:
         """Return the features of each text, the query's first, each feature with the number of its
         ``text``; for training also ``labels`` (query 0, right 1, wrong 2), ``texts`` (a hash)
         and ``scores``. A text alone has, without a config, the features of its units
@@ -313,7 +315,7 @@ class Embedding(Continuing, Drawing):
 
     # -- answer
 
-    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return ``vectors`` [n, size] of a text alone, and their ``spans`` in characters; for a
         query with documents the vectors of ``query`` and, in a list, of each of its
         ``documents``; the number of ``chunks``, and the flags."""

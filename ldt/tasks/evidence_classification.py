@@ -135,13 +135,15 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         return [(span, self.inputs.markers[0]) for span in self._spans(example, data)]
 
     def labelling(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
+        """Return the evidence, and a class that is trained on chunks with evidence if it
+        has any."""
         gold = self.gold(example, data, config)
         number, evidence = names_of(config).index(gold["label"]), gold["evidence"]
         return RightAnswer(passages=evidence, label=class_with_evidence(number, evidence))
 
     def shared_keys(self, example: Example, data: DataSection) -> dict[str, Any]:
-        """Return the ``spans`` [spans, 2] in characters, and ``about``, fields to copy into the
-        answer."""
+        """Return {"spans": characters of each, [spans, 2] int32, "about": fields to copy into the
+        answer}."""
         named = {"hypothesis": question_of(self, example, data, "hypothesis")}
         places = np.array(self._spans(example, data), np.int32).reshape(-1, 2)
         return {"spans": places, "about": named | self._named(example, data)}
@@ -156,7 +158,7 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         of ``config`` does not know."""
         return self._gold(example, data, () if config is None else names_of(config))
 
-    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return the answer and the flags.
 
         ``label`` and ``scores``, the probability of each class; ``evidence``, spans above the

@@ -67,8 +67,8 @@ class Target:
         return float(MERGES[self.merge].value(self.logits(outputs)))
 
     def shares(self, outputs: Sequence[dict[str, np.ndarray]]) -> dict[int, float]:
-        """Derivative of the document's logit with respect to that of each row, by number of the
-        row; without zeros."""
+        """Return {row: derivative of the document's logit with respect to that of the row}, without
+        zeros."""
         shares = MERGES[self.merge].shares(self.logits(outputs)).tolist()
         return {row: share for row, share in zip(self.rows, shares, strict=True) if share}
 
@@ -104,8 +104,8 @@ class Reading:
         return seen
 
     def span(self, start: int, end: int) -> Span:
-        """Characters of the document's tokens from ``start`` to ``end``, exclusive; (0, 0) if none
-        stands for any."""
+        """Characters of the document's tokens from ``start`` to ``end``, exclusive; (0, 0) if these
+        have none."""
         places = self.offsets[start:end]
         places = places[places[:, 1] > places[:, 0]]
         return (int(places[0, 0]), int(places[-1, 1])) if len(places) else (0, 0)

@@ -166,7 +166,9 @@ class HotpotQA(Task):
         for title, place in sorted(facts - there):
             yield Fault("answer_not_in_context", f"no sentence {place} of {title[:60]!r}, a fact")
 
-    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
+    def encode(
+        self, example: Example, tokenizer, *, data: DataSection, max_length: int, config=None
+    ) -> list[Feature]:
         """Return a feature per input, each of whole paragraphs.
 
         ``passage_positions`` are the <t> of the ``paragraphs`` [paragraphs], given by their index
@@ -227,7 +229,7 @@ class HotpotQA(Task):
                     )
         return {"answer": text(example, path_of(self, "answer", data)), "facts": facts}
 
-    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return the answer, its evidence and the flags.
 
         ``answer``, ``type`` (span, yes or no) and ``score``, the probability of the type, for a

@@ -242,7 +242,7 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
         return RightAnswer(spans, nowhere, evidence, label, {"unplaced": unplaced})
 
     def shared_keys(self, example: Example, data: DataSection) -> dict[str, Any]:
-        """Return the characters of the ``paragraphs`` [paragraphs, 2]."""
+        """Return {"paragraphs": characters of each, [paragraphs, 2] int32}."""
         places = self.paper(example, data)[1]
         return {"paragraphs": np.array(places, np.int32).reshape(-1, 2)}
 
@@ -259,7 +259,7 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
             lines.append(f"extractive answers not found in their paper: {count:,}")
         return [*lines, *self._left_out(left_out)]
 
-    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return the answer and the flags.
 
         ``answer``, ``score``, ``start`` and ``end`` of the best span (`SpanTask.answer_of`) in
@@ -386,7 +386,9 @@ class QasperGeneration(PaperQuestions, WritingTask):
         super().learn(examples, data)
         return {"evidence_weights": self.weights}
 
-    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
+    def encode(
+        self, example: Example, tokenizer, *, data: DataSection, max_length: int, config=None
+    ) -> list[Feature]:
         """Return the only feature of an example.
 
         ``passages`` [k] int32 are the indices of the paragraphs read, `HEADING` for a heading, and
@@ -456,7 +458,7 @@ class QasperGeneration(PaperQuestions, WritingTask):
         logits = model.passage_logits(encoded.last_hidden_state, inputs["passage_positions"])
         return {**written, "passage_logits": logits}
 
-    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return the answer and the flags.
 
         ``answer``, ``answer_tokens`` and ``unfinished`` (`WritingTask.decode_text`); ``evidence``,

@@ -157,6 +157,7 @@ class PassageQA(SpanTask):
         return RightAnswer([*spans] if has_span else [], CLS, right, kind)
 
     def shared_keys(self, example: Example, data: DataSection) -> dict[str, Any]:
+        """Return {"layout": "nq" or "tydiqa", None for other data}."""
         return {"layout": data.format if data.format in OFFSETS else None}
 
     def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
@@ -190,7 +191,7 @@ class PassageQA(SpanTask):
         language = example.fields["language"] if data.format == "tydiqa" else None
         return PassageGold(tuple(annotations), first, language)
 
-    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return the passage and the answer with their scores, and the flags.
 
         ``passage``, index of a candidate, and ``passage_score``, its logit; ``answer``, text with

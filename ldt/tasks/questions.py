@@ -120,7 +120,7 @@ class QuestionTask(Task):
         return {}
 
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
-        """Texts of the document and the question."""
+        """Return the text of the document, also of one in a file, and the question."""
         asked = question_of(self, example, data, self.reads.asked[0])
         return context_of(self.source(example, data)), asked
 
@@ -129,13 +129,13 @@ class QuestionTask(Task):
         return SplitGroups(self.source(example, data), strata_of(self, example, data))
 
     def reading(self, example: Example, tokenizer, data, unit: Unit = "sentence") -> Reading:
-        """The document as `encode` reads it, with sentences or other units as passages to
-        explain."""
         context = context_of(self.source(example, data))
         offsets = self._document(context, self.marks(example, data), tokenizer).offsets
         return Reading(context, offsets, UNITS[unit](context))
 
-    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
+    def encode(
+        self, example: Example, tokenizer, *, data: DataSection, max_length: int, config=None
+    ) -> list[Feature]:
         """Return the features of an example, one per chunk, with the keys that `QuestionTask`
         describes; with ``config``, the model's, they have labels. DataError if the document's
         file cannot be read."""
@@ -382,16 +382,9 @@ def with_evidence(features: Iterable[Feature]) -> str:
 
 
 def spans_of(listed: Any, length: int, where: str) -> list[Span]:
-    """Check that a value is a list of [start, end] in characters, and return it as pairs.
-
-    Args:
-        listed: value of the field.
-        length: length of the text in characters.
-        where: place of the field, for messages.
-
-    Raises:
-        DataError: it is not such a list, or a span is outside of the text.
-    """
+    """Check that a field's value is a list of [start, end] in characters within a text of
+    ``length``, and return it as pairs; DataError else. ``where`` is the place of the field, for
+    the message."""
     for span in listed if isinstance(listed, list) else [listed]:
         match span:
             case [int(start), int(end)] if 0 <= start <= end <= length:

@@ -204,7 +204,9 @@ class Reranking(RawScored, Drawing):
         if max(sizes) == 1 and config.problem_type != REGRESSION:
             raise DataError(f"{source}: one document a query, of which there is no order")
 
-    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
+    def encode(
+        self, example: Example, tokenizer, *, data: DataSection, max_length: int, config=None
+    ) -> list[Feature]:
         """Return a feature for each document and chunk, those of a document together.
 
         ``documents`` is the index of the feature's document, ``labels`` its relevance, ``teacher``
@@ -255,7 +257,7 @@ class Reranking(RawScored, Drawing):
         parts = np.split(logits, np.flatnonzero(np.diff(places)) + 1)
         return [float(np.sort(part)[-self.best_chunks :].mean()) for part in parts]
 
-    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return ``scores`` of the documents, from 0 to 1, and the ``ranking``, their indices, best
         first; the number of ``chunks`` of the longest document, and the flags."""
         logits = self.raw_scores(outputs, {}, features)

@@ -141,6 +141,8 @@ class Squad(SpanTask, Calibrated, ByPlaces):
             )
 
     def labelling(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
+        """Return the places of all correct answers; a chunk without one points to its
+        first token."""
         return RightAnswer([span for span, _ in self.placed_answers(example, data)])
 
     def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
@@ -173,7 +175,7 @@ class Squad(SpanTask, Calibrated, ByPlaces):
         """Return {"answers": texts of all correct answers}, [] for an unanswerable question."""
         return {"answers": [answer for _, answer in self.placed_answers(example, data)]}
 
-    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return ``answer``, ``score`` (a logit), ``start`` and ``end`` (`SpanTask.answer_of`), and
         the flags.
 
@@ -388,8 +390,8 @@ class TriviaQA(SpanTask, ByPlaces):
             yield Fault("answer_not_mentioned", f"no mention of {listed(answers, 3)}")
 
     def labelling(self, example: Example, data: DataSection, config, context: str) -> RightAnswer:
-        """Return the first mentions of the answer; the key ``mentions`` of a feature counts those
-        of the document."""
+        """Return the first ``task.max_spans`` mentions of the answer, or one if ``task.loss`` is
+        first; the key ``mentions`` of a feature counts those of the document."""
         places = mentions(context, self._answers(example, data))
         learnt = places[: 1 if self.loss == "first" else self.max_spans]
         return RightAnswer(learnt, nowhere=None, shared_keys={"mentions": len(places)})
@@ -440,7 +442,7 @@ class TriviaQA(SpanTask, ByPlaces):
             "verified": verified is True or str(verified).lower() == "true",
         }
 
-    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return ``answer``, ``score`` (a logit), ``start`` and ``end`` (`SpanTask.answer_of`),
         ``question_id`` if the example has one, and the flags."""
         context = context_of(features[0]["context"])

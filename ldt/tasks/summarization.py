@@ -73,7 +73,9 @@ class Summarization(WritingTask):
         """Return the summary."""
         return self._summary(example, data)
 
-    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
+    def encode(
+        self, example: Example, tokenizer, *, data: DataSection, max_length: int, config=None
+    ) -> list[Feature]:
         """Return the only feature of an example.
 
         ``labels`` [tokens] int32 are those of its summary; ``target`` is how many it would have
@@ -109,7 +111,7 @@ class Summarization(WritingTask):
         """Return {"summary": text, "text": list of its documents}."""
         return {"summary": self._summary(example, data), "text": self._documents(example, data)}
 
-    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return ``summary``, ``summary_tokens``, their number without special ones, ``unfinished``
         (true) if it became too long before its end came, and the flags."""
         (feature,), (output,) = features, outputs

@@ -147,7 +147,9 @@ class TokenClassification(Weighted, ByPlaces):
                 if cuts_word(document, start, end):
                     yield Fault("span_cuts_word", f"{label} {document[start:end][:40]!r}")
 
-    def encode(self, example, tokenizer, *, data, max_length, config=None) -> list[Feature]:
+    def encode(
+        self, example: Example, tokenizer, *, data: DataSection, max_length: int, config=None
+    ) -> list[Feature]:
         """Return a feature per chunk; an empty document has one, flagged ``empty``.
 
         ``words`` [words, 4] int32 has for each word that begins in the chunk its number, the
@@ -205,7 +207,7 @@ class TokenClassification(Weighted, ByPlaces):
                 f"{example.where}: field {path_of(self, 'tags', data)!r}: {error}"
             ) from None
 
-    def decode(self, outputs: Sequence[Outputs], config, example, features) -> dict:
+    def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return ``entities``, for given words also ``tags`` in their form; and the flags.
 
         An entity has start, end and label as in `gold`, its text, and as score the mean probability

@@ -210,7 +210,8 @@ def unit_vectors(
     outputs: Sequence[Outputs], features: Sequence[Feature], normalised: bool
 ) -> np.ndarray:
     """Compute the vector of each unit, [units, size] in float32, from the outputs for each feature
-    of `encode_units`; ``normalised`` scales vectors to length 1."""
+    of `encode_units`: the mean of its pieces by tokens, if ``normalised`` scaled to length 1
+    again."""
     total = np.zeros((len(features[0]["places"]), outputs[0]["vectors"].shape[-1]))
     weights, counts = np.zeros(len(total)), np.zeros(len(total), int)
     for output, feature in zip(outputs, features, strict=True):

@@ -124,7 +124,9 @@ class WritingTask(Task):
             + (f" after {max(learnt for _, learnt in sizes):,} tokens" if cut else "")
         ]
 
-    def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
+    def config_changes(
+        self, features: Sequence[Feature], config
+    ) -> tuple[dict[str, Any], list[str]]:
         """Return {"generation": arguments of a GenerationConfig}, max_length by the training texts
         if the recipe has none, and a line with them. RecipeError if a text may become longer
         than the decoder's positions."""
@@ -197,8 +199,8 @@ class WritingTask(Task):
     def check_room(
         self, example: Example, length: int, room: int, least: int, data: DataSection
     ) -> None:
-        """Raise DataError if less than ``least`` of ``room`` tokens are left for a document, or its
-        ``length`` in tokens exceeds them and ``data.overflow`` is "error"."""
+        """Raise DataError if ``room``, the tokens left for a document, is less than ``least``, or
+        than its ``length`` in tokens where ``data.overflow`` is "error"."""
         if room < least:
             raise DataError(
                 f"{example.where}: the question and the special tokens leave {max(room, 0):,} "

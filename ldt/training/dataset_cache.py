@@ -63,7 +63,7 @@ class LabelledSets:
         examples: documents by set; eval may be empty.
         changes: changes of the model's config, from the task and the recipe.
         features: their inputs in order; empty until encoded, like the rest.
-        weighing: further changes of the config (`Task.weigh`).
+        weighing: further changes of the config (`Task.config_changes`).
         lengths: document lengths by non-empty set.
         labels: number of documents by label, by set.
         baselines: metrics of trivial answers.

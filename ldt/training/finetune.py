@@ -163,7 +163,7 @@ class Finetuning(Job[Inputs]):
         marked = bool(task.global_attention) and task.answers.kind != "vectors"
         encoded = encode_sets(sets.examples, encoder, **options)
         sets.features = encoded.features
-        sets.weighing, sets.weights = task.weigh(encoded.features["train"], config)
+        sets.weighing, sets.weights = task.config_changes(encoded.features["train"], config)
         sets.lengths = {
             name: length_report(features, encoder.max_length, marked=marked)
             for name, features in encoded.features.items()

@@ -172,13 +172,13 @@ def test_a_summary_is_cut_to_the_positions_of_the_decoder_and_counted(encode, ti
 def test_the_longest_summary_is_the_95th_percentile_of_the_training_set(encode):
     short, long = encode(example(summary="the")), encode(example(summary=TEXT))
     sizes = [len(each["labels"]) for each in (short, long)]
-    changes, lines = Summarization().weigh([short] * 99 + [long], CONFIG)
+    changes, lines = Summarization().config_changes([short] * 99 + [long], CONFIG)
     assert changes["generation"]["max_length"] == sizes[0] + 1
     assert lines == [f"generation: num_beams 4, max_length {sizes[0] + 1}"]
-    changes, _ = Summarization().weigh([short] * 18 + [long] * 2, CONFIG)
+    changes, _ = Summarization().config_changes([short] * 18 + [long] * 2, CONFIG)
     assert changes["generation"]["max_length"] == sizes[1] + 1
     own = Summarization(generation=Generation(max_length=8, num_beams=1))
-    made = own.weigh([long] * 9, CONFIG)[0]["generation"]
+    made = own.config_changes([long] * 9, CONFIG)[0]["generation"]
     assert made["max_length"] == 8
     assert not {"early_stopping", "length_penalty"} & made.keys()
     GenerationConfig(**made).validate(strict=True)
@@ -193,7 +193,9 @@ def test_the_longest_summary_is_the_95th_percentile_of_the_training_set(encode):
 )
 def test_a_summary_longer_than_the_decoder_is_refused(encode, generation, message):
     with pytest.raises(RecipeError, match=message):
-        Summarization(generation=Generation(**generation)).weigh([encode(example())], CONFIG)
+        Summarization(generation=Generation(**generation)).config_changes(
+            [encode(example())], CONFIG
+        )
 
 
 @pytest.mark.parametrize(
