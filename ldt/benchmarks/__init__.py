@@ -41,17 +41,18 @@ def evaluate(
     data: "DataSection | None" = None,
     **options: Any,
 ) -> "Result":
-    """Score a prediction file by the published rules, and trivial predictions beside it
-    (`baselines`).
+    """Score a file of predictions by a data set's published rules, and trivial predictions beside
+    it.
 
-    The result warns of ids that do not match, and of scores no better than those of the baselines.
+    The `Result` warns of ids that do not match, and of scores no better than its ``baselines``,
+    those of the trivial predictions.
 
     Args:
         gold, pred: files, several where the layout has shards; the predictions may be JSON lines of
             `ldt predict` too. "-", standard input, for at most one of them and of na_prob.
-        format: a key of `METRICS`.
-        data: data section with the encoding of the gold file and other settings of its layout, its
-            domain and evidence too; None for the defaults.
+        format: a key of `METRICS`, such as "squad2".
+        data: data section of a recipe with the encoding of the gold file and other settings of its
+            layout, its domain and evidence too; None for the defaults.
         options: settings of the format's scorer, such as ``na_prob`` of squad2; None is the
             default.
 

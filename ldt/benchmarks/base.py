@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from ldt.benchmarks.recognition import begins_with_object
 from ldt.data.answer_files import TABLES, answers
-from ldt.data.options import DEFAULTS
+from ldt.data.options import DEFAULTS, DataSection
 from ldt.errors import DataError, plural, shown
 from ldt.io import records, strict_json
 from ldt.io.records import Example
@@ -42,7 +42,7 @@ class Benchmark:
         data: data section of a recipe, for the encoding and other settings of the gold file.
     """
 
-    data: Any = DEFAULTS
+    data: DataSection = DEFAULTS
 
     title: ClassVar[str]
     units: ClassVar[str] = "questions"  # drawn for intervals
@@ -63,15 +63,16 @@ class Benchmark:
 
     @classmethod
     def options(cls) -> list[str]:
-        """Names of the options that only this data set has."""
+        """Names of the options that only this data set has: its dataclass fields except
+        ``data``."""
         return [each.name for each in fields(cls) if each.init and each.name != "data"]
 
     def gold(self, files: Sequence[str]) -> list[Item]:
-        """Read the questions or documents of all files, with their right answers.
+        """Read the gold files: an unscored `Item` for each question or document.
 
         Raises:
             UserError: there is no such file, or there are several where one is read.
-            DataError: it is damaged, of another layout, or has no right answers.
+            DataError: it is damaged, of another layout, empty, or has no gold answers.
         """
         items = []
         listed = each(files) if self.shards else [only(files, f"the {self.noun}s of {self.title}")]
@@ -84,17 +85,19 @@ class Benchmark:
         return checked(items, name_of(files), f"{self.noun}s")
 
     def item(self, example: Example) -> Item:
-        """Make the `Item` of an example: its id, its unit for the bootstrap, the right answer in
-        the form that ``score`` takes, and where known the words of its document and the answer's
-        place (0 to 1)."""
+        """Make the `Item` of an example, without scores: its id, its unit for the bootstrap, the
+        gold answer in the form that ``score`` takes as ``right``, and where known the number of
+        words of its document and the answer's place (0 to 1). Each data set defines it."""
         raise NotImplementedError
 
     def load(self, files: Sequence[str]) -> Any:
-        """Load a file of predictions as `parse` takes it; here as one JSON value."""
+        """Load files of predictions in the published layout as `parse` takes them; here one JSON
+        value."""
         return strict_json.read(only(files, "predictions of this layout")).value
 
     def parse(self, value: Any, name: str) -> Answers:
-        """Parse predictions to {id: answer}; here from one object {id: text}.
+        """Check predictions and convert them to {id: answer}; here {id: text} to {id: {"answer":
+        text}}.
 
         Args:
             value: result of `load` or of ``published``.
@@ -106,7 +109,8 @@ class Benchmark:
         return {id: {"answer": text} for id, text in _TEXTS(value, name).items()}
 
     def answers(self, files: Sequence[str]) -> Answers:
-        """Read predictions, {id: answer}, from files in the published layout or from ldt predict.
+        """Read predictions as {id: answer} from files in the published layout, or from those of ldt
+        predict, which ``published`` converts first.
 
         Raises:
             UserError: there is no such file, or there are several where one is read.
@@ -124,7 +128,6 @@ class Benchmark:
             raise DataError(f"{name}: not as ldt predict writes it ({what})") from None
 
     def _lines(self, files: Sequence[str]) -> list[dict[str, Any]]:
-        """Lines of ldt predict that have what the layout needs."""
         lines = [example for file in files for example in answers(file)]
         for line in lines:
             for key in ("id", *self.needs):
@@ -134,10 +137,12 @@ class Benchmark:
         return [line.fields for line in lines]
 
     def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
-        """Score the answers: a `Result` with the metrics of all questions, here means of ``score``,
-        from 0 to 100.
+        """Score the answers: a `Result` with the metrics of all items, here means of ``score``,
+        from 0 to 100, and the ids that only one side has. Copies of the items get the scores.
 
         Args:
+            items: items of `gold`.
+            answers: predictions by id; an item without one is scored as None.
             name: name of the file of predictions, for messages.
         """
         items = [replace(i, scores=self.score(i.right, answers.get(i.id))) for i in items]
@@ -145,32 +150,42 @@ class Benchmark:
         return self.result(items, metrics, *compare([i.id for i in items], answers))
 
     def scored(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
-        """Compute the metrics beside those of `baselines`, with warnings about odd results."""
+        """Score the answers by `aggregate`; add the metrics of `baselines`, and warnings about ids
+        that do not match and about metrics no better than the baselines."""
         result = self.aggregate(items, answers, name)
         result.warnings[:0] = unmatched(result, name)
         result.baselines = self.baselines(items, answers, name)
         result.warnings += baseline.no_better(result.metrics, result.baselines)
         return result
 
-    def result(self, items: Sequence[Item], metrics: Mapping[str, float | int], *ids, **more):
-        """Make the `Result` of the items with these metrics and the data set's title; ``ids`` are
-        the missing and the extra ids, ``more`` further fields."""
+    def result(
+        self, items: Sequence[Item], metrics: Mapping[str, float | int], *ids: Any, **more: Any
+    ) -> Result:
+        """Make the `Result` of scored items, with this data set's title and nouns.
+
+        Args:
+            metrics: metrics by name, from 0 to 100, and counts.
+            ids: the missing and the extra ids, two lists, or neither.
+            more: further fields of `Result`.
+        """
         known: dict[str, Any] = {"title": self.title, "noun": self.noun, "shown": self.shown}
         known |= {"no_place": self.no_place, "no_length": self.no_length} | more
         title = known.pop("title")
         return Result(title, list(items), {**metrics}, self.units, *ids or ([], []), **known)
 
     def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
-        """Trivial predictions, which ignore the text: {description: {id: answer}}."""
+        """Trivial predictions, which ignore the text, by their description: {description: {id:
+        answer}}. Each data set defines it."""
         raise NotImplementedError
 
     def compared(self, name: str) -> bool:
-        """True if the metric of this name is compared with that of trivial predictions."""
+        """True if `baselines` gives a value for the metric of this name; here always."""
         return True
 
     def baselines(self, items: Sequence[Item], answers: Answers, name: str) -> Baselines:
-        """For each metric of all questions, its best value among `constants` and their
-        description."""
+        """Best value of each metric, from 0 to 100, among the `constants`, with their description;
+        metrics of parts of the items, and those that are not `compared`, are left out. Neither
+        ``answers`` nor ``name`` is used."""
         figures = {}
         for words, constant in self.constants(items).items():
             result = self.aggregate(items, constant, words)
@@ -184,15 +199,17 @@ class Benchmark:
 
 
 def always(answer: str, items: Sequence[Item], **more: Any) -> dict[str, Answers]:
-    """Predict one answer to every item: {description: {id: answer}}, for `Benchmark.constants`."""
+    """Predict ``answer`` for each item: {"always '<answer>'": {id: {"answer": answer, **more}}}, as
+    `Benchmark.constants` returns it."""
     return {baseline.quoted(answer): {item.id: {"answer": answer} | more for item in items}}
 
 
 class Shape:
     """Shape of a JSON value to check: types, in lists and objects as JSON has them.
 
-    ``name?`` may be missing; {str: type} is an object with any keys; a tuple has alternatives. The
-    value that a call returns has only the named fields.
+    ``name?`` may be missing; {str: type} is an object with any keys; a tuple has alternatives. A
+    call with a value and its place in words returns the value with the named fields only, or raises
+    a DataError.
     """
 
     def __init__(self, shape: Any):
@@ -241,13 +258,17 @@ def _is_table(file: str, keys: Sequence[str]) -> bool:
 
 
 def name_of(source: Names) -> str:
-    """Name of one or several files in messages."""
+    """Name of one or several files in messages: "stdin", ``a.json``, or ``a.json and 4 more``."""
     return "stdin" if named(source) == "-" else named(source)
 
 
 def once(keys: Iterable[Any], where: str) -> None:
-    """Raise a DataError if a key comes twice; the message shows the last part of a key that is a
-    tuple."""
+    """Raise a DataError if a key comes twice.
+
+    Args:
+        keys: ids, or tuples that end with an id, which the message shows.
+        where: name of the file, for the message.
+    """
     seen = set()
     for key in keys:
         if key in seen:
@@ -257,8 +278,8 @@ def once(keys: Iterable[Any], where: str) -> None:
 
 
 def checked(items: list[Item], where: str, noun: str) -> list[Item]:
-    """Return the items; raise a DataError if there is none (``noun`` names one) or an id comes
-    twice."""
+    """Return the items unchanged; raise a DataError if there are none, or if an id comes twice.
+    ``where`` is the file and ``noun`` the plural name of the items, for messages."""
     if not items:
         raise DataError(f"{where}: no {noun} in it")
     once((item.id for item in items), where)
@@ -266,8 +287,8 @@ def checked(items: list[Item], where: str, noun: str) -> list[Item]:
 
 
 def same_ids(ids: Sequence[str], answers: Answers, name: str, noun: str) -> None:
-    """Raise a DataError if the predictions' ids are not exactly ``ids``, those of gold, as the
-    published scripts do; ``noun`` names a question in the message."""
+    """Raise a DataError if the predictions' ids are not exactly the gold ``ids``, as the published
+    scripts do; the message has the file ``name`` of the predictions and ``noun`` for a question."""
     for odd, what in zip(compare(ids, answers), ("no prediction of", "no gold of"), strict=True):
         if odd:
             what = f"{what} {plural(len(odd), noun)}, such as {odd[0]!r}"
@@ -275,5 +296,6 @@ def same_ids(ids: Sequence[str], answers: Answers, name: str, noun: str) -> None
 
 
 def by_id(answers: Iterable[dict]) -> dict[str, str]:
-    """Convert answers to the published layout {id: answer}."""
+    """Convert answers of ldt predict, dicts with ``id`` and ``answer``, to the published {id:
+    answer}."""
     return {str(answer["id"]): answer["answer"] for answer in answers}

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ldt.benchmarks.base import Benchmark, Shape
+from ldt.benchmarks.base import Answers, Benchmark, Shape
 from ldt.benchmarks.recognition import BORDER, COMMENT
+from ldt.data.options import DataSection
 from ldt.errors import DataError, shown
 from ldt.io.records import Example
 from ldt.io.streams import BOM, DAMAGE, Opened, not_utf8, open_source, tell
 from ldt.metrics.entities import NAMES, entities, result_of, score
-from ldt.metrics.result import Item, compare
+from ldt.metrics.result import Item, Result, compare
 
 _BETWEEN = re.compile(r"\d+[-.]\d+")  # numbers of CoNLL-U: of words that are one, of an unsaid one
 _TAG = re.compile(r"O|[A-Z]-.+")
@@ -28,17 +29,19 @@ _LOOKED_AT = 20  # documents in which columns are looked at
 Rows = list[list[str]]  # the cells of each word of a sentence
 
 
-def read(source: str, data) -> Iterator[Example]:
-    """Yield an example for each document: tokens and tags, each a list of sentences.
+def read(source: str, data: DataSection | None) -> Iterator[Example]:
+    """Yield an example for each document: ``tokens`` and ``tags``, each a list of sentences, which
+    are lists of texts; the columns that are read are logged.
 
-    A file that begins with -DOCSTART- has a document between each two of those lines; in any
-    other each sentence is a document. Columns are parted by tabs, or by spaces where a line has
-    no tab. The first is the word, or the second where the first numbers the words of each sentence;
-    the last is the tag, where there is another column. Lines before a sentence that begin with #
-    and have other columns than its words are comments. The id is the number of the document,
-    from 1.
+    A file that begins with -DOCSTART- has a document between each two of those lines; in any other
+    each sentence is a document. Columns are parted by tabs, or by spaces where a line has no tab.
+    The first is the word, or the second where the first numbers the words of each sentence; the
+    last is the tag; with one column there are no ``tags``. Lines before a sentence that begin with
+    # and have other columns than its words are comments. The id is the number of the document, from
+    1.
 
     Args:
+        source: path, or "-" for standard input.
         data: its ``encoding``, and ``fields`` with other columns as {tokens: "2", tags: "3"}, under
             whose numbers the examples have them; None for the defaults.
     """
@@ -67,7 +70,9 @@ def read(source: str, data) -> Iterator[Example]:
 
 
 def lines(file: Opened, encoding: str) -> Iterator[tuple[int, str]]:
-    """Yield (number, line); only a line feed, or carriage return and line feed, ends a line."""
+    """Yield (number from 1, text) of each line in this encoding, without its end: a line feed, or
+    carriage return and line feed, and nothing else. DataError for damage and bytes of another
+    encoding."""
     number = offset = 0
     raw = b""
     try:
@@ -84,7 +89,6 @@ def lines(file: Opened, encoding: str) -> Iterator[tuple[int, str]]:
 
 
 def _blocks(lines: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    """Yield each border, and each run of lines between borders and empty lines."""
     block: list[tuple[int, str]] = []
     for number, text in lines:
         cells = _cells(text)
@@ -187,8 +191,8 @@ def _cells(line: str) -> list[str]:
 
 
 def published(answers: Iterable[dict]) -> dict[str, list]:
-    """Convert answers to {id: tags}, which `ldt evaluate --format conll` reads; of raw text {id:
-    entities}."""
+    """Convert answers of ldt predict to {id: tags}, which `ldt evaluate --format conll` reads; of
+    raw text, which has no ``tags``, to {id: entities}."""
     return {str(answer["id"]): answer.get("tags", answer["entities"]) for answer in answers}
 
 
@@ -210,9 +214,9 @@ class ConllScorer(Benchmark):
     read = staticmethod(read)
     published = staticmethod(published)
 
-    def item(self, example):
-        """Item of a document: its tags and entities, and its number of words; DataError without a
-        column of tags."""
+    def item(self, example: Example) -> Item:
+        """Make the `Item` of a document: ``right`` has ``tags``, a list by sentence, and
+        ``entities``, a set of (sentence, start, end, label); DataError without a column of tags."""
         if len(example.fields) < 2:
             what = "one column only; a gold file has tags in the last"
             raise DataError(f"{example.where}: {what}")
@@ -220,13 +224,15 @@ class ConllScorer(Benchmark):
         right = {"tags": tags, "entities": _entities(tags, example.where)}
         return Item(str(example.id), example.id, {}, sum(map(len, tags)), right=right)
 
-    def parse(self, value, name):
-        """Check that predictions are {id: [[tag, ...] of each sentence]}."""
+    def parse(self, value: Any, name: str) -> Answers:
+        """Check that predictions are {id: [[tag, ...] of each sentence]}, and return them as they
+        are."""
         return _PREDICTIONS(value, name)
 
-    def aggregate(self, items, answers, name):
-        """Precision, recall and F1, 0 to 100, of the entities of all documents together; DataError
-        if the number of sentences or tags differs from gold."""
+    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+        """Precision, recall and F1, 0 to 100, of the entities of all documents together; a document
+        without a prediction has tags O. DataError if the number of sentences or tags differs
+        from gold."""
         scored = []
         for item in items:
             tags, where = item.right["tags"], f"{name}: {shown(item.id)}"
@@ -244,12 +250,12 @@ class ConllScorer(Benchmark):
         result.no_place = self.no_place
         return result
 
-    def constants(self, items):
-        """Trivial prediction: the tag O for every word."""
+    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
+        """Trivial prediction: the tag O for every word, which {}, no prediction, stands for."""
         return {"always O": {}}
 
-    def compared(self, name):
-        """True for precision, recall and f1."""
+    def compared(self, name: str) -> bool:
+        """True for precision, recall and f1 of all types, not for those of one type."""
         return name in NAMES
 
 

@@ -17,12 +17,13 @@ import numpy as np
 from pydantic import Field
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Benchmark, Id, Number, Shape, Whole
+from ldt.benchmarks.base import Answers, Benchmark, Id, Number, Shape, Whole
+from ldt.data.options import DataSection
 from ldt.errors import DataError, UserError, listed, plural
 from ldt.io import strict_json
 from ldt.io.records import Example
 from ldt.metrics import baseline
-from ldt.metrics.result import Item, compare, count_words, defined
+from ldt.metrics.result import Item, Result, compare, count_words, defined
 
 LABELS = ("NotMentioned", "Entailment", "Contradiction")  # in the order of the published classes
 NOT_MENTIONED, ENTAILMENT, CONTRADICTION = range(3)
@@ -54,16 +55,13 @@ _ENTRY: Any = {"class_probs": dict.fromkeys(LABELS, Number), "span_probs": [Numb
 _PREDICTIONS = Shape([{"id": Id, "annotation_sets": [{"annotations": {str: _ENTRY}}]}])
 
 
-def read(source: str, data) -> Iterator[Example]:
-    """Yield an example for each document and hypothesis, its id "<document>/<hypothesis>".
+def read(source: str | strict_json.JsonFile, data: DataSection) -> Iterator[Example]:
+    """Yield an example for each document and hypothesis of a file (a path, "-" for standard input,
+    or its loaded JSON), in the encoding of ``data``; its id is "<document>/<hypothesis>".
 
     Fields: text; spans, [start, end) of each in characters of the text; hypothesis; key (its name)
     and document (its id as the file has it), which predictions say; and, where the file has
     annotations, label (one of `LABELS`) and evidence, numbers of spans from 0.
-
-    Args:
-        source: path, or "-" for standard input.
-        data: data section of a recipe, for the encoding.
     """
     file = strict_json.read(source, data.encoding)
     value = _FILE(file.value, file.name)
@@ -117,7 +115,7 @@ def class_figures(weights: np.ndarray, gold: np.ndarray, predicted: np.ndarray) 
     return figures
 
 
-class SpanTable:
+class _SpanTable:
     """Precision and recall of spans at each threshold, counted once for any weights of the pairs.
 
     The thresholds are the scores of right spans. A threshold between two of them has the recall of
@@ -177,8 +175,12 @@ class SpanTable:
 
 
 def mean_defined(figures: Sequence[Figures]) -> Figures:
-    """Mean of each metric over those where it is defined; NaN if it is defined nowhere; {} for no
-    metrics."""
+    """Average each metric over the dicts of ``figures``, draw by draw, without NaN; NaN where all
+    are.
+
+    Args:
+        figures: dicts of the same metrics, each value [draws]; {} is returned for none.
+    """
     means = {}
     for name in figures[0] if figures else ():
         values = np.stack([each[name] for each in figures])
@@ -201,7 +203,7 @@ def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
         return np.where(whole > 0, 100 * part / whole, np.nan)
 
 
-class Pairs:
+class _Pairs:
     """Pairs of a document and a hypothesis with their predictions, scored in groups.
 
     Args:
@@ -225,7 +227,7 @@ class Pairs:
             for number, (gold, answer) in enumerate(zip(golds, answers, strict=True))
             if self.gold[number] != NOT_MENTIONED
         }
-        # Pairs that count in class_binary: gold has both classes of the hypothesis somewhere.
+        # _Pairs that count in class_binary: gold has both classes of the hypothesis somewhere.
         pairs = [*zip(self.keys, self.gold.tolist(), strict=True)]
         classes = [{key for key, each in pairs if each == c} for c in (ENTAILMENT, CONTRADICTION)]
         both = set.intersection(*classes)
@@ -235,7 +237,7 @@ class Pairs:
         """Function from weights [draws, all pairs] to the metrics [draws] of the pairs with these
         numbers."""
         spans = [number for number in numbers if number in self.spans]
-        table = SpanTable([self.spans[number] for number in spans])
+        table = _SpanTable([self.spans[number] for number in spans])
         gold, two = self.gold[numbers], self.two[numbers]
         predicted, binary = self.predicted[numbers], self.binary[numbers]
 
@@ -265,7 +267,7 @@ class Pairs:
         # Of the spans of each pair, in the order of the figures of hypotheses, as means are too.
         alone: dict[str, list[Figures]] = {key: [] for key in by_key}
         for number, sides in self.spans.items():
-            figures = SpanTable([sides]).figures(np.ones((1, 1)))
+            figures = _SpanTable([sides]).figures(np.ones((1, 1)))
             alone[self.keys[number]].append(_prefixed("span", figures))
         by_document = mean_defined([each(once) for each in self.by(self.documents).values()])
         by_pair = mean_defined([one for each in alone.values() for one in each])
@@ -280,7 +282,6 @@ class Pairs:
 
 
 def _spans(gold: Mapping[str, Any], shares: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The spans that are evidence [spans], bool, and the probabilities of all."""
     scores = np.array(shares, np.float64)
     return np.isin(np.arange(len(scores)), gold["evidence"]), scores
 
@@ -290,13 +291,11 @@ def _prefixed(prefix: str, figures: Figures) -> Figures:
 
 
 def _shown(figures: Figures) -> dict[str, float | int]:
-    """Defined figures of `SHOWN`."""
     values = {name: float(figures[name][0]) for name in SHOWN if name in figures}
     return {name: value for name, value in values.items() if not np.isnan(value)}
 
 
 def _means(by_key: Mapping[str, Callable], weights: np.ndarray) -> Figures:
-    """Means over the hypotheses, by metric."""
     return mean_defined([figures(weights) for figures in by_key.values()])
 
 
@@ -353,16 +352,17 @@ class ContractNLIScorer(Benchmark):
     read = staticmethod(read)
     published = staticmethod(published)
 
-    def item(self, example):
-        """Item of a pair: its unit is the document; ``right`` has document, key, label, evidence
-        (indices of spans) and the number of spans; no place."""
+    def item(self, example: Example) -> Item:
+        """Make the `Item` of a document and a hypothesis: ``right`` has document, key, label,
+        evidence (numbers of spans) and ``spans``, the count of all; the unit is the document."""
         right = {name: example.fields[name] for name in ("document", "key", "label", "evidence")}
         right["spans"] = len(example.fields["spans"])
         words, document = _length(example.fields["text"]), str(right["document"])
         return Item(str(example.id), document, {}, words, right=right)
 
-    def parse(self, value, name):
-        """The entry of each document and hypothesis, by "<document>/<hypothesis>"."""
+    def parse(self, value: Any, name: str) -> Answers:
+        """Check predictions and convert them to {"<document>/<hypothesis>": {class_probs,
+        span_probs}}."""
         documents = _PREDICTIONS(value, name)
         base.once((document["id"] for document in documents), name)
         return {
@@ -372,9 +372,10 @@ class ContractNLIScorer(Benchmark):
             for key, entry in entries["annotations"].items()
         }
 
-    def aggregate(self, items, answers, name):
-        """Means over hypotheses of the figures in `Pairs`, 0 to 100, and the other published groups
-        as subsets; DataError if a pair has no prediction or another number of spans."""
+    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+        """Means over hypotheses of the metrics of classes and spans, 0 to 100, and the other
+        published groups as subsets; DataError if a pair has no prediction or another number of
+        spans."""
         missing, extra = compare([item.id for item in items], answers)
         if missing:
             raise DataError(
@@ -388,7 +389,7 @@ class ContractNLIScorer(Benchmark):
                 raise DataError(f"{name}: {item.id}: {what}")
         entries = [answers[item.id] for item in items]
         shares = [(entry["class_probs"], entry["span_probs"]) for entry in entries]
-        pairs = Pairs([item.right for item in items], shares)
+        pairs = _Pairs([item.right for item in items], shares)
         figures = partial(_means, pairs.by(pairs.keys))
         metrics = defined(figures, np.ones((1, len(items))))
         result = self.result(items, metrics, [], extra, figures=figures)
@@ -396,7 +397,7 @@ class ContractNLIScorer(Benchmark):
         result.shown = tuple(key for key in SHOWN if key in metrics)
         return result
 
-    def constants(self, items):
+    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
         """Trivial prediction: the most frequent class of each hypothesis, all its spans equally
         probable."""
         labels: dict[str, list[str]] = {}
@@ -415,7 +416,7 @@ _length = lru_cache(2)(count_words)  # pairs of one document come one after the 
 
 
 def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return class.accuracy: 1.0 for the right class, else 0.0."""
+    """Return {"class.accuracy": 1.0} if ``label`` is the same in both, else 0.0; None is wrong."""
     return {"class.accuracy": float(answer is not None and answer.get("label") == right["label"])}
 
 
@@ -430,7 +431,7 @@ def score_all(
         answers: ``scores`` (label to probability) and ``span_probs`` (one a span) of each pair, in
             the order of ``golds``.
     """
-    pairs = Pairs(golds, [(answer["scores"], answer["span_probs"]) for answer in answers])
+    pairs = _Pairs(golds, [(answer["scores"], answer["span_probs"]) for answer in answers])
     return _shown(_means(pairs.by(pairs.keys), np.ones((1, len(golds)))))
 
 
@@ -441,11 +442,11 @@ def evidence_map(
     evidence together; {} if none has any.
 
     Args:
-        golds: each with ``evidence``, indices of the spans that are evidence.
-        answers: each with ``span_probs``, a probability for each span.
+        golds: for each pair its ``evidence``, numbers of the spans that are evidence.
+        answers: in the order of ``golds``, each with ``span_probs``, a probability for each span.
     """
     both = zip(golds, answers, strict=True)
     pairs = [_spans(gold, each["span_probs"]) for gold, each in both if gold["evidence"]]
     if not pairs:
         return {}
-    return {"span.map": float(SpanTable(pairs).figures(np.ones((1, len(pairs))))["map"][0])}
+    return {"span.map": float(_SpanTable(pairs).figures(np.ones((1, len(pairs))))["map"][0])}

@@ -10,21 +10,22 @@ Source: the layout of Pradhan et al. 2012 (W12-4501); metrics as in `ldt.metrics
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ldt.benchmarks.base import Benchmark, once
+from ldt.benchmarks.base import Answers, Benchmark, once
 from ldt.benchmarks.conll import lines
 from ldt.benchmarks.recognition import BEGIN, recognised
 from ldt.data import answer_files, clusters
 from ldt.data.clusters import GROUPS, Clusters, Document
+from ldt.data.options import DataSection
 from ldt.errors import DataError, shown
 from ldt.io.records import Example
 from ldt.io.streams import open_source
 from ldt.metrics import coreference as metrics
-from ldt.metrics.result import Item, compare, mean
+from ldt.metrics.result import Item, Result, compare, mean
 
 _END = re.compile(r"#\s*end document")
 _NAME = re.compile(r"\((?P<name>.*)\)(?:;\s*part\s*(?P<part>\d+))?")
@@ -33,15 +34,16 @@ _NOTHING = ("-", "_", "*", "")
 _SPEAKER, _COLUMNS = 9, 12  # column of the speaker, where there are so many
 
 
-def read(source: str, data) -> Iterator[Example]:
-    """Yield an example for each document: sentences or tokens, clusters, and speakers if known.
+def read(source: str, data: DataSection | None) -> Iterator[Example]:
+    """Yield an example for each document of a file in CoNLL-2012, or for each JSON line of answers.
 
-    The id of a document of CoNLL-2012 is its name with its part, as NAME_0; without a name it is
-    that of the file.
+    Fields from CoNLL-2012: ``tokens``, or ``sentences`` where empty lines part some; ``clusters``,
+    lists of [first word, last word]; ``speakers`` of the words, if known. Its id is the name with
+    the part, as NAME_0, or without a name that of the file. A JSON line keeps its fields.
 
     Args:
         source: path, or "-" for standard input.
-        data: data section of a recipe, for the encoding.
+        data: data section of a recipe, for the encoding; None for UTF-8.
     """
     if not recognised(source, "coreference"):
         yield from answer_files.answers(source)
@@ -141,11 +143,8 @@ class _Reading:
 
 
 def documents(answers: Iterable[Mapping[str, Any]]) -> Iterator[Document]:
-    """Yield the documents of answers that hold their words.
-
-    Raises:
-        DataError: an answer holds none, as that for a raw text.
-    """
+    """Yield the `Document` (words and clusters) of each answer of ldt predict, which holds
+    ``sentences`` or ``tokens``; DataError for one with neither, as for a raw text."""
     for answer in answers:
         if {"sentences", "tokens"}.isdisjoint(answer):
             what = "no sentences or tokens; answers for given words have a place in this layout"
@@ -155,18 +154,18 @@ def documents(answers: Iterable[Mapping[str, Any]]) -> Iterator[Document]:
 
 
 def published(answers: Iterable[Mapping[str, Any]]) -> str:
-    """Convert answers to CoNLL-2012 of 12 columns, separated by tabs; a number at the end of an id
-    is the part of the document."""
+    """Convert answers to CoNLL-2012 of 12 columns, separated by tabs, as one text; a number at the
+    end of an id, as in NAME_0, is the part of the document."""
     return "".join(part for each in documents(answers) for part in conll(each))
 
 
 def published_lines(answers: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Convert answers to JSON lines of s2e and fastcoref."""
+    """Convert answers to dicts for JSON lines of s2e and fastcoref."""
     return clusters.json_lines(documents(answers))
 
 
 def conll(document: Document) -> Iterator[str]:
-    """Yield the lines of a document in CoNLL-2012."""
+    """Yield the lines of a document in CoNLL-2012, each with its line feed."""
     # Of each word the brackets that close at it, the inner ones first, then those that open there.
     closing, opening = defaultdict[int, list](list), defaultdict[int, list](list)
     for number, cluster in enumerate(document.clusters or []):
@@ -198,7 +197,8 @@ def conll(document: Document) -> Iterator[str]:
 
 def by_words(document: Document) -> Clusters:
     """Cluster the gold mentions by a trivial rule: the same words together, and pronouns with the
-    last one of their group, else with the mention before."""
+    last one of their group (as he, him, his), else with the mention before. Mentions are (first
+    word, the one behind the last)."""
     parts: Clusters = []
     of: dict[Any, list] = {}
     before = None
@@ -229,37 +229,39 @@ class CoreferenceScorer(Benchmark):
     read = staticmethod(read)
     published = staticmethod(published)
 
-    def item(self, example):
-        """Item of a document, with the `Document` and its clusters as the right answer."""
+    def item(self, example: Example) -> Item:
+        """Make the `Item` of a document: ``right`` is its `Document`, with the gold clusters;
+        DataError without clusters."""
         document = clusters.read(example)
         if document.clusters is None:
             what = "no clusters; the files of a test set cannot be scored"
             raise DataError(f"{example.where}: {what}")
         return Item(str(example.id), str(example.id), {}, len(document.words), right=document)
 
-    def load(self, files):
+    def load(self, files: Sequence[str]) -> list[Example]:
         """Read the examples of all files of predictions, in any of the layouts."""
         return [example for file in files for example in self.read(file, self.data)]
 
-    def parse(self, value, name):
-        """Examples by id; DataError if one comes twice."""
+    def parse(self, value: list[Example], name: str) -> Answers:
+        """Convert examples to {id: example}; DataError if an id comes twice."""
         once((str(example.id) for example in value), name)
         return {str(example.id): example for example in value}
 
-    def aggregate(self, items, answers, name):
+    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
         """Metrics of `ldt.metrics.coreference`, 0 to 100, of all documents together, and a table of
-        links by distance."""
+        links by distance; DataError if a document has other words than the gold one."""
         scored, pairs = [], []
         for item in items:
-            pairs.append((item.right.clusters, response(item.right, answers.get(item.id))))
+            pairs.append((item.right.clusters, _response(item.right, answers.get(item.id))))
             scored.append(replace(item, scores=metrics.score(*pairs[-1])))
         figures = mean([item.scores for item in scored], metrics.figures)
         ids = compare([item.id for item in items], answers)
         tables = {"links by distance": metrics.by_distance(pairs)}
         return self.result(scored, figures, *ids, derive=metrics.figures, tables=tables)
 
-    def constants(self, items):
-        """Trivial prediction: the clusters of `by_words`, which knows the gold mentions."""
+    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
+        """Trivial prediction: documents with the clusters of `by_words`, which knows the gold
+        mentions."""
         return {
             "gold mentions by their words": {
                 item.id: replace(item.right, clusters=by_words(item.right)) for item in items
@@ -267,12 +269,9 @@ class CoreferenceScorer(Benchmark):
         }
 
 
-def response(gold: Document, answer: Example | Document | None) -> Clusters:
-    """Clusters of an answer, in words of the gold document.
-
-    Raises:
-        DataError: it has other words than the gold document, or no clusters.
-    """
+def _response(gold: Document, answer: Example | Document | None) -> Clusters:
+    """Clusters of an answer, in words of the gold document; DataError for other words or no
+    clusters."""
     if not isinstance(answer, Example):
         return answer.clusters or [] if answer else []
     document = clusters.read(answer, like=gold)

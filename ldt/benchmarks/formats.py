@@ -56,9 +56,9 @@ def read(
     on_error: OnError | None = None,
     max_line_bytes: int = 256 << 20,
 ) -> Iterator[Example]:
-    """Yield the examples of ``source`` in order.
+    """Yield the examples of ``source`` in order, those of several files one file after the other.
 
-    Of several files one is read after the other, and ids that no record has are places.
+    Of several files a record without an id has its place as id, such as "a.jsonl:17".
 
     Args:
         source: as `ldt.io.records.read` takes it, a pattern, or several of them; most published
@@ -72,8 +72,8 @@ def read(
 
     Raises:
         UserError: there is no such file, or an option is missing.
-        DataError: the file is damaged or of another layout; text without right answers; text
-            beside a file of records.
+        DataError: the file is damaged or of another layout; text without right answers; text beside
+            a file of records; at the end, a field of ``data.fields`` that no record has.
     """
     files = sources.each(source)
     if data.format not in (None, TEXT, *_OF_RECORDS) and getattr(data, "text_files", None):
@@ -96,8 +96,9 @@ def read(
 
 
 def unread(format: str | None) -> dict[str, str]:
-    """Keys of ``data:`` that do not affect how files of a format are read, with the reason; see
-    `DataSection`."""
+    """Keys of a recipe's ``data:`` that have no effect on files of this format, each with the
+    reason, such as {"domain": "a domain is one of triviaqa files"}; None is the format that is
+    detected."""
     keys = {"domain": "a domain is one of triviaqa files"}
     if format == "parquet":
         keys["encoding"] = "text in Parquet is UTF-8"
@@ -139,7 +140,6 @@ def _read(
     max_line_bytes: int,
     several: bool,
 ) -> Iterator[Example]:
-    """The examples of one file; see `read`."""
     encoding = getattr(data, "encoding", None)  # prompts of a character model have none
     if data.format == TEXT or (data.format is None and text_files.is_text(source)):
         if document is None:
@@ -207,15 +207,17 @@ def read_json(file: JsonFile, data: "DataSection") -> Iterator[Example]:
 
 
 def classes(format: str | None) -> list[str] | None:
-    """Classes of a published layout, in their official order; None if it has none."""
+    """Class names of a published layout, in their official order; None for one without a fixed
+    list, which are all but `LEXGLUE`."""
     if format not in LEXGLUE:
         return None
     return [*resolve_name("ldt.benchmarks.lexglue:TASKS")[format].classes]
 
 
 def detect(value: Any) -> str | None:
-    """Name of the published layout of a JSON file with gold answers, given its value; None if
-    unknown."""
+    """Name of the published layout (squad, triviaqa, contractnli, hotpotqa, wikihop, qasper,
+    label-studio) of a JSON file with gold answers, given its parsed value; None if it is none of
+    them."""
     if isinstance(value, dict):
         lists = {key for key, each in value.items() if isinstance(each, list)}
         for name, key in (("squad", "data"), ("triviaqa", "Data"), ("contractnli", "documents")):

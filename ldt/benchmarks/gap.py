@@ -6,20 +6,21 @@ published gap_scorer.py: F1 of all decisions, of masculine and of feminine prono
 the feminine F1 as a share of the masculine.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ldt.benchmarks.base import Benchmark, Shape, Whole, once
+from ldt.benchmarks.base import Answers, Benchmark, Shape, Whole, once
 from ldt.benchmarks.conll import lines
 from ldt.benchmarks.recognition import GAP, begins_with_object
 from ldt.data import answer_files
+from ldt.data.options import DataSection
 from ldt.errors import DataError, shown
 from ldt.io.records import Example
 from ldt.io.streams import open_source
 from ldt.metrics.coreference import ratios
 from ldt.metrics.entities import NAMES
-from ldt.metrics.result import Item, compare, count_words, mean
+from ldt.metrics.result import Item, Result, compare, count_words, mean
 
 COLUMNS = tuple("ID Text Pronoun Pronoun-offset A A-offset A-coref B B-offset B-coref URL".split())
 GENDERS = {"masculine": ("he", "him", "his"), "feminine": ("she", "her", "hers")}
@@ -30,14 +31,10 @@ _ANSWER = Shape({"clusters": [[{"start": Whole, "end": Whole}]]})
 Span = tuple[int, int]
 
 
-def read(source: str, data) -> Iterator[Example]:
-    """Yield an example for each row: text; pronoun, a and b, {start, end, text} each in characters,
-    end exclusive; and labels, true or false of a and of b, where the file has them.
-
-    Args:
-        source: path, or "-" for standard input.
-        data: data section of a recipe, for the encoding.
-    """
+def read(source: str, data: DataSection | None) -> Iterator[Example]:
+    """Yield an example for each row of a file (path, or "-" for standard input), in the encoding of
+    ``data``, None for UTF-8: text; pronoun, a and b, each a {start, end, text} in characters,
+    end exclusive; and labels, [bool of a, bool of b], where the file has them."""
     with open_source(source) as file:
         for number, line in lines(file, data.encoding if data else "utf-8"):
             cells, where = line.split("\t"), f"{file.name}:{number}"
@@ -69,9 +66,14 @@ def _truth(cell: str, where: str) -> bool:
 
 
 def decisions(example: Mapping[str, Any], clusters: Iterable[Iterable[Mapping]]) -> list[bool]:
-    """Decide for each name whether it is in the cluster of the pronoun.
+    """Decide for each of the names a and b whether it is in the cluster of the pronoun: [bool,
+    bool].
 
     A span counts as the mention with which it shares most characters, of equal ones the shortest.
+
+    Args:
+        example: ``pronoun``, ``a`` and ``b``, each with ``start`` and ``end`` in characters.
+        clusters: mentions of each cluster, with ``start`` and ``end`` too.
     """
     mentions = [
         (each["start"], each["end"], number)
@@ -92,8 +94,7 @@ def decisions(example: Mapping[str, Any], clusters: Iterable[Iterable[Mapping]])
 
 
 def published(answers: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Return the lines of ldt predict as they are; decisions are made when the gold file
-    is read."""
+    """Return the lines of ldt predict unchanged; their clusters are what `score` takes."""
     return iter(answers)
 
 
@@ -102,8 +103,9 @@ def score(right: Mapping[str, Any], answer: Any) -> dict[str, float]:
     ``all:found``); also for ``masculine`` and ``feminine``, 0 unless the pronoun is of it.
 
     Args:
-        right: fields of the example.
-        answer: clusters, or a bool for each of the two names; None is no answer.
+        right: fields of an example of `read`.
+        answer: clusters as `decisions` takes them, or [bool of a, bool of b]; None, no answer,
+            counts as two gold names that are not found.
     """
     if answer is not None and not (answer and isinstance(answer[0], bool)):
         answer = decisions(right, answer)
@@ -120,7 +122,9 @@ def score(right: Mapping[str, Any], answer: Any) -> dict[str, float]:
 
 
 def figures(sums: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the metrics from sums or means of the results of `score`, or from arrays of them."""
+    """Compute f1, precision and recall, 0 to 100, of all, masculine_ and feminine_ decisions, and
+    the bias (100 times feminine by masculine F1) from sums or means of results of `score`, or
+    arrays of them."""
     metrics: dict[str, Any] = {}
     for name in ("all", *GENDERS):
         right, gold, hits = (sums[f"{name}:{counted}"] for counted in _COUNTS)
@@ -146,12 +150,12 @@ class GapScorer(Benchmark):
     published = staticmethod(published)
     score = staticmethod(score)
 
-    def item(self, example):
-        """Item of a row, with all of its fields as the right answer."""
+    def item(self, example: Example) -> Item:
+        """Make the `Item` of a row, with all of its fields as ``right``."""
         words = count_words(example.fields["text"])
         return Item(str(example.id), example.id, {}, words, right=example.fields)
 
-    def load(self, files):
+    def load(self, files: Sequence[str]) -> list[Example] | list[tuple[str, str]]:
         """Read one file of predictions: examples of ldt predict, or (place, line) of a table."""
         (file,) = files
         if begins_with_object(file, ("id",)):
@@ -159,9 +163,9 @@ class GapScorer(Benchmark):
         with open_source(file) as each:
             return [(f"{each.name}:{n}", line) for n, line in lines(each, "utf-8") if line.strip()]
 
-    def parse(self, value, name):
-        """By id the clusters of an answer, or the decisions [A, B] of a line; DataError for other
-        columns."""
+    def parse(self, value: Any, name: str) -> Answers:
+        """Convert what `load` returns to {id: clusters of an answer, or [bool of A, bool of B]};
+        DataError for other columns."""
         pairs: list[tuple[str, Any]] = []
         for each in value:
             if isinstance(each, Example):
@@ -175,7 +179,7 @@ class GapScorer(Benchmark):
         once((id for id, _ in pairs), name)
         return dict(pairs)
 
-    def aggregate(self, items, answers, name):
+    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
         """F1, precision and recall of all decisions and by gender, 0 to 100, and the bias."""
         # Copies, since trivial decisions are scored on the same items.
         items = [replace(each, scores=score(each.right, answers.get(each.id))) for each in items]
@@ -183,8 +187,8 @@ class GapScorer(Benchmark):
         ids = compare([item.id for item in items], answers)
         return self.result(items, metrics, *ids, derive=figures)
 
-    def constants(self, items):
-        """Trivial decisions: always both names, always A, always B."""
+    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
+        """Trivial predictions: always both names, always A, always B."""
         return {
             words: {item.id: decision for item in items}
             for words, decision in (
@@ -194,6 +198,6 @@ class GapScorer(Benchmark):
             )
         }
 
-    def compared(self, name):
+    def compared(self, name: str) -> bool:
         """True for all metrics but the bias."""
         return name != "bias"

@@ -6,16 +6,17 @@ facts}}.
 Source: Yang et al. 2018 (arXiv:1809.09600), the rules of their evaluation script.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Benchmark, Id, Shape, Whole
+from ldt.benchmarks.base import Answers, Benchmark, Id, Shape, Whole
+from ldt.data.options import DataSection
 from ldt.io import strict_json
 from ldt.io.records import Example
 from ldt.metrics import baseline, word_overlap
-from ldt.metrics.result import Item, compare, count_words
+from ldt.metrics.result import Item, Result, compare, count_words
 from ldt.metrics.word_overlap import normalise
 
 SHOWN = ("em", "f1", "sp_em", "sp_f1", "joint_em", "joint_f1")
@@ -28,16 +29,13 @@ _INSIDE = Shape({"context?": [tuple[str, list[str]]], "supporting_facts": _FACTS
 _PREDICTIONS = Shape({"answer": {str: str}, "sp": {str: _FACTS}})
 
 
-def read(source: str, data) -> Iterator[Example]:
-    """Yield an example for each question: question, context, and answer, supporting_facts, type
-    and level where they are there, which in the files of a test set they are not.
+def read(source: str | strict_json.JsonFile, data: DataSection) -> Iterator[Example]:
+    """Yield an example for each question of a file (a path, "-" for standard input, or its loaded
+    JSON), in the encoding of ``data``.
 
-    ``context`` is a list of [title, sentences], ``supporting_facts`` of [title, number of a
-    sentence]; the task looks into them.
-
-    Args:
-        source: path, or "-" for standard input.
-        data: data section of a recipe, for the encoding.
+    Fields, each where the file has it: question; context, a list of [title, sentences]; and, not in
+    the files of a test set, answer, supporting_facts, a list of [title, number of a sentence], type
+    and level. What is inside of context and supporting_facts is not checked here.
     """
     file = strict_json.read(source, data.encoding)
     for question in _FILE(file.value, file.name):
@@ -58,8 +56,8 @@ NOTHING = AnswerMatch(0.0, 0.0, 0.0, 0.0)
 
 
 def match_answer(prediction: str, gold: str) -> AnswerMatch:
-    """Score a predicted answer by SQuAD's exact match, F1, precision and recall of words; where
-    either text is yes, no or noanswer, all are 0 unless both are the same."""
+    """Score a predicted answer by SQuAD's exact match, F1, precision and recall of words, each 0 to
+    1; where either text is yes, no or noanswer, all are 0 unless both are the same."""
     answer, gold = normalise(prediction), normalise(gold)
     if answer != gold and {answer, gold} & CLOSED:
         return NOTHING
@@ -69,36 +67,36 @@ def match_answer(prediction: str, gold: str) -> AnswerMatch:
 def match_facts(
     prediction: Iterable[tuple[str, int]], gold: Iterable[tuple[str, int]]
 ) -> AnswerMatch:
-    """Score a set of supporting sentences, each (title, number in its paragraph).
-
-    If gold and prediction are both empty, it is an exact match with F1 0.
-    """
+    """Score a set of supporting sentences, each (title, number in its paragraph): exact match, F1,
+    precision and recall, 0 to 1. If gold and prediction are both empty, exact match is 1, the
+    rest 0."""
     facts, right = set(prediction), set(gold)
     both = len(facts & right)
-    overlap = word_overlap.of(both / max(len(facts), 1), both / max(len(right), 1))
+    overlap = word_overlap.with_f1(both / max(len(facts), 1), both / max(len(right), 1))
     return AnswerMatch(float(facts == right), *overlap)
 
 
-def joint(answer: AnswerMatch, facts: AnswerMatch) -> AnswerMatch:
+def _joint(answer: AnswerMatch, facts: AnswerMatch) -> AnswerMatch:
     """Score answer and facts together: products of exact matches, precisions and recalls, and their
     F1."""
-    both = word_overlap.of(answer.prec * facts.prec, answer.recall * facts.recall)
+    both = word_overlap.with_f1(answer.prec * facts.prec, answer.recall * facts.recall)
     return AnswerMatch(answer.em * facts.em, *both)
 
 
 def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return em, f1, prec and recall of the answer, of the facts (sp_) and of both (joint_).
+    """Return em, f1, prec and recall, 0 to 1, of the answer, of the facts (sp_) and of both
+    (joint_).
 
     Args:
         right: ``answer``, a text, and ``facts``, pairs (title, number of a sentence).
-        answer: ``answer`` and ``supporting_facts`` in the same form; None, or no such key, counts
-            0 there and in joint.
+        answer: ``answer``, a text, and ``supporting_facts``, such pairs; None, or no such key,
+            counts 0 there and in joint.
     """
     answer = answer or {}
     text, facts = answer.get("answer"), answer.get("supporting_facts")
     answered = NOTHING if text is None else match_answer(text, right["answer"])
     supported = NOTHING if facts is None else match_facts(map(tuple, facts), right["facts"])
-    both = NOTHING if text is None or facts is None else joint(answered, supported)
+    both = NOTHING if text is None or facts is None else _joint(answered, supported)
     return {
         f"{prefix}{name}": value
         for prefix, match in (("", answered), ("sp_", supported), ("joint_", both))
@@ -107,8 +105,8 @@ def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[st
 
 
 def published(answers: Iterable[dict]) -> dict[str, dict]:
-    """Convert answers to the official layout: {"answer": {id: text}, "sp": {id: [[title,
-    sentence]]}}."""
+    """Convert answers of ldt predict (``id``, ``answer``, ``supporting_facts``) to the official
+    layout: {"answer": {id: text}, "sp": {id: [[title, sentence]]}}."""
     answers = list(answers)
     facts = {str(answer["id"]): answer["supporting_facts"] for answer in answers}
     return {"answer": base.by_id(answers), "sp": facts}
@@ -128,8 +126,9 @@ class HotpotQAScorer(Benchmark):
     published = staticmethod(published)
     score = staticmethod(score)
 
-    def item(self, example):
-        """Item of a question: ``answer`` and ``facts``, a set of (title, number of a sentence)."""
+    def item(self, example: Example) -> Item:
+        """Make the `Item` of a question: ``right`` has ``answer`` and ``facts``, a set of (title,
+        number of a sentence)."""
         inside = _INSIDE(example.fields, example.where)
         words = None
         if "context" in inside:
@@ -137,25 +136,25 @@ class HotpotQAScorer(Benchmark):
         right = {"answer": example.fields["answer"], "facts": set(inside["supporting_facts"])}
         return Item(str(example.id), example.id, {}, words, right=right)
 
-    def parse(self, value, name):
-        """By id ``answer`` and ``supporting_facts``, a set of (title, number of a sentence), each
-        if given."""
+    def parse(self, value: Any, name: str) -> Answers:
+        """Convert predictions to {id: answer} with ``answer`` and ``supporting_facts``, a set of
+        (title, number of a sentence), each where it is given."""
         both = _PREDICTIONS(value, name)
-        answers = super().parse(both["answer"], name)
+        answers: Any = super().parse(both["answer"], name)
         for id, facts in both["sp"].items():
             answers.setdefault(id, {})["supporting_facts"] = set(facts)
         return answers
 
-    def aggregate(self, items, answers, name):
-        """Means of `score`, 0 to 100; a question lacking its answer or its facts counts as
-        missing."""
+    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+        """Means of `score`, 0 to 100; a question lacking its answer or its facts is among the
+        ``missing``."""
         result = super().aggregate(items, answers, name)
         both = [id for id, answer in answers.items() if len(answer) == 2]
         result.missing, _ = compare([item.id for item in items], both)
         result.no_length = "the gold file has no context"
         return result
 
-    def constants(self, items):
+    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
         """Trivial prediction: the most frequent answer, without facts."""
         usual = baseline.commonest([item.right["answer"]] for item in items)
         return base.always(usual, items, supporting_facts=())

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Benchmark, Shape
+from ldt.benchmarks.base import Answers, Benchmark, Shape
+from ldt.data.options import DataSection
 from ldt.errors import DataError, UserError, listed, plural, shown
 from ldt.io import records
 from ldt.io.records import Example
@@ -22,7 +23,7 @@ from ldt.io.sources import only
 from ldt.io.streams import beginning
 from ldt.metrics import baseline
 from ldt.metrics.classification import f1_of_draws
-from ldt.metrics.result import Item, count_words, defined
+from ldt.metrics.result import Item, Result, count_words, defined
 
 _ARTICLES = ("2", "3", "5", "6", "8", "9", "10", "11", "14", "P1-1")
 _CONCEPTS = tuple(
@@ -55,12 +56,10 @@ class LexGlueTask(NamedTuple):
     none: bool = False
     parted: bool = False
 
-    def read(self, source: str, data) -> Iterator[Example]:
-        """Yield an example for each line: text, a list of paragraphs or one text, and label, the
-        name of the class or a list of names, where the line has one.
-
-        The id is that of the line, else its number from 0.
-        """
+    def read(self, source: str, data: DataSection) -> Iterator[Example]:
+        """Yield an example for each line of a file, in the encoding of ``data``: text, a list of
+        paragraphs or one text; and, where the line has it, label, the name of the class or a
+        list of names. The id is that of the line, else its number from 0."""
         for line in _lines(source, data.encoding):
             labels = self.labels(line)
             document = _DOCUMENT(_text(line), f"{line.where}: text")
@@ -74,18 +73,20 @@ class LexGlueTask(NamedTuple):
 
     @property
     def by_number(self) -> str:
-        """Name of the field that holds labels as numbers of classes."""
+        """Name of the field that holds labels as numbers of classes: "labels", of single-label sets
+        "label"."""
         return "labels" if self.several else "label"
 
     def labels(self, line: Example) -> list[int] | None:
-        """Numbers of the classes of a line, None if it has no labels; names that are not among the
-        classes are dropped, as the published data set drops them."""
+        """Numbers of the classes of a line, sorted; None if it has no labels. Names that are not
+        among the classes are dropped, as the published data set drops them; DataError if a
+        single label is no class."""
         key = next((key for key in (self.raw, self.by_number) if key in line.fields), None)
         if key is None:
             return None
         values = line.fields[key] if self.several else [line.fields[key]]
         if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
-            return numbers(values, len(self.classes), line.where)
+            return _class_numbers(values, len(self.classes), line.where)
         places = {self.classes.index(value) for value in values if value in self.classes}
         if not self.several and not places:
             raise DataError(f"{line.where}: {key!r} is {values[0]!r}, none of the classes")
@@ -109,11 +110,10 @@ _DOCUMENT = Shape((str, [str]))
 
 
 def _text(line: Example) -> Any:
-    """The paragraphs of a line, or its text in one."""
     return line.fields.get("facts", line.fields.get("text"))
 
 
-def numbers(values: Any, classes: int, where: str) -> list[int]:
+def _class_numbers(values: Any, classes: int, where: str) -> list[int]:
     """Check and sort the numbers of classes; each comes once."""
     for value in values if isinstance(values, list) else [values]:
         if type(value) is not int or not 0 <= value < classes or not isinstance(values, list):
@@ -123,8 +123,7 @@ def numbers(values: Any, classes: int, where: str) -> list[int]:
 
 
 def _lines(source: str, encoding: str | None = None) -> Iterator[Example]:
-    """Yield the lines of a file of gold labels or of predictions, each with the id that it states,
-    else its number from 0."""
+    """Yield the lines of a file of gold labels or of predictions, with id or number from 0."""
     for number, line in enumerate(records.read(source, format="jsonl", encoding=encoding)):
         stated = line.fields.get("id") not in (None, "")
         yield line if stated else replace(line, id=number)
@@ -146,10 +145,10 @@ _LINE = 1 << 20  # bytes of a row at most
 
 
 def decided(logits: np.ndarray, *, several: bool) -> np.ndarray:
-    """Decide the classes [documents, classes] bool from logits.
+    """Decide the classes [documents, classes] bool from logits [documents, classes].
 
-    If a document can have several, those whose sigmoid is above 0.5, so that a logit of 0 is no;
-    else the highest, the first at a tie.
+    With ``several`` those whose sigmoid is above 0.5, so that a logit of 0 is no; else the highest,
+    the first at a tie.
     """
     if several:
         return logits > 0
@@ -157,12 +156,12 @@ def decided(logits: np.ndarray, *, several: bool) -> np.ndarray:
 
 
 def with_none(classes: np.ndarray) -> np.ndarray:
-    """Add one more class to classes [documents, classes] bool: that of documents that have no
-    other."""
+    """Append a column to classes [documents, classes] bool: True for documents that have
+    no class."""
     return np.column_stack([classes, ~classes.any(1)])
 
 
-def f1(
+def _f1(
     gold: np.ndarray, predicted: np.ndarray, weights: np.ndarray, task: LexGlueTask
 ) -> dict[str, np.ndarray]:
     """Return micro-f1 and macro-f1 [draws], from 0 to 100, of ``gold`` and ``predicted`` classes
@@ -178,8 +177,8 @@ def f1(
 
 
 def table(rows: Iterable[Iterable[float]]) -> str:
-    """Write logits in the published table: number of the document from 0 and its logits, with 5
-    decimals, separated by tabs, without a header.
+    """Write logits as the published table: a line of each document's number from 0 and its logits,
+    with 5 decimals, separated by tabs, without a header.
 
     Args:
         rows: logits of each document in the order of the gold file, one a class.
@@ -191,12 +190,12 @@ def table(rows: Iterable[Iterable[float]]) -> str:
 
 
 def published(answers: Iterable[dict]) -> Iterator[dict]:
-    """Convert answers to lines {id, and the classes' numbers under the part's own field}.
+    """Convert answers of ldt predict to {id, labels}, or in SCOTUS {id, label}, with numbers of
+    classes.
 
     Args:
-        answers: of a classification, each with id, ``label`` (a class, or a list of them) and
-            ``scores`` by class. Where a model abstains, the likeliest class stands; where a
-            document may have several classes, none.
+        answers: each with id, ``label`` (a class, or a list of them) and ``scores`` by class. Where
+            a model abstains, the likeliest class stands; where a document may have several, none.
     """
     for answer in answers:
         part, label = _part(answer), answer["label"]
@@ -210,12 +209,13 @@ def published(answers: Iterable[dict]) -> Iterator[dict]:
 
 def published_logits(answers: Iterable[dict]) -> str:
     """Write the published table (`table`) of a classification's answers, whose ``scores`` are
-    logits."""
+    logits by class; DataError for the classes of no data set of the benchmark."""
     return table([answer["scores"][name] for name in _part(answer).classes] for answer in answers)
 
 
 def part_of(classes: Iterable[str]) -> LexGlueTask | None:
-    """Data set of the benchmark that has these classes, None if none has; ECtHR A also for B."""
+    """Data set of the benchmark with exactly these classes, None if none has; ECtHR A also
+    for B."""
     names = set(classes)
     return next((task for task in TASKS.values() if names == set(task.classes)), None)
 
@@ -249,19 +249,21 @@ class LexGlueScorer(Benchmark):
     advice = "answers of classification have both"
     marks = ("scores", "chunks")
 
-    def read(self, source, data):
-        """Yield the lines of a file as examples; their labels are read once the part is known."""
+    def read(self, source: str, data: DataSection) -> Iterator[Example]:
+        """Yield the lines of a file as examples with all their fields; `aggregate` reads their
+        labels."""
         return _lines(source, data.encoding)
 
-    def item(self, example):
-        """Item of a line, whose labels `aggregate` reads; words of its text if that is text."""
+    def item(self, example: Example) -> Item:
+        """Make the `Item` of a line: ``right`` is the line itself, whose labels
+        `aggregate` reads."""
         text = _text(example)
         texts = text if isinstance(text, list) else [text]
         known = all(isinstance(part, str) for part in texts)
         words = sum(map(count_words, texts)) if known else None
         return Item(str(example.id), example.id, {}, words, right=example)
 
-    def load(self, files):
+    def load(self, files: Sequence[str]) -> list[Example] | np.ndarray:
         """Read one file of predictions: lines as examples, or the table as logits [documents,
         classes]."""
         file = only(files, "predictions of lexglue")
@@ -271,13 +273,13 @@ class LexGlueScorer(Benchmark):
         return _logits(file, base.name_of(files))
 
     @staticmethod
-    def published(lines):
-        """Lines of a file for the answers of ldt predict, by `published`."""
+    def published(lines: Sequence[dict]) -> list[Example]:
+        """Convert answers of ldt predict by `published`, to examples as `load` reads them."""
         return [Example(each, each["id"], f"answer {each['id']}") for each in published(lines)]
 
-    def parse(self, value, name):
-        """Predicted classes, [classes] bool each: of logits by the row's number, of lines by their
-        id.
+    def parse(self, value: Any, name: str) -> Answers:
+        """Convert predictions to {id: classes [classes] bool}, with the row's number as id for a
+        table.
 
         Sets ``part`` and ``outputs``, the part of the benchmark and its number of classes, for
         `aggregate`.
@@ -295,13 +297,12 @@ class LexGlueScorer(Benchmark):
         base.once(ids, name)
         stated = [line.fields.get(part.by_number) for line in value]
         chosen = [
-            numbers(labels if part.several else [labels], self.outputs, line.where)
+            _class_numbers(labels if part.several else [labels], self.outputs, line.where)
             for labels, line in zip(stated, value, strict=True)
         ]
         return dict(zip(ids, _indicators(chosen, self.outputs), strict=True))
 
     def _part(self, columns: int | None, name: str) -> LexGlueTask:
-        """Part of the benchmark, from the option or the number of columns."""
         part = None if self.task is None else TASKS[self.task]
         if columns is None and part is None:
             what = f"--task {'|'.join(TASKS)} does"
@@ -313,9 +314,9 @@ class LexGlueScorer(Benchmark):
             raise DataError(f"{name}: {plural(columns, 'logit')} a row; {what}")
         return part or BY_COLUMNS[columns or 0]
 
-    def aggregate(self, items, answers, name):
-        """micro-f1 and macro-f1 of `f1`, 0 to 100; DataError unless each gold document has a
-        prediction."""
+    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+        """micro-f1 and macro-f1, 0 to 100; DataError unless each gold document has a prediction.
+        Needs what `parse` sets."""
         part, size = self.part, self.outputs
         right = _indicators([_gold_labels(part, item.right) for item in items], size)
         if len(answers) != len(right):
@@ -329,14 +330,14 @@ class LexGlueScorer(Benchmark):
         predicted = np.array([answers[key] for key in (answers if 0 in answers else ids)])
 
         def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
-            return f1(right, predicted, weights, part)
+            return _f1(right, predicted, weights, part)
 
         metrics, title = defined(figures, np.ones((1, len(items)))), f"lexglue, {part.name}"
         return self.result(items, metrics, figures=figures, title=title)
 
-    def constants(self, items):
+    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
         """Trivial predictions: the most frequent class, and no class where a document may have
-        none."""
+        none. Needs what `parse` sets."""
         labels = [_gold_labels(self.part, item.right) for item in items]
         usual = baseline.commonest(labels, default=0)
         constant = {f"always {self.part.classes[usual]}": [usual]}
@@ -368,7 +369,6 @@ def _indicators(labels: Sequence[Sequence[int]], size: int) -> np.ndarray:
 
 
 def _logits(file: str, name: str) -> np.ndarray:
-    """A published table as [documents, classes]."""
     lines = records.lines(file, max_line_bytes=_LINE)
     rows = [line.raw.decode("utf-8", "replace").strip("\r\n").split("\t") for line in lines]
     if not rows:

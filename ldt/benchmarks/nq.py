@@ -9,7 +9,7 @@ or in both; the figures are F1 of long and of short answers at the best threshol
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ldt.benchmarks import base, passage_qa
-from ldt.benchmarks.base import Number, Shape, Truth, Whole
+from ldt.benchmarks.base import Answers, Number, Shape, Truth, Whole
 from ldt.benchmarks.passage_qa import NEEDED, NOTE, Curve, PassageAnswer, YesNo, score_parts
+from ldt.data.options import DataSection
 from ldt.data.sentences import Units
 from ldt.errors import DataError
 from ldt.io.records import Example
-from ldt.metrics.result import Item
+from ldt.metrics.result import Item, Result
 
 # Tokens that are tags; blanks inside of them, before attributes, are _ in the simplified layout.
 _TAG = re.compile(r"</?(h[1-6]|p|table|tr|td|th|ul|ol|dl|li|dd|dt)([ _].*)?>", re.I | re.S)
@@ -71,21 +72,18 @@ _PREDICTIONS = Shape(
 )
 
 
-def read(source: str, data) -> Iterator[Example]:
-    """Yield an example for each question, one in memory at a time.
+def read(source: str, data: DataSection) -> Iterator[Example]:
+    """Yield an example for each question of a file (path, or "-" for standard input), in the
+    encoding of ``data``, one in memory at a time.
 
     Its fields: question; title, where there is one; context, the tokens that are no tags, joined by
     blanks; ``tokens``, of each of those its ``number`` among all, its ``start`` and ``end`` in
-    characters of the context and, in the original layout, ``start_byte`` and ``end_byte``;
-    ``candidates``, each {type, top_level, start, end} in characters with the fields of a
+    characters of the context and, in the original layout, ``start_byte`` and ``end_byte``, a list
+    each; ``candidates``, each {type, top_level, start, end} in characters with the fields of a
     `PageSpan`, start equal to end where there is no word in it, and type paragraph, table, list or
     other by its first tag; ``annotations``, where the file has them, each {passage: number of a
     candidate or None, spans: [[start, end], ...] in characters, tokens: the same in numbers of
     tokens, yes_no: "yes", "no" or None}.
-
-    Args:
-        source: path, or "-" for standard input.
-        data: data section of a recipe, for the encoding.
     """
     for example in passage_qa.lines(source, _LINE, data.encoding):
         fields, where = example.fields, example.where
@@ -122,7 +120,8 @@ def read(source: str, data) -> Iterator[Example]:
 def offsets(
     fields: Mapping[str, Any], passage: int | None, span: tuple[int, int] | None
 ) -> dict[str, Any]:
-    """Bytes and tokens of an answer's spans, for `published`.
+    """Return {"long_answer": {start_byte, end_byte, start_token, end_token}, "short_answers": a
+    list of one such object or none} of an answer, for `published`; -1 is unknown or no answer.
 
     Args:
         fields: fields of an example of `read`.
@@ -144,15 +143,15 @@ def offsets(
 
 
 def whole_words(fields: Mapping[str, Any], span: tuple[int, int]) -> tuple[int, int]:
-    """Widen a span to the whole words that it shares a character with; arguments are those of
-    `offsets`."""
+    """Widen a span (start, end) in characters of the context to the whole words that it shares a
+    character with; ``fields`` are those of an example of `read`."""
     tokens = fields["tokens"]
     first, last = _words(tokens, span)
     return tokens["start"][first], tokens["end"][last]
 
 
 def _words(tokens: Mapping[str, list[int]], span: tuple[int, int]) -> tuple[int, int]:
-    """Places of the first and the last word that a span has a part of."""
+    """Indices of the first and the last word that a span has a part of."""
     return bisect_right(tokens["end"], span[0]), bisect_left(tokens["start"], span[1]) - 1
 
 
@@ -185,7 +184,6 @@ class _Page:
         return [end - 1 for end in accumulate(len(word) + 1 for word in words)]
 
     def columns(self, where: str) -> dict[str, list[int]]:
-        """Numbers and places of the words; see ``tokens`` of `read`."""
         ends = self._ends
         numbers = [number for number, word in enumerate(self.is_word) if word]
         columns_by_name = {
@@ -205,13 +203,11 @@ class _Page:
         return columns_by_name
 
     def characters(self, span: PageSpan) -> tuple[int, int]:
-        """Start and end of a span in the context, without the blanks around its words."""
         first, after = self._before[span.start_token], self._before[span.end_token]
         start = self._ends[first - 1] + 1 if first else 0
         return (start, self._ends[after - 1]) if first < after else (start, start)
 
     def type_of(self, span: PageSpan) -> str:
-        """The type of a candidate, by its first token."""
         match = _TAG.fullmatch(self.tokens[span.start_token])
         return _TYPES.get(match[1].lower(), "other") if match else "other"
 
@@ -269,11 +265,12 @@ def same(one: PageSpan, other: PageSpan) -> bool:
 
 
 def published(answers: Iterable[dict]) -> dict[str, list[dict[str, Any]]]:
-    """Convert answers to the published layout; yes or no takes the place of a span.
+    """Convert answers of ldt predict to the published layout, {"predictions": [...]}; yes or no
+    takes the place of a span.
 
     Args:
-        answers: ``id``, ``passage_score``, ``span_score``, ``yes_no`` ("yes", "no" or None) and
-            ``offsets``, which `offsets` makes.
+        answers: each with ``id``, ``passage_score``, ``span_score``, ``yes_no`` ("yes", "no" or
+            None) and ``offsets``, which `offsets` makes.
     """
     return {
         "predictions": [
@@ -300,9 +297,9 @@ class NaturalQuestionsScorer(passage_qa.PageBenchmark):
     line = _LINE
     published = staticmethod(published)
 
-    def item(self, example):
-        """Item of a question: ``right`` is (span of the page's first paragraph, annotations); the
-        unit is the page."""
+    def item(self, example: Example) -> Item:
+        """Make the `Item` of a question: ``right`` is (`PageSpan` of the page's first paragraph or
+        None, annotations as (long answer, short answers, yes or no)); the unit is the page."""
         fields, where = example.fields, example.where
         page = _page(fields, where)
         spans = [span for _, span in _candidates(fields, page, where)]
@@ -311,18 +308,19 @@ class NaturalQuestionsScorer(passage_qa.PageBenchmark):
             (long, short, yes_no) if long or short or yes_no else _NULL
             for _, long, short, yes_no in _annotations(fields, page, where)
         )
-        unit, words = passage_qa.unit(example), page.is_word.count(True)
+        unit, words = passage_qa.page_key(example), page.is_word.count(True)
         return Item(str(example.id), unit, {}, words, right=(first, annotations))
 
-    def parse(self, value, name):
-        """Predictions by id."""
+    def parse(self, value: Any, name: str) -> Answers:
+        """Convert predictions to {id: `PassageAnswer`}, with `PageSpan`s for passage and spans;
+        DataError for yes or no beside short answers."""
         items = _PREDICTIONS(value, name)["predictions"]
         ids = [str(item["example_id"]) for item in items]
         base.once(ids, name)
         where = [f"{name}: {id}" for id in ids]
         return dict(zip(ids, map(_prediction, items, where), strict=True))
 
-    def aggregate(self, items, answers, name):
+    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
         """F1, precision and recall of long and short answers, 0 to 100, at the best thresholds of
         their scores; DataError if the ids differ from gold."""
         base.same_ids([item.id for item in items], answers, name, "question")
@@ -355,12 +353,12 @@ class NaturalQuestionsScorer(passage_qa.PageBenchmark):
             )
         return result
 
-    def constants(self, items):
+    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
         """Trivial prediction: the page's first paragraph as the long answer to every question."""
         first = {item.id: PassageAnswer(item.right[0]) for item in items}
         return {"always the first paragraph": first}
 
-    def compared(self, name):
+    def compared(self, name: str) -> bool:
         """True for metrics of long answers but the threshold."""
         return name.startswith("long-") and not name.endswith("-threshold")
 

@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import BeforeValidator
 
 from ldt.benchmarks.base import Benchmark, Shape
+from ldt.data.options import DataSection
 from ldt.data.sentences import Units
 from ldt.errors import DataError
 from ldt.io import records
@@ -76,8 +77,9 @@ class Scored(NamedTuple):
 
 
 def same_set(golds: Sequence[Sequence[Any]], spans: Sequence[Any], same: Callable) -> float:
-    """Natural Questions' score of ``spans``, 1.0 if they are the set of any annotation in
-    ``golds``, else 0.0; ``same`` tells if two spans are equal."""
+    """Natural Questions' score of the predicted ``spans``: 1.0 if they are the set of any
+    annotation in ``golds``, lists of spans, else 0.0; ``same(one, other)`` tells if two spans
+    are equal."""
     return float(
         any(
             all(any(same(one, other) for other in spans) for one in gold)
@@ -89,11 +91,11 @@ def same_set(golds: Sequence[Sequence[Any]], spans: Sequence[Any], same: Callabl
 
 def overlap(golds: Sequence[Sequence[Pair]], spans: Sequence[Pair], same: Callable) -> float:
     """TyDi QA's score, 0 to 1, of the one span (start, end) in ``spans``: the best F1 of the bytes
-    that it shares with an annotation's span; ``same`` is not used."""
+    that it shares with a span of an annotation in ``golds``; ``same`` is not used."""
     (start, end), best = spans[0], 0.0
     for a, b in (gold for listed in golds for gold in listed):
         both = max(0, min(end, b) - max(start, a))
-        best = max(best, word_overlap.of(both / (end - start), both / (b - a)).f1)
+        best = max(best, word_overlap.with_f1(both / (end - start), both / (b - a)).f1)
     return best
 
 
@@ -103,14 +105,16 @@ def score_parts(
     rule: Callable[..., float],
     same: Callable[[Any, Any], bool] = lambda one, other: one == other,
 ) -> tuple[Scored, Scored]:
-    """Score the passage and the span of an answer by the published rules.
+    """Score the passage and the span of an answer by the published rules: (passage, span).
 
     A question has a passage, or a span, yes or no, if `NEEDED` annotations have one. A passage is
     right if it is that of any annotation; yes or no if any says it; spans by ``rule``. No
-    prediction at all is a wrong answer of score 0 where gold has none, and else counts as "no
-    answer".
+    prediction at all (None) is a wrong answer of score 0 where gold has none, and else counts as
+    "no answer".
 
     Args:
+        annotations: (passage or None, spans, "yes", "no" or None) of each annotator.
+        answer: predicted answer, its passage and spans in the form of the annotations.
         rule: `same_set` or `overlap`.
         same: function that tells if two passages, or two spans, are the same.
     """
@@ -140,9 +144,10 @@ def _voted(annotations: Sequence[Annotation], needed: int) -> tuple[bool, bool]:
 
 
 class Curve:
-    """Precision and recall of the answers at or above each threshold.
+    """Precision and recall of scored answers that are given at or above each threshold of their
+    scores.
 
-    Counts are [resamples, questions], how often each question counts.
+    Throughout, ``counts`` are [resamples, questions]: how often each question counts.
     """
 
     def __init__(self, answers: Sequence[Scored]):
@@ -158,26 +163,28 @@ class Curve:
         self.thresholds = falling[self._ends]  # falling, equal scores are one
 
     def points(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Precision and recall, each [resamples, thresholds]."""
+        """Precision and recall, 0 to 1, each [resamples, thresholds], the highest
+        threshold first."""
         weight = counts[:, self._order]
         right = (weight * self._right[self._order]).cumsum(1)[:, self._ends]
         answered = weight.cumsum(1)[:, self._ends]
         return divide(right, answered), divide(right, (counts @ self._gold)[:, None])
 
     def best(self, counts: np.ndarray, prefix: str) -> dict[str, np.ndarray]:
-        """Metrics at the best threshold, 0 to 100, and the threshold, each [resamples].
+        """Metrics at the best threshold, 0 to 100, and the threshold itself, each [resamples].
 
         At equal F1 the higher threshold stays; it is 0 where nothing is right. With them come the
-        largest recall at each of `TARGETS`, and the precision there.
+        largest recall at a precision of at least each of `TARGETS`, and the precision there.
 
         Args:
-            prefix: beginning of the names, such as "long-".
+            counts: how often each question counts, [resamples, questions].
+            prefix: beginning of the names, as "long-" of "long-best-threshold-f1".
         """
         if not len(self.thresholds):
             nothing = np.zeros(len(counts))
             return dict.fromkeys(_names(prefix), nothing)
         precision, recall = self.points(counts)
-        f1 = harmonic(precision, recall)
+        f1 = _harmonic(precision, recall)
         place = f1.argmax(1)  # the first of equal ones, which is the highest threshold
         figures = [_at(each, place) for each in (f1, precision, recall)]
         values = [100 * each for each in figures]
@@ -190,11 +197,12 @@ class Curve:
         return dict(zip(_names(prefix), values, strict=True))
 
     def whole(self, counts: np.ndarray, prefix: str) -> dict[str, np.ndarray]:
-        """Metrics of all answers without a threshold, 0 to 100; arguments are those of `best`."""
+        """F1, precision and recall of all answers without a threshold, 0 to 100, each [resamples],
+        under ``prefix`` and their name; arguments are those of `best`."""
         right = counts @ self._right
         precision = divide(right, counts @ self._answered)
         recall = divide(right, counts @ self._gold)
-        figures = {"f1": harmonic(precision, recall), "precision": precision, "recall": recall}
+        figures = {"f1": _harmonic(precision, recall), "precision": precision, "recall": recall}
         return {f"{prefix}{name}": 100 * value for name, value in figures.items()}
 
 
@@ -203,8 +211,7 @@ def divide(over: np.ndarray, under: np.ndarray) -> np.ndarray:
     return np.divide(over, under, out=np.zeros(np.broadcast(over, under).shape), where=under != 0)
 
 
-def harmonic(precision: np.ndarray, recall: np.ndarray) -> np.ndarray:
-    """Harmonic mean of precision and recall (F1)."""
+def _harmonic(precision: np.ndarray, recall: np.ndarray) -> np.ndarray:
     return divide(2 * precision * recall, precision + recall)
 
 
@@ -224,15 +231,14 @@ def _names(prefix: str) -> list[str]:
 
 
 def right_of(annotations: Sequence[Annotation]) -> tuple[bool, bool]:
-    """(True if a question has a passage, True if it has a span, yes or no).
-
-    It has if `NEEDED` annotations, or the only one, have it.
-    """
+    """Return (True if a question has a gold passage, True if it has a gold span, yes or no):
+    `NEEDED` annotations, or the only one, have it."""
     return _voted(annotations, min(NEEDED, len(annotations)) or NEEDED)
 
 
 def scored(gold: PassageGold, answer: PassageAnswer) -> tuple[Scored, Scored]:
-    """Score the passage and the span of an answer, each by the published rule.
+    """Score the passage and the span of an answer, each by the published rule: those of TyDi QA if
+    gold has a language, else those of Natural Questions.
 
     A question with one annotation, as in training data, counts as one with two equal ones; by the
     published rules there would be no answer.
@@ -242,8 +248,13 @@ def scored(gold: PassageGold, answer: PassageAnswer) -> tuple[Scored, Scored]:
 
 
 def score(right: PassageGold, answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Score passage and answer by the published rules; 1.0 for "no answer" if a question
-    has none."""
+    """Score an answer of the task: {"passage": 0 to 1, "answer": 0 to 1}; None scores 0. Where gold
+    has no passage, or no answer, 1.0 if the answer has none either.
+
+    Args:
+        right: gold answers.
+        answer: as `answer_of` takes it, with ``answer``, the text or "".
+    """
     if answer is None:
         return {"passage": 0.0, "answer": 0.0}
     spoken = {"passage": answer["passage"] is not None, "answer": bool(answer["answer"])}
@@ -255,14 +266,20 @@ def score(right: PassageGold, answer: Mapping[str, Any] | None) -> dict[str, flo
 
 
 def in_bytes(offsets: Mapping[str, Any]) -> Pair:
-    """Return the span of an answer, (start, end) in bytes, as TyDi QA's layout has it."""
+    """Return (start, end) in bytes of an answer's span in TyDi QA's layout; ``offsets`` are those
+    of `ldt.benchmarks.tydiqa.offsets`."""
     places = offsets["minimal_answer"]
     return places["start_byte_offset"], places["end_byte_offset"]
 
 
 def answer_of(answer: Mapping[str, Any]) -> PassageAnswer:
-    """Convert an answer of the task to a `PassageAnswer`, with its span in the unit of
-    `PassageGold`."""
+    """Convert an answer of the task to a `PassageAnswer`, its span in bytes (TyDi QA), in tokens
+    (Natural Questions) or else in characters, as in `PassageGold`.
+
+    Args:
+        answer: ``best_passage``, ``best_start`` and ``best_end`` (None without a span), ``yes_no``,
+            ``passage_score``, ``span_score``, and ``offsets`` for a file of one of the two sets.
+    """
     offsets = answer.get("offsets", {})
     if answer["best_start"] is None:  # yes, no, or not a word
         spans = []
@@ -307,7 +324,6 @@ def measure(
 
 
 def _best(pairs: Sequence[tuple[Scored, Scored]]) -> tuple[dict[str, float], dict[str, float]]:
-    """The figures of both parts at their best thresholds, and these, midway to the next score."""
     figures, thresholds = {}, {}
     for part, each in zip(PARTS, zip(*pairs, strict=True), strict=True):
         values = Curve(each).best(np.ones((1, len(pairs)), int), "")
@@ -342,34 +358,31 @@ class PageBenchmark(Benchmark):
     right = ("annotations",)
     line: ClassVar[Shape]  # of its files
 
-    def read(self, source, data):
-        """Yield the lines of a file as examples; `item` keeps only what scoring needs of each."""
+    def read(self, source: str, data: DataSection) -> Iterator[Example]:
+        """Yield the lines of a file as examples with all their fields; `item` keeps what scoring
+        needs."""
         return lines(source, self.line, data.encoding)
 
 
 def lines(source: str, shape: Shape, encoding: str | None = None) -> Iterator[Example]:
-    """Yield the records of a file, one in memory at a time, with ``example_id`` as id.
-
-    Args:
-        shape: shape of a record.
-        encoding: as of `ldt.io.records.read`.
-    """
+    """Yield the records of a file of JSON lines, one in memory at a time, with ``example_id`` as
+    id; DataError for one of another ``shape``. Without an encoding it is UTF-8."""
     for example in records.read(source, format="jsonl", encoding=encoding):
         fields = shape(example.fields, example.where)
         yield replace(example, fields=fields, id=fields["example_id"])
 
 
 def pair(item: Mapping[str, Any], unit: str, within: Units | int | None, where: str) -> Pair:
-    """Read start and end (exclusive), both int, from an object; (-1, -1) if there are none.
+    """Read (start, end), end exclusive, from an object; (-1, -1) if both are negative or missing.
 
     Args:
-        item: the object that holds them; missing ones are -1.
+        item: the object that holds them.
         unit: key of the start with ``start`` in it, "start_byte"; that of the end has ``end``.
         within: the text that bytes are of, or the largest end; None if not known.
         where: place of the object, for messages.
 
     Raises:
-        DataError: one of them is -1, the start is not before the end, or they are outside of the
+        DataError: only one is negative, the start is not before the end, or they are outside of the
             text or inside of a character.
     """
     names = unit, unit.replace("start", "end")
@@ -388,7 +401,8 @@ def pair(item: Mapping[str, Any], unit: str, within: Units | int | None, where: 
 
 
 def index(number: int, candidates: int, where: str) -> int | None:
-    """Check the number of a candidate, from 0; None if it is -1."""
+    """Return the number of a candidate, None for -1; DataError if it is not below the number of
+    ``candidates``. ``where`` is the place for the message."""
     if not -1 <= number < candidates:
         raise DataError(
             f"{where}: candidate_index is {number}, expected 0 to {candidates - 1:,}, or -1"
@@ -396,6 +410,6 @@ def index(number: int, candidates: int, where: str) -> int | None:
     return None if number < 0 else number
 
 
-def unit(example: Example) -> str | int:
+def page_key(example: Example) -> str | int:
     """Key that questions on one page share: its address, else its title, else the question's id."""
     return example.fields.get("document_url") or example.fields.get("document_title") or example.id

@@ -4,16 +4,18 @@ Gold is lines with id and ``spans``, a list of {start, end} in characters of the
 each with a ``label`` or not; the answers are lines with id and ``passages``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Benchmark, Shape, Whole
+from ldt.benchmarks.base import Answers, Benchmark, Shape, Whole
 from ldt.data.answer_files import answers
+from ldt.data.options import DataSection
 from ldt.errors import DataError
+from ldt.io.records import Example
 from ldt.io.sources import only
-from ldt.metrics.result import Item, compare, mean
+from ldt.metrics.result import Item, Result, compare, mean
 
 KS = (1, 3, 5, 10)
 
@@ -27,6 +29,11 @@ def hit(passages: Sequence[Passage], spans: Sequence[Passage], k: int) -> float:
     """1.0 if one of the first k passages shares a character with one of the gold spans, else 0.0.
 
     Where a span has a ``label``, only passages of that label count, the first k of them.
+
+    Args:
+        passages: best first, each with ``start`` and ``end`` in characters, and ``label`` or not.
+        spans: gold spans, of the same form.
+        k: number of passages that count.
     """
     for span in spans:
         label = span.get("label")
@@ -48,33 +55,34 @@ class PassagesScorer(Benchmark):
     noun = "document"
     no_length = no_place = "the gold file has spans, no text"
 
-    def read(self, source, data):
-        """Yield the lines of a file as examples."""
+    def read(self, source: str, data: DataSection) -> Iterator[Example]:
+        """Yield the lines of a file as examples with all their fields; ``data`` is not used."""
         return answers(source)
 
-    def item(self, example):
-        """Item of a line, with its gold spans as the right answer."""
+    def item(self, example: Example) -> Item:
+        """Make the `Item` of a line, with the list of its gold spans as ``right``."""
         spans = _SPANS(example.fields, example.where)["spans"]
         return Item(str(example.id), str(example.id), {}, right=spans)
 
-    def gold(self, files):
-        """Read the lines that have gold spans; DataError if none has."""
+    def gold(self, files: Sequence[str]) -> list[Item]:
+        """Read the lines that have gold spans, and leave out the others; DataError if none has."""
         if items := [item for item in super().gold(files) if item.right]:
             return items
         raise DataError(f"{base.name_of(files)}: no gold span in it; a line has id and spans")
 
-    def load(self, files):
+    def load(self, files: Sequence[str]) -> list[Example]:
         """Read the lines of one file of answers."""
         return [*answers(only(files, "passages"))]
 
-    def parse(self, value, name):
-        """Passages of each answer by id, best first."""
+    def parse(self, value: list[Example], name: str) -> Answers:
+        """Convert answers to {id: passages, best first, each {start, end} with ``label``
+        or not}."""
         base.once((str(each.id) for each in value), name)
         return {str(each.id): _PASSAGES(each.fields, each.where)["passages"] for each in value}
 
-    def aggregate(self, items, answers, name):
-        """Share of lines with a `hit` among the first k passages, 0 to 100, for each k; and their
-        number."""
+    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+        """hit@k, the share of lines with a `hit` among the first k passages, 0 to 100, for each k
+        of `KS` up to the most passages that an answer has; and their number, ``total``."""
         most = max(map(len, answers.values()), default=0)
         ks = [k for k in KS if k <= most] or [1]
         items = [
@@ -84,6 +92,6 @@ class PassagesScorer(Benchmark):
         metrics = {**mean([item.scores for item in items]), "total": len(items)}
         return self.result(items, metrics, *compare([item.id for item in items], answers))
 
-    def constants(self, items):
-        """No baseline: {}."""
+    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
+        """Return {}: there is no trivial prediction."""
         return {}

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Benchmark, Id, Shape, Truth
+from ldt.benchmarks.base import Answers, Benchmark, Id, Shape, Truth
+from ldt.data.options import DataSection
 from ldt.errors import DataError
 from ldt.io import records, strict_json
 from ldt.io.records import Example
 from ldt.io.sources import only
 from ldt.metrics import word_overlap
-from ldt.metrics.result import Item, count_words, defined
+from ldt.metrics.result import Item, Result, count_words, defined
 from ldt.metrics.word_overlap import normalise
 
 log = logging.getLogger("ldt")
@@ -56,18 +57,15 @@ _NAMED = Shape([{"id": Id, **dict.fromkeys(("title?", "abstract?", "full_text", 
 _PREDICTIONS = Shape([{"question_id": Id, "predicted_answer": str, "predicted_evidence": [str]}])
 
 
-def read(source: str, data) -> Iterator[Example]:
-    """Yield an example for each question of a JSON file, an object by paper or a list of papers:
-    question, title, abstract, paragraphs, sections, answers.
+def read(source: str | strict_json.JsonFile, data: DataSection) -> Iterator[Example]:
+    """Yield an example for each question of a file (a path, "-" for standard input, or its loaded
+    JSON, an object by paper or a list of papers), in the encoding of ``data``: question, title,
+    abstract, paragraphs, sections, answers.
 
     ``sections`` has the name of each paragraph's section, None where it has none. ``answers`` has a
     {answer, type, evidence, spans, paragraphs} of each annotator (`reference`): ``paragraphs`` are
     numbers of those that are equal to a text of the evidence; a test set may have no answers. Text
     evidence that equals no paragraph is counted and told in a warning.
-
-    Args:
-        source: path of the file, or "-".
-        data: data section, for its ``encoding``.
     """
     file = strict_json.read(source, data.encoding)
     papers, strange = file.value, 0
@@ -106,8 +104,9 @@ def _by_row(value: Any) -> Any:
 
 
 def reference(answer: Mapping[str, Any], where: str) -> Reference:
-    """Answer of an annotator, the first of these that applies: unanswerable (then without
-    evidence), spans, free form, yes or no."""
+    """Convert an annotator's answer, an object of the file, to a `Reference`: the first of
+    unanswerable (then without evidence), spans, free form, and yes or no that it has; DataError
+    if it has none."""
     evidence = answer["evidence"]
     if answer["unanswerable"]:
         return Reference(UNANSWERABLE, "none", [])
@@ -127,30 +126,28 @@ def reference(answer: Mapping[str, Any], where: str) -> Reference:
 
 
 def answer_f1(prediction: str, answer: str) -> float:
-    """F1 of the words that two texts share, as SQuAD 1.1 has it, from 0 to 1; 0 also where neither
-    has a word."""
+    """F1 of the words that two texts share, as SQuAD 1.1 has it, 0 to 1; 0 also where neither has a
+    word."""
     return word_overlap.overlap(normalise(prediction).split(), normalise(answer).split()).f1
 
 
 def evidence_f1(prediction: Sequence[str], evidence: Sequence[str]) -> float:
-    """F1 of paragraphs, which are equal letter by letter, from 0 to 1; 1 where neither has any.
-
-    A paragraph that is listed twice is shared once and counted twice.
-    """
+    """F1 of two lists of paragraphs, which are equal letter by letter, from 0 to 1; 1 where both
+    are empty. A paragraph that is listed twice is shared once and counted twice."""
     if not prediction and not evidence:
         return 1.0
     same = len(set(prediction) & set(evidence))
     if not same:
         return 0.0
-    return word_overlap.of(same / len(prediction), same / len(evidence)).f1
+    return word_overlap.with_f1(same / len(prediction), same / len(evidence)).f1
 
 
 def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return Answer F1 and Evidence F1, from 0 to 1, each the best over the annotators.
+    """Return "Answer F1" and "Evidence F1", from 0 to 1, each the best over the annotators.
 
     Args:
-        right: ``references``, of all annotators.
-        answer: ``answer``, a text, and ``evidence``, paragraphs; None counts 0.
+        right: ``references``, the `Reference` of each annotator.
+        answer: ``answer``, a text, and ``evidence``, texts of paragraphs; None counts 0.
     """
     if answer is None:
         return dict.fromkeys(SHOWN, 0.0)
@@ -162,12 +159,13 @@ def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[st
 
 
 def best_type(references: Sequence[Reference], answer: str) -> str:
-    """Type of the annotator's answer with the highest F1; of equal ones the first."""
+    """Type of the annotator's answer with the highest F1 against a text; of equal ones the
+    first."""
     return max(references, key=lambda each: answer_f1(answer, each.answer)).type
 
 
 def published(answers: Iterable[dict]) -> Iterator[dict]:
-    """Convert answers to the lines that Qasper's official evaluator reads.
+    """Convert answers of ldt predict to lines that Qasper's official evaluator reads.
 
     Args:
         answers: each with id, answer and ``evidence``, texts of paragraphs; an answer "" becomes
@@ -182,7 +180,8 @@ def published(answers: Iterable[dict]) -> Iterator[dict]:
 
 
 def score_line(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Score a line of ldt predict by `score`; its "" stands for Unanswerable."""
+    """Score a line of ldt predict by `score`; its answer "" stands for Unanswerable, without
+    evidence."""
     if answer is not None and not answer["answer"]:
         answer = {"answer": UNANSWERABLE, "evidence": []}
     return score(right, answer)
@@ -209,9 +208,9 @@ class QasperScorer(Benchmark):
     published = staticmethod(published)
     score = staticmethod(score)
 
-    def item(self, example):
-        """Item of a question: ``references``, the `Reference` of each annotator; the unit is the
-        paper."""
+    def item(self, example: Example) -> Item:
+        """Make the `Item` of a question: ``right`` has ``references``, the `Reference` of each
+        annotator; the unit is the paper. DataError without an annotator's answer."""
         fields = example.fields
         if not fields["answers"]:
             raise DataError(f"{example.where}: no answers; a question needs one at least")
@@ -226,13 +225,14 @@ class QasperScorer(Benchmark):
         unit = example.where.removesuffix(f": {example.id}")
         return Item(str(example.id), unit, {}, _words(paper), right=right)
 
-    def load(self, files):
+    def load(self, files: Sequence[str]) -> list[dict[str, Any]]:
         """Read the lines of one file of predictions as dicts."""
         file = only(files, "predictions of qasper")
         return [line.fields for line in records.read(file, format="jsonl")]
 
-    def parse(self, value, name):
-        """Id to answer and evidence; a later line of a question replaces the earlier."""
+    def parse(self, value: Any, name: str) -> Answers:
+        """Convert lines to {question id: {"answer": text, "evidence": paragraphs}}; a later line of
+        a question replaces the earlier."""
         lines = _PREDICTIONS([*value], name)
         return {
             line["question_id"]: {
@@ -241,9 +241,9 @@ class QasperScorer(Benchmark):
             for line in lines
         }
 
-    def aggregate(self, items, answers, name):
-        """Answer F1 and Evidence F1, 0 to 100, and Answer F1 by the type of the best annotator's
-        answer."""
+    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+        """Answer F1 and Evidence F1, 0 to 100, the number of missing predictions, and as a subset
+        the Answer F1 by the type of the best annotator's answer."""
         result = super().aggregate(items, answers, name)
         types = [
             item.id in answers and best_type(item.right["references"], answers[item.id]["answer"])
@@ -267,6 +267,6 @@ class QasperScorer(Benchmark):
         result.subsets[BY_TYPE] = {key: whole[f"{BY_TYPE} {key}"] for key in TYPES}
         return result
 
-    def constants(self, items):
+    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
         """Trivial predictions: Unanswerable and Yes, each without evidence."""
         return base.always(UNANSWERABLE, items, evidence=[]) | base.always(YES, items, evidence=[])

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ldt.benchmarks.base import Benchmark, Shape, Whole, checked, name_of
+from ldt.benchmarks.base import Answers, Benchmark, Shape, Whole, checked, name_of
 from ldt.errors import DataError, UserError, shown
 from ldt.io import records, streams
 from ldt.io.records import Example
 from ldt.io.sources import only
 from ldt.metrics import baseline
+from ldt.metrics.baseline import Baselines
 from ldt.metrics.ranking import measures, ranked, similarities
 from ldt.metrics.result import Item, count_words
 
@@ -42,8 +43,8 @@ _SPANS: Any = Shape([{"start": Whole, "end": Whole}])
 
 
 def read_qrels(source: str) -> Qrels:
-    """Read judgements, lines of query, 0, document and relevance (TREC), or a table with a header
-    (query-id, corpus-id, score).
+    """Read judgements as {query id: {document id: relevance}} from lines of query, 0, document and
+    relevance (TREC), or a table with a header (query-id, corpus-id, score).
 
     Raises:
         DataError: a line is of another layout, or judges a document again.
@@ -59,8 +60,8 @@ def read_qrels(source: str) -> Qrels:
 
 
 def read_run(source: str) -> Rankings:
-    """Read the scores of a TREC run, lines of query, Q0, document, rank, score and tag; ranks are
-    ignored.
+    """Read a TREC run, lines of query, Q0, document, rank, score and tag, as {query id: {document
+    id: score}}; ranks are ignored.
 
     Raises:
         DataError: a line is of another layout, or ranks a document again.
@@ -70,7 +71,8 @@ def read_run(source: str) -> Rankings:
 
 
 def run_lines(rankings: Rankings, tag: str = "ldt") -> str:
-    """Write rankings as a TREC run, the best documents first."""
+    """Write rankings as the text of a TREC run, the best documents first, with ``tag`` in the last
+    column; DataError for an id with white space."""
     return "".join(
         f"{_word(query)} Q0 {_word(id)} {rank} {float(np.float32(scores[id]))!r} {tag}\n"
         for query, scores in rankings.items()
@@ -79,7 +81,7 @@ def run_lines(rankings: Rankings, tag: str = "ldt") -> str:
 
 
 def qrels_lines(qrels: Qrels) -> str:
-    """Write judgements as a TREC qrels file."""
+    """Write judgements as the text of a TREC qrels file; DataError for an id with white space."""
     return "".join(
         f"{_word(query)} 0 {_word(id)} {relevance}\n"
         for query, judged in qrels.items()
@@ -112,14 +114,12 @@ def _lines(
 
 
 def _judged(source: str) -> Iterator[tuple[str, str, str, Any]]:
-    """Place, query, document and score of each row of a table; without a score it is 1."""
     for row in records.read(source, id_field="", format="tsv"):
         query, document = (str(_first(row, names)) for names in _JUDGED)
         yield row.where, query, document, row.fields.get("score", 1)
 
 
 def _by_query(rows: Iterable[tuple[str, str, str, Any]], number: type) -> dict[str, dict]:
-    """Numbers by query and document."""
     queries: dict[str, dict] = {}
     for where, query, document, written in rows:
         try:
@@ -137,7 +137,6 @@ def _by_query(rows: Iterable[tuple[str, str, str, Any]], number: type) -> dict[s
 
 
 def _first(row: Example, names: Sequence[str]) -> Any:
-    """The value of the first of these fields that a row has."""
     return records.field(row, next((name for name in names if name in row.fields), names[0]))
 
 
@@ -185,14 +184,16 @@ class Collection:
         return cls(documents, {query: asked[query][0] for query in qrels}, qrels, places)
 
     def without_itself(self, query: str, scores: dict[str, float]) -> dict[str, float]:
-        """Scores of documents for a query, without the query's own id if that is a document too."""
+        """Return ``scores`` of documents by id, after removing in place that of the query's own id
+        if the document of this id has the query's text."""
         if self.documents.get(query) == self.queries[query]:
             scores.pop(query, None)
         return scores
 
 
 def read(source: str, data: "DataSection") -> Iterator[Example]:
-    """Yield judged queries with the documents that are right for them and those that are wrong.
+    """Yield an example for each judged query: query, a text; pos, texts of documents with a
+    relevance of 1 or more; and neg, texts of the others. Queries without a pos are left out.
 
     Args:
         source: file of judgements in the folder ``qrels`` of a collection; or the collection's
@@ -217,25 +218,22 @@ def read(source: str, data: "DataSection") -> Iterator[Example]:
 
 
 def read_triples(source: str, data: "DataSection") -> Iterator[Example]:
-    """Yield query, right and wrong document from each line of a table without a header, as MS
-    MARCO's.
-
-    Raises:
-        DataError: a line has other columns.
-    """
+    """Yield an example, {query, pos: [text], neg: [text]}, from each line of a table of query,
+    right and wrong document, without a header, as MS MARCO's; DataError for other columns.
+    ``data`` is unused."""
     for where, number, (query, right, wrong) in _lines(source, "query positive negative", "\t"):
         yield Example({"query": query, "pos": [right], "neg": [wrong]}, number, where)
 
 
 def is_collection(name: str) -> bool:
-    """True if `Collection.read` can read this name."""
+    """True if this is a folder with files of a corpus and of queries, or a file in a
+    folder of one."""
     path = Path(name)
     folder = path.parent.parent if path.is_file() else path
     return path.exists() and bool(_files(folder, "corpus") and _files(folder, "queries"))
 
 
 def _files(folder: Path, part: str) -> list[Path]:
-    """The files of a part of a collection."""
     listed = [*folder.glob(f"{part}.*"), *folder.glob(f"{part}/*"), *folder.glob(f"{part}-*")]
     return sorted(file for file in listed if file.is_file())
 
@@ -259,14 +257,15 @@ def search(
     depth: int = DEPTH,
     total: bool = False,
 ) -> Rankings:
-    """Find for each query the documents most similar to it, by all vectors of each.
+    """Find for each query the documents most similar to it, by all vectors of each: {query id:
+    {document id: score}}.
 
     Args:
         queries: vectors [n, dim] by id.
         documents: id and vectors of each, sorted by falling id, so that of equally similar ones
             those are left that `ldt.metrics.ranking.ranked` puts first; read in blocks.
         depth: number of documents of a query at most.
-        total: see `ldt.metrics.ranking.similarities`.
+        total: True sums over the vectors of a query, False averages (`similarities`).
     """
     asked = [*queries.values()]
     most = min(_BLOCK, max(1, _PRODUCTS // sum(map(len, asked))))
@@ -278,7 +277,7 @@ def search(
         for row, scores in enumerate(similarities(asked, block, total=total)):
             pairs = zip(chosen[row], (scores, numbers), strict=True)
             joined, places = map(np.concatenate, pairs)
-            best = top(joined, depth)
+            best = _top(joined, depth)
             chosen[row] = joined[best], places[best]
 
     block: list[np.ndarray] = []
@@ -298,7 +297,7 @@ def search(
     }
 
 
-def top(scores: np.ndarray, depth: int) -> np.ndarray:
+def _top(scores: np.ndarray, depth: int) -> np.ndarray:
     """Indices of the ``depth`` largest scores in falling order, of equal ones the first."""
     places = np.arange(len(scores))
     if len(scores) > depth:
@@ -307,10 +306,11 @@ def top(scores: np.ndarray, depth: int) -> np.ndarray:
 
 
 def bm25(collection: Collection, depth: int = DEPTH) -> Rankings:
-    """Return the ranking of a collection by BM25, on stemmed English words without stop words.
+    """Rank the documents of a collection by BM25, on stemmed English words without stop words: for
+    each query the scores of its best ``depth`` documents by id, without the query itself.
 
     Raises:
-        UserError: the library is not there.
+        UserError: the library bm25s is not installed.
     """
     try:
         import bm25s
@@ -328,7 +328,7 @@ def bm25(collection: Collection, depth: int = DEPTH) -> Rankings:
         scores = np.zeros(len(ids), np.float32)
         if tokens:
             scores = np.asarray(index.get_scores(tokens), np.float32)
-        best = {ids[place]: float(scores[place]) for place in top(scores, depth)}
+        best = {ids[place]: float(scores[place]) for place in _top(scores, depth)}
         rankings[query] = collection.without_itself(query, best)
     return rankings
 
@@ -346,15 +346,15 @@ class TrecScorer(Benchmark):
     shown = ("ndcg@10", "mrr@10", "recall@100")
     no_length = no_place = "judgements have no texts; --gold takes a folder in BEIR's layout too"
 
-    def gold(self, files):
+    def gold(self, files: Sequence[str]) -> list[Item]:
         """Read judgements by query from one file, or from a collection, which stays in
-        ``collection``."""
+        ``collection``; an item's ``right`` is {document id: relevance}."""
         file = only(files, "judgements")
         if not is_collection(file):
             items = [Item(id, id, {}, right=judged) for id, judged in read_qrels(file).items()]
             return checked(items, name_of(file), "judgements")
         self.collection = Collection.read(file)
-        self.no_place = "a query has spans, the characters of its evidence"
+        self.no_place = "a query has spans, the characters of its evidence"  # type: ignore[misc]
         return checked([*map(self._item, self.collection.qrels)], file, "judgements")
 
     def _item(self, query: str) -> Item:
@@ -364,16 +364,22 @@ class TrecScorer(Benchmark):
         words = max(map(count_words, right), default=None)
         return Item(query, query, {}, words, self.collection.places.get(query), judged)
 
-    def answers(self, files):
+    def answers(self, files: Sequence[str]) -> Answers:
         """Read one TREC run: scores of documents by query."""
         return read_run(only(files, "a run"))
 
-    def score(self, right, answer):
-        """Measures of a query's ranking ({document: score}), by the judged documents' relevance."""
+    def score(self, right: dict[str, int], answer: dict[str, float] | None) -> dict[str, float]:
+        """nDCG, MRR, recall and MAP (`measures`), 0 to 1, of a query's ranking.
+
+        Args:
+            right: relevance by document; other documents have 0.
+            answer: score by document; None is an empty ranking.
+        """
         return measures([right.get(id, 0) for id in ranked(answer or {})], [*right.values()])
 
-    def baselines(self, items, answers, name):
-        """Metrics of BM25; {} without a collection or the library bm25s."""
+    def baselines(self, items: Sequence[Item], answers: Answers, name: str) -> Baselines:
+        """Metrics of BM25; {} without a collection, or, with a warning in the log, without
+        bm25s."""
         if self.collection is None:
             return {}
         try:

@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Benchmark, Id, Number, Shape, Whole
+from ldt.benchmarks.base import Answers, Benchmark, Id, Number, Shape, Whole
+from ldt.data.options import DataSection
 from ldt.errors import DataError, plural
 from ldt.io import strict_json
 from ldt.io.records import Example
 from ldt.metrics import baseline
 from ldt.metrics.numbers import softmax
-from ldt.metrics.result import Item, compare, count_words, defined, mean
+from ldt.metrics.result import Item, Result, compare, count_words, defined, mean
 from ldt.metrics.word_overlap import best, normalise, score_text
 
 CERTAIN = 1.0  # a prediction counts as "no answer" above it, by default of the published script
@@ -53,15 +54,13 @@ _CHANCES = Shape({str: Number})
 _N_BEST = Shape({str: [{"text": str, "probability": Number}]})
 
 
-def read(source: str, data) -> Iterator[Example]:
-    """Yield an example for each question: title, context, question, answers; of CUAD its category.
+def read(source: str | strict_json.JsonFile, data: DataSection) -> Iterator[Example]:
+    """Yield an example for each question of a file (a path, "-" for standard input, or its loaded
+    JSON), in the encoding of ``data``: title, context, question, answers; and with ``data.format``
+    cuad its category, the end of its id.
 
     ``answers`` is a list of {text, answer_start}, empty where there is no answer in the context;
     files of a test set have none, and neither have their examples.
-
-    Args:
-        source: path, or "-" for standard input.
-        data: data section of a recipe, for the encoding.
     """
     file = strict_json.read(source, data.encoding)
     for article in _FILE(file.value, file.name)["data"]:
@@ -71,12 +70,11 @@ def read(source: str, data) -> Iterator[Example]:
                 id = question.pop("id")
                 fields = {"context": paragraph["context"], **title, **question}
                 if data.format == "cuad":
-                    fields["category"] = category(id)
+                    fields["category"] = _category(id)
                 yield Example(fields, id, f"{file.name}: {id}")
 
 
-def category(id: str) -> str:
-    """Category of a question of CUAD: the end of its id, behind the last ``__``."""
+def _category(id: str) -> str:
     return id.rpartition("__")[2]
 
 
@@ -93,7 +91,8 @@ def _place(answers: list[dict[str, Any]], context: str) -> float | str:
 
 
 def match(prediction: str, golds: Sequence[str]) -> tuple[int, float]:
-    """SQuAD 1.1: return (exact match, F1), each the best over ``golds``.
+    """Return (exact match, F1) of an answer by SQuAD 1.1, each 0 to 1, the best over the texts
+    ``golds``.
 
     An answer without words has F1 0, also beside such a gold one.
 
@@ -104,7 +103,8 @@ def match(prediction: str, golds: Sequence[str]) -> tuple[int, float]:
 
 
 def match2(prediction: str, golds: Sequence[str]) -> tuple[int, float]:
-    """SQuAD 2.0: return (exact match, F1), each the best over ``golds``; "" says no answer.
+    """Return (exact match, F1) of an answer by SQuAD 2.0, each 0 to 1, the best over the texts
+    ``golds``; "" says no answer.
 
     Gold answers without words do not count; where none is left, only an answer without words is
     right, with F1 1.
@@ -115,14 +115,14 @@ def match2(prediction: str, golds: Sequence[str]) -> tuple[int, float]:
 
 
 def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return exact_match and f1, 0 to 1, of an answer's text by SQuAD 1.1 (`match`); see
-    `score_text`."""
+    """Return exact_match and f1, 0 to 1, by SQuAD 1.1 (`match`), of the text ``answer`` against the
+    texts ``answers`` of ``right``; 0 without an answer."""
     return score_text(match, right, answer)
 
 
 def score2(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return exact_match and f1, 0 to 1, of an answer's text by SQuAD 2.0 (`match2`); see
-    `score_text`."""
+    """Return exact_match and f1, 0 to 1, by SQuAD 2.0 (`match2`), of the text ``answer`` against
+    the texts ``answers`` of ``right``; 0 without an answer."""
     return score_text(match2, right, answer)
 
 
@@ -132,7 +132,7 @@ def best_threshold(
     no_answer: Mapping[str, float],
     answerable: Iterable[str],
 ) -> tuple[float, float]:
-    """Return the largest sum of scores that a threshold gives, and that threshold.
+    """Return the largest sum of scores that a threshold of no answer gives, and that threshold.
 
     Questions whose probability is not above the threshold keep their prediction, the others count
     as "no answer". Questions of the same probability are taken in the order of ``no_answer``, one
@@ -172,15 +172,17 @@ class SquadScorer(Benchmark):
     published = staticmethod(published)
     score = staticmethod(score)
 
-    def item(self, example):
-        """Item of a question with its gold texts; DataError for one without an answer."""
+    def item(self, example: Example) -> Item:
+        """Make the `Item` of a question: ``right`` has ``answers``, the gold texts; DataError
+        without one."""
         item = _item(example)
         if not item.right["answers"]:
             raise DataError(f"{example.where}: no answers; --format squad2 has such")
         return item
 
-    def parse(self, value, name):
-        """Id to ``answer``, and ``no_answer``, its probability, where the entries have it."""
+    def parse(self, value: Any, name: str) -> Answers:
+        """Convert predictions to {id: {"answer": text}}, with ``no_answer``, its probability, where
+        a list of entries has it."""
         if not isinstance(value, list):
             return super().parse(value, name)
         entries = _ENTRIES(value, name)
@@ -191,7 +193,7 @@ class SquadScorer(Benchmark):
                 answers[entry["id"]]["no_answer"] = entry["no_answer_probability"]
         return answers
 
-    def constants(self, items):
+    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
         """Trivial predictions: the most frequent answer, and "" where questions have no answer."""
         rights = [item.right["answers"] for item in items]
         constants = base.always(baseline.commonest(rights), items)
@@ -216,12 +218,14 @@ class Squad2Scorer(SquadScorer):
     title = "squad 2.0"
     score = staticmethod(score2)
 
-    def item(self, example):
-        """Item of a question with its gold texts; none if it has no answer."""
+    def item(self, example: Example) -> Item:
+        """Make the `Item` of a question: ``right`` has ``answers``, the gold texts, [] if it has no
+        answer."""
         return _item(example)
 
-    def answers(self, files):
-        """Read predictions, with the probabilities of no answer in ``na_prob`` if that is given."""
+    def answers(self, files: Sequence[str]) -> Answers:
+        """Read predictions, {id: {answer, no_answer}}; the probabilities in the file ``na_prob``,
+        if that is given, take the place of those of the predictions."""
         answers = super().answers(files)
         if self.na_prob:
             file = strict_json.read(self.na_prob)
@@ -233,9 +237,10 @@ class Squad2Scorer(SquadScorer):
                 each |= {"no_answer": chances[id]} if id in chances else {}
         return answers
 
-    def aggregate(self, items, answers, name):
+    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
         """exact and f1, 0 to 100, of all questions and of those with (HasAns) and without an answer
-        (NoAns); with probabilities of no answer also the best of both, each with its threshold."""
+        (NoAns); with probabilities of no answer also the best of both, each with its threshold,
+        and a DataError if a prediction has none."""
         answerable = {item.id for item in items if item.right["answers"]}
         scores = {item.id: score2(item.right, answers.get(item.id)) for item in items}
         predicted = {id: each for id, each in answers.items() if id in scores}
@@ -286,12 +291,13 @@ def _figures(items: Sequence[Item]) -> dict[str, float | int]:
 
 
 def matches(answer: str, prediction: str, *, substring: bool) -> bool:
-    """True if a predicted span is a gold clause: half of their different words are shared.
+    """True if a predicted span is a gold clause (``answer``): half of their different words are
+    shared.
 
     Words are parted by single blanks, so an empty text between two blanks is one.
 
     Args:
-        substring: whether an answer that stands in the prediction, letter by letter, is enough.
+        substring: True if an answer that stands in the prediction, letter by letter, is enough.
     """
     one, other = _different(answer), _different(prediction)
     similar = len(one & other) / len(one | other) >= OVERLAP
@@ -306,14 +312,15 @@ def _different(text: str) -> frozenset[str]:
 def count(
     id: str, answers: Sequence[str], predictions: Mapping[str, float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Count gold clauses that are found, and wrong predictions, at each of 101 thresholds: [101]
-    and [101].
+    """Count gold clauses that are found, and wrong predictions, at each of 101 thresholds: ([101],
+    [101]).
 
     A prediction counts where its probability is above the threshold. One may find several clauses,
     and several may find one; where the id has "Parties" in it, a clause inside a prediction is
     found too.
 
     Args:
+        id: id of the question.
         answers: the gold clauses.
         predictions: text to probability, without "".
     """
@@ -334,11 +341,11 @@ def count(
 def curve_figures(hits: Any, wrong: Any, clauses: Any) -> dict[str, np.ndarray]:
     """Return aupr, prec_at_80_recall and prec_at_90_recall, from 0 to 100, each [...].
 
-    The curve begins at recall 0 with precision 1 and ends at the last recall that is reached;
-    each precision becomes the highest at its recall or a higher one; the area is one of
-    trapezoids. The precision at a recall is that of the first point that reaches it, 0 if none
-    does; as in the published script the last point, that of threshold 0, is not looked at there.
-    What is undefined (no clauses, no predictions) is 0.
+    The curve begins at recall 0 with precision 1 and ends at the last recall that is reached; each
+    precision becomes the highest at its recall or a higher one; the area is one of trapezoids. The
+    precision at a recall is that of the first point that reaches it, 0 if none does; as in the
+    published script the last point, that of threshold 0, is not looked at there. What is undefined
+    (no clauses, no predictions) is 0.
 
     Args:
         hits, wrong: [..., 101], as `count` has them, or sums of them.
@@ -359,8 +366,8 @@ def curve_figures(hits: Any, wrong: Any, clauses: Any) -> dict[str, np.ndarray]:
 
 
 def published_n_best(answers: Iterable[dict]) -> dict[str, list[dict]]:
-    """Convert answers to the layout of CUAD: the `N_BEST` best spans of each question, "" always
-    among them.
+    """Convert answers to the layout of CUAD, {id: [{text, probability, start_logit, end_logit}]}:
+    the `N_BEST` best spans of each question, "" always among them.
 
     Args:
         answers: each with id, ``n_best``, a list of {answer, start_logit, end_logit}, and ``null``,
@@ -401,32 +408,36 @@ class CuadScorer(Benchmark):
     advice = f"answers of squad have it: ldt predict --n-best {N_BEST}"
     read = staticmethod(read)
 
-    def item(self, example):
-        """Item of a question with its gold clauses; DataError if one is empty."""
+    def item(self, example: Example) -> Item:
+        """Make the `Item` of a question: ``right`` has ``answers``, the gold clauses; DataError for
+        an empty one."""
         item = replace(_item(example), place=None)
         if not all(item.right["answers"]):
             raise DataError(f"{example.where}: the text of an answer is empty")
         return item
 
     @staticmethod
-    def published(lines):
-        """`published_n_best` of lines that have as many spans as the layout."""
+    def published(lines: Sequence[dict]) -> dict[str, list[dict]]:
+        """Convert answers by `published_n_best`; ValueError unless one has the `N_BEST` spans of
+        the layout."""
         most = max((len(line["n_best"]) for line in lines), default=0)
         if most < N_BEST:
             what = f"{most:,} spans of a question at most; the layout has {N_BEST}"
             raise ValueError(f"{what}: ldt predict --n-best {N_BEST}")
         return published_n_best(lines)
 
-    def parse(self, value, name):
-        """Id to text to probability, without ""; of equal texts the last one's."""
+    def parse(self, value: Any, name: str) -> Answers:
+        """Convert predictions to {id: {text: probability}}, without ""; of equal texts the last
+        one's."""
         answers = _N_BEST(value, name)
         return {
             id: {span["text"]: span["probability"] for span in spans if span["text"]}
             for id, spans in answers.items()
         }
 
-    def aggregate(self, items, answers, name):
-        """The figures of `curve_figures`, and aupr of each category."""
+    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+        """aupr, prec_at_80_recall and prec_at_90_recall, 0 to 100 (`curve_figures`), and aupr of
+        each category as a subset; DataError if the ids differ from gold."""
         ids = [item.id for item in items]
         base.same_ids(ids, answers, name, "question")
         counts = [count(item.id, item.right["answers"], answers[item.id]) for item in items]
@@ -439,13 +450,13 @@ class CuadScorer(Benchmark):
 
         metrics = defined(figures, np.ones((1, len(items))))
         result = self.result(items, metrics, figures=figures)
-        for each in sorted({category(id) for id in ids}):
+        for each in sorted({_category(id) for id in ids}):
             # As in the published script: of all ids with the category anywhere in them.
             chosen = np.array([[each in id for id in ids]])
             result.subsets[each] = {"aupr": float(figures(chosen)["aupr"][0])}
         return result
 
-    def constants(self, items):
+    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
         """Trivial prediction: the most frequent clause, with probability 1."""
         usual = baseline.commonest(item.right["answers"] for item in items)
         sure = {usual: 1.0} if usual else {}

@@ -5,7 +5,7 @@ JSON lines of {id, summary}, or a text file with a summary a line.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Benchmark
+from ldt.benchmarks.base import Answers, Benchmark
 from ldt.data import summaries
 from ldt.data.sentences import sentences
 from ldt.errors import DataError, UserError, plural
@@ -25,7 +25,8 @@ from ldt.io.streams import Line
 from ldt.io.strict_json import take
 from ldt.io.text_files import JSON
 from ldt.metrics import baseline
-from ldt.metrics.result import Item, compare, count_words, mean, some
+from ldt.metrics.baseline import Baselines
+from ldt.metrics.result import Item, Result, compare, count_words, mean, some
 from ldt.metrics.source_overlap import SourceText, figures
 
 ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
@@ -48,7 +49,8 @@ def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[st
 
 
 def rouge(target: str, prediction: str, *, stemmer: bool = True) -> dict[str, float]:
-    """Return the F1, from 0 to 1, of each of `ROUGE`; 0 where a text has none of a to z and 0 to 9.
+    """Return {rouge1, rouge2, rougeL, rougeLsum: F1 from 0 to 1}; 0 where a text has none of a to z
+    and 0 to 9.
 
     rougeL takes each text as one sequence. rougeLsum compares line by line, a text without line
     breaks sentence by sentence. Both are called ROUGE-L in papers.
@@ -56,7 +58,7 @@ def rouge(target: str, prediction: str, *, stemmer: bool = True) -> dict[str, fl
     Args:
         target: the reference summary.
         prediction: the summary to score.
-        stemmer: whether words of four letters and more are compared by their stems.
+        stemmer: True compares words of four letters and more by their stems.
     """
     scores = scorer(stemmer).score(_in_lines(target), _in_lines(prediction))
     return {name: scores[name].fmeasure for name in ROUGE}
@@ -64,8 +66,8 @@ def rouge(target: str, prediction: str, *, stemmer: bool = True) -> dict[str, fl
 
 @cache
 def scorer(stemmer: bool = True) -> Any:
-    """Return rouge-score's scorer of `ROUGE`, with stems or without; UserError if it is not
-    installed."""
+    """Return rouge-score's scorer of `ROUGE`, with stems or without, always the same object;
+    UserError if the package is not installed."""
     try:
         from rouge_score.rouge_scorer import RougeScorer  # takes a second
         from rouge_score.tokenizers import DefaultTokenizer
@@ -78,11 +80,9 @@ def scorer(stemmer: bool = True) -> Any:
 
 
 def metrics(means: dict[str, Any]) -> dict[str, Any]:
-    """Metrics from means of scores, or arrays of them: times 100, and only those that are defined.
-
-    ROUGE and shares in percent, ``longest_copied_run``, ``summary_words`` and ``reference_words``
-    in words.
-    """
+    """Compute the metrics of summaries from means of `score`, each times 100, or arrays of such
+    means: ROUGE and shares in percent, ``longest_copied_run``, ``summary_words`` and
+    ``reference_words`` in words. Metrics that are NaN everywhere are left out."""
     values = {name: means[name] for name in ROUGE} | figures(means)
     values |= {name: means[name] / 100 for name in ("summary_words", "reference_words")}
     values["empty"] = means["empty"]
@@ -90,7 +90,8 @@ def metrics(means: dict[str, Any]) -> dict[str, Any]:
 
 
 def published(answers: Iterable[Mapping[str, Any]]) -> str:
-    """Write one summary a line, in the order of the documents; `BREAK` stands for a line break."""
+    """Write the ``summary`` of each answer as one line of a text, in their order; `BREAK` stands
+    for a line break."""
     return "".join(BREAK.join(answer["summary"].splitlines()) + "\n" for answer in answers)
 
 
@@ -113,9 +114,9 @@ class SummarizationScorer(Benchmark):
     shown = (*ROUGE, "summary_words")
     no_place = "a summary has no place"
 
-    def gold(self, files):
-        """Read the documents of one file, with ``text`` and the reference ``summary``; the unit is
-        the document."""
+    def gold(self, files: Sequence[str]) -> list[Item]:
+        """Read the documents of one file: ``right`` has ``text`` and the reference ``summary``; the
+        unit is the document."""
         file, name = only(files, "the documents of summarization"), base.name_of(files)
         items = []
         for example in summaries.named(records.read(file, encoding=self.data.encoding)):
@@ -124,9 +125,9 @@ class SummarizationScorer(Benchmark):
             items.append(Item(str(example.id), document, {}, count_words(document), right=right))
         return base.checked(items, name, "documents")
 
-    def load(self, files):
+    def load(self, files: Sequence[str]) -> list[str] | list[records.Example]:
         """Read one file of predictions: records, or the lines of a text file with a summary a line,
-        in which `BREAK` is a line break of the summary."""
+        in which `BREAK` becomes a line break."""
         file = only(files, "predictions of summarization")
         head = streams.beginning(file, _HEAD, lambda head: b"\n" in head.lstrip())
         is_json = JSON.match(head.removeprefix(streams.BOM))
@@ -135,16 +136,18 @@ class SummarizationScorer(Benchmark):
             return [_line(line, base.name_of(files)) for line in lines]
         return list(records.read(file))
 
-    def parse(self, value, name):
-        """Summaries by id, those of a text file by their number."""
+    def parse(self, value: Any, name: str) -> Answers:
+        """Convert what `load` returns to {id: summary}; those of a text file are numbered
+        from 0."""
         if value and isinstance(value[0], str):
             return dict(enumerate(value))
         base.once((str(each.id) for each in value), name)
         return {str(e.id): _breaks(take(e.fields, "summary", str, e.where)) for e in value}
 
-    def aggregate(self, items, answers, name):
-        """ROUGE, copied shares and lengths of the summaries (`metrics`); summaries without ids are
-        matched in order."""
+    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+        """ROUGE, copied shares and lengths of the summaries (`metrics`). Summaries that are
+        numbered are matched in order, DataError if there are not as many as documents. Progress
+        is logged."""
         if 0 in answers:
             if len(answers) != len(items):
                 raise DataError(
@@ -176,8 +179,9 @@ class SummarizationScorer(Benchmark):
             )
         return result
 
-    def baselines(self, items, answers, name):
-        """ROUGE of the first words of each document, as many as a reference has in the mean."""
+    def baselines(self, items: Sequence[Item], answers: Answers, name: str) -> Baselines:
+        """ROUGE of the first words of each document, as many as a reference has in the mean.
+        Progress is logged."""
         targets = [item.right["summary"] for item in items]
         most = round(sum(map(count_words, targets)) / len(items))
         scores = []
@@ -188,7 +192,8 @@ class SummarizationScorer(Benchmark):
 
 
 def beginning(text: str | list[str], words: int) -> str:
-    """First ``words`` words of a document, or of several documents."""
+    """First ``words`` words of a document, or of several documents joined, as they stand in the
+    text."""
     joined = _joined(text)
     ends = [word.end() for word in islice(re.finditer(r"\S+", joined), words)]
     return joined[: ends[-1]] if ends else ""
@@ -205,7 +210,6 @@ def _scores(source: SourceText, target: str, summary: str, stemmer: bool) -> dic
 
 
 def _notes(references: dict[str, float], no_stemmer: bool) -> dict[str, str]:
-    """Notes beside the figures: how ROUGE is counted, and the figures of the references."""
     kind = "F1, no stemmer" if no_stemmer else "F1, Porter stemmer of NLTK"
     notes = dict.fromkeys(ROUGE, kind)
     notes["rougeL"] += "; each text in one"
@@ -225,7 +229,7 @@ def _in_lines(text: str) -> str:
 
 
 def _coverage(text: str) -> float:
-    """The share of letters and digits that ROUGE counts, 0 to 1; 1 where there are none."""
+    """Share of letters and digits that ROUGE counts, 0 to 1; 1 where there are none."""
     letters = [letter for letter in text if letter.isalnum()]
     return sum(map(str.isascii, letters)) / len(letters) if letters else 1.0
 

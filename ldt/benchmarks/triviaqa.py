@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Benchmark, Id, Shape
+from ldt.benchmarks.base import Answers, Benchmark, Id, Shape
+from ldt.data.options import DataSection
 from ldt.errors import DataError, UserError, shown
 from ldt.io import strict_json, text_files
 from ldt.io.records import Example
 from ldt.io.sources import only
 from ldt.metrics import baseline, word_overlap
-from ldt.metrics.result import Item, compare, count_words, mean
+from ldt.metrics.result import Item, Result, compare, count_words, mean
 from ldt.metrics.word_overlap import score_text
 
 log = logging.getLogger("ldt")
@@ -83,15 +84,17 @@ class TriviaFile(NamedTuple):
     questions: list[TriviaQuestion]
 
 
-def read(source: str, data) -> Iterator[Example]:
+def read(source: str | strict_json.JsonFile, data: DataSection) -> Iterator[Example]:
     """Yield an example for each question and document, as the published scripts pair them.
 
     Fields: question, question_id (what a prediction is keyed by: QuestionId in the Wikipedia
-    domain, QuestionId--Filename in the Web domain), context_file, answers (all names, as the
-    file has them; not in files of a test set) and, where the file says it, verified. The id is
-    QuestionId--Filename in both domains. Of a file with VerifiedEval only what is verified is read.
+    domain, QuestionId--Filename in the Web domain), context_file (path of the text), answers (all
+    names, as the file has them; not in files of a test set) and, where the file says it, verified.
+    The id is QuestionId--Filename in both domains. Of a file with VerifiedEval only what is
+    verified is read. Questions without a document are counted in a warning.
 
     Args:
+        source: path, "-" for standard input, or the loaded JSON of a file.
         data: its ``domain``, None for what the file says; and its ``evidence``, the folder with
             wikipedia/ and web/, None for the one beside the file's folder or the file.
     """
@@ -116,8 +119,7 @@ def read(source: str, data) -> Iterator[Example]:
         log.warning("%s: questions without a page, which get no answer: %d", file.name, without)
 
 
-def _open(source: str, data) -> TriviaFile:
-    """The questions of a file."""
+def _open(source: str | strict_json.JsonFile, data: DataSection) -> TriviaFile:
     name, value = strict_json.read(source, data.encoding)
     value, asked = _FILE(value, name), data.domain
     says, alone = value.get("Domain"), value.get("VerifiedEval") is True
@@ -160,15 +162,13 @@ def _evidence(name: str, asked: str | None) -> Path:
 
 
 def normalise(text: str) -> str:
-    """``text`` in lower case, punctuation (``_ ‘ ’ ´`` too) as space, no articles, single spaces.
-
-    Curly double quotes, dashes and accents stay.
-    """
+    """Lower-case a text; punctuation (``_ ‘ ’ ´`` too) becomes space, articles go, spaces are
+    single. Curly double quotes, dashes and accents stay."""
     return word_overlap.tidy(text.lower().translate(_SPACES))
 
 
 def match(prediction: str, golds: Sequence[str]) -> tuple[int, float]:
-    """Return (exact match, F1), each the best over ``golds``.
+    """Return (exact match, F1), 0 to 1, of an answer, each the best over the texts ``golds``.
 
     An empty answer has F1 0, also beside an empty gold one, where its exact match is 1.
 
@@ -179,7 +179,8 @@ def match(prediction: str, golds: Sequence[str]) -> tuple[int, float]:
 
 
 def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return exact_match and f1, 0 to 1, of an answer's text by `match`; see `score_text`."""
+    """Return exact_match and f1, 0 to 1 (`match`), of the text ``answer`` against the texts
+    ``answers`` of ``right``; 0 without an answer."""
     return score_text(match, right, answer)
 
 
@@ -192,7 +193,8 @@ def better(answer: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def published(answers: Iterable[dict]) -> dict[str, str]:
-    """Convert answers to {question: answer}, the one from the document with the highest score."""
+    """Convert answers of ldt predict to {question id: answer}, that of the document with the
+    highest ``score``."""
     chosen: dict[str, dict] = {}
     for answer in answers:
         key = str(answer.get("question_id", answer["id"]))
@@ -218,9 +220,9 @@ class TriviaQAScorer(Benchmark):
     published = staticmethod(published)
     score = staticmethod(score)
 
-    def gold(self, files):
-        """Read one file of questions: an item for each question (Wikipedia), or each page of a
-        question (Web).
+    def gold(self, files: Sequence[str]) -> list[Item]:
+        """Read one file of questions: an `Item` for each question (Wikipedia), or each page of a
+        question (Web), with its ``answers`` and True if ``verified`` in ``right``.
 
         Sets ``heading``, the domain in words. With ``data.evidence`` items have lengths and places.
         """
@@ -264,9 +266,10 @@ class TriviaQAScorer(Benchmark):
         place = min(starts) / len(text) if starts else "not in the document"
         return {"words": sum(map(count_words, texts)), "place": place} if texts else {}
 
-    def aggregate(self, items, answers, name):
-        """exact_match and f1, 0 to 100, with the counts of the published script; for verified
-        questions too."""
+    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+        """exact_match and f1, 0 to 100, with the counts of the published script (common,
+        denominator, pred_len, gold_len); for verified questions too, as a subset. Needs what
+        `gold` sets."""
         items = [replace(i, scores=self.score(i.right, answers.get(i.id))) for i in items]
 
         def figures(some: Sequence[Item]) -> dict[str, float | int]:
@@ -280,6 +283,6 @@ class TriviaQAScorer(Benchmark):
             result.parts, result.subsets = {"verified ": verified}, {"verified": figures(verified)}
         return result
 
-    def constants(self, items):
+    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
         """Trivial prediction: the most frequent answer."""
         return base.always(baseline.commonest(item.right["answers"] for item in items), items)

@@ -26,11 +26,12 @@ from ldt.benchmarks.passage_qa import (
     divide,
     score_parts,
 )
+from ldt.data.options import DataSection
 from ldt.data.sentences import Units
 from ldt.errors import DataError, listed, plural
 from ldt.io import records
 from ldt.io.records import Example
-from ldt.metrics.result import Item, compare, count_words
+from ldt.metrics.result import Item, Result, compare, count_words
 
 LANGUAGES = (
     "arabic bengali english finnish indonesian japanese korean russian swahili telugu thai"
@@ -63,17 +64,14 @@ _PREDICTIONS = Shape(
 )
 
 
-def read(source: str, data) -> Iterator[Example]:
-    """Yield an example for each question, one in memory at a time.
+def read(source: str, data: DataSection) -> Iterator[Example]:
+    """Yield an example for each question of a file (path, or "-" for standard input), in the
+    encoding of ``data``, one in memory at a time.
 
     Its fields: question; context, the whole text; language; title, where there is one;
     ``candidates``, [{start, end}] in characters of the context; ``annotations``, where the file has
     them, each {passage: number of a candidate or None, spans: [[start, end]] of one or none, in
     characters, yes_no: "yes", "no" or None}.
-
-    Args:
-        source: path, or "-" for standard input.
-        data: data section of a recipe, for the encoding.
     """
     for example in passage_qa.lines(source, _LINE, data.encoding):
         fields, where = example.fields, example.where
@@ -108,7 +106,8 @@ def read(source: str, data) -> Iterator[Example]:
 def offsets(
     fields: Mapping[str, Any], passage: int | None, span: tuple[int, int] | None
 ) -> dict[str, Any]:
-    """Bytes and language of an answer, for `published`.
+    """Return {language, passage_answer_index, minimal_answer: {start_byte_offset, end_byte_offset}}
+    of an answer, for `published`; -1 is none.
 
     Args:
         fields: fields of an example of `read`.
@@ -140,11 +139,12 @@ def _annotations(
 
 
 def published(answers: Iterable[dict]) -> Iterator[dict[str, Any]]:
-    """Yield the lines of the published layout; yes or no takes the place of a span.
+    """Convert answers of ldt predict to dicts, lines of the published layout; yes or no takes the
+    place of a span.
 
     Args:
-        answers: ``id``, ``passage_score``, ``span_score``, ``yes_no`` ("yes", "no" or None) and
-            ``offsets``, which `offsets` makes.
+        answers: each with ``id``, ``passage_score``, ``span_score``, ``yes_no`` ("yes", "no" or
+            None) and ``offsets``, which `offsets` makes.
     """
     for answer in answers:
         offsets = answer["offsets"]
@@ -173,21 +173,23 @@ class TydiQAScorer(passage_qa.PageBenchmark):
     line = _LINE
     published = staticmethod(published)
 
-    def item(self, example):
-        """Item of a question: ``right`` is (language, annotations); the unit is the page."""
+    def item(self, example: Example) -> Item:
+        """Make the `Item` of a question: ``right`` is (language, annotations as (number of a
+        passage or None, spans in bytes, yes or no)); the unit is the page."""
         fields = example.fields
         annotations = tuple(
             _NULL if each == _NULL else each for each in _annotations(fields, None, example.where)
         )
         words, right = count_words(fields["document_plaintext"]), (fields["language"], annotations)
-        return Item(str(example.id), passage_qa.unit(example), {}, words, right=right)
+        return Item(str(example.id), passage_qa.page_key(example), {}, words, right=right)
 
-    def load(self, files):
+    def load(self, files: Sequence[str]) -> list[dict[str, Any]]:
         """Read the lines of all files of predictions as dicts."""
         return [line.fields for file in files for line in records.read(file, format="jsonl")]
 
-    def parse(self, value, name):
-        """Predictions by language and id."""
+    def parse(self, value: Any, name: str) -> Answers:
+        """Convert lines to {(language, id): `PassageAnswer`}, with the number of a passage and
+        spans in bytes; DataError if there are none."""
         lines = _PREDICTIONS([*value], name)
         if not lines:
             raise DataError(f"{name}: no predictions in it")
@@ -196,9 +198,10 @@ class TydiQAScorer(passage_qa.PageBenchmark):
         where = [f"{name}: {id}" for _, id in keys]
         return dict(zip(keys, map(_prediction, lines, where), strict=True))
 
-    def aggregate(self, items, answers, name):
-        """F1 of passages and of minimal answers, 0 to 100, in the mean over languages, each
-        language at its own best threshold and as a subset."""
+    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+        """F1, precision and recall of passages and of minimal answers, 0 to 100, in the mean over
+        languages, each language at its own best threshold and as a subset; and ``total``, the
+        number of questions."""
         keys = [(item.right[0], item.id) for item in items]
         missing, extra = compare(keys, answers)
         predicted = {language for language, _ in answers}
@@ -227,12 +230,12 @@ class TydiQAScorer(passage_qa.PageBenchmark):
         result.warnings = _warnings(keys, predicted, missing, name)
         return result
 
-    def constants(self, items):
+    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
         """Trivial prediction: the first passage as the answer to every question."""
         first = {(item.right[0], item.id): PassageAnswer(0) for item in items}
         return {"always the first passage": first}
 
-    def compared(self, name):
+    def compared(self, name: str) -> bool:
         """True for averages of passages."""
         return name.startswith("avg_passage")
 
@@ -272,7 +275,6 @@ class _Part:
         return (counts[:, self._numbers].sum(1) > 0) | (not self._numbers)
 
     def figures(self, counts: np.ndarray) -> dict[str, np.ndarray]:
-        """Metrics of the language; see `Curve.best`."""
         curves, selected = self._curves.items(), counts[:, self._numbers]
         parts = [curve.best(selected, f"{task}-") for task, curve in curves]
         return parts[0] | parts[1]
@@ -297,7 +299,6 @@ def _averages(
 def _warnings(
     keys: Sequence[tuple], predicted: set[str], missing: Sequence[tuple], name: str
 ) -> list[str]:
-    """Warnings where the published rules surprise."""
     there = {language for language, _ in keys}
     lines = []
     if predicted == {LEFT_OUT}:

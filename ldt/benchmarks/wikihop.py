@@ -1,27 +1,25 @@
 """WikiHop and MedHop as QAngaroo 1.1 has them (Welbl et al. 2018, TACL): accuracy of
 {id: candidate}."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ldt.benchmarks.base import Benchmark, Id, Shape
+from ldt.benchmarks.base import Answers, Benchmark, Id, Shape
+from ldt.data.options import DataSection
 from ldt.io import strict_json
 from ldt.io.records import Example
 from ldt.metrics.baseline import Baseline, Baselines
-from ldt.metrics.result import Item, count_words
+from ldt.metrics.result import Item, Result, count_words
 
 _TEXTS: Any = {"query?": str, "candidates": [str], "supports": [str], "answer?": str}
 _FILE = Shape([{"id": Id} | _TEXTS])
 
 
-def read(source: str, data) -> Iterator[Example]:
-    """Yield an example for each question: query, candidates, supports, and answer if it has one.
-
-    Args:
-        source: path, or "-" for standard input.
-        data: data section of a recipe, for the encoding.
-    """
+def read(source: str | strict_json.JsonFile, data: DataSection) -> Iterator[Example]:
+    """Yield an example for each question of a file (a path, "-" for standard input, or its loaded
+    JSON), in the encoding of ``data``: query; candidates and supports, lists of texts; and
+    answer if it is there."""
     file = strict_json.read(source, data.encoding)
     for question in _FILE(file.value, file.name):
         id = question.pop("id")
@@ -29,22 +27,20 @@ def read(source: str, data) -> Iterator[Example]:
 
 
 def published(answers: Iterable[dict]) -> dict[str, str]:
-    """{id: candidate}, the best one also where the model gave no answer: the published evaluator
-    takes one for each question."""
+    """Convert answers of ldt predict to {id: candidate}: ``best`` where the model abstained, else
+    ``answer``, since the published evaluator takes one for each question."""
     return {str(each["id"]): each.get("best", each["answer"]) for each in answers}
 
 
 def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return accuracy: 1.0 if the ``answer`` of both is the same letter by letter, else 0.0."""
+    """Return accuracy: 1.0 if the ``answer`` of both is the same letter by letter, else 0.0; None
+    is wrong."""
     return {"accuracy": float(answer is not None and answer.get("answer") == right["answer"])}
 
 
 def guessing(candidates: Iterable[int]) -> Baselines:
-    """Expected accuracy, 0 to 100, of choosing a candidate at random, in the mean over questions.
-
-    Args:
-        candidates: number of candidates of each question.
-    """
+    """Expected accuracy, 0 to 100, of choosing a candidate at random, in the mean over questions,
+    as a baseline. ``candidates`` are the numbers of candidates, one a question."""
     shares = [1 / number for number in candidates]
     return {"accuracy": Baseline("a candidate at random", 100 * sum(shares) / len(shares))}
 
@@ -62,17 +58,17 @@ class WikiHopScorer(Benchmark):
     published = staticmethod(published)
     score = staticmethod(score)
 
-    def item(self, example):
-        """Item of a question, with all of its fields as the right answer."""
+    def item(self, example: Example) -> Item:
+        """Make the `Item` of a question, with all of its fields as ``right``."""
         words = sum(map(count_words, example.fields["supports"]))
         return Item(str(example.id), example.id, {}, words, right=example.fields)
 
-    def aggregate(self, items, answers, name):
-        """Accuracy, 0 to 100, and the number of questions."""
+    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+        """Accuracy, 0 to 100, and ``total``, the number of questions."""
         result = super().aggregate(items, answers, name)
         result.metrics["total"] = len(items)
         return result
 
-    def baselines(self, items, answers, name):
+    def baselines(self, items: Sequence[Item], answers: Answers, name: str) -> Baselines:
         """Expected accuracy of guessing among the different candidates of each question."""
         return guessing(len(set(item.right["candidates"])) for item in items)

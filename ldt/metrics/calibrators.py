@@ -76,7 +76,7 @@ class _ByLabel:
     weights: list[list[float]]
 
     @staticmethod
-    def features(logits: np.ndarray) -> np.ndarray:
+    def _features(logits: np.ndarray) -> np.ndarray:
         """Regressors [features, ...] for logits [...]."""
         raise NotImplementedError
 
@@ -98,13 +98,13 @@ class _ByLabel:
                 weights.append(list(cls.keeps))
                 continue
             targets = np.where(there, (positives + 1) / (positives + 2), 1 / (negatives + 2))
-            weights.append(_regression(cls.features(column), targets).tolist())
+            weights.append(_regression(cls._features(column), targets).tolist())
         return cls(weights)
 
     def apply(self, logits: np.ndarray) -> np.ndarray:
         """Probabilities [documents, labels]."""
         weights = np.array(self.weights).reshape(len(self.weights), len(self.keeps))
-        features = self.features(np.asarray(logits, np.float64))
+        features = self._features(np.asarray(logits, np.float64))
         logits = (features * weights[:, :-1].T[:, None]).sum(0) + weights[:, -1]
         return logistic(logits)
 
@@ -116,7 +116,7 @@ class Platt(_ByLabel):
     keeps: ClassVar[tuple[float, ...]] = (1.0, 0.0)
 
     @staticmethod
-    def features(logits: np.ndarray) -> np.ndarray:
+    def _features(logits: np.ndarray) -> np.ndarray:
         """Regressor of a label, [1, ...]: its logit."""
         return logits[None]
 
@@ -142,7 +142,7 @@ class Beta(_ByLabel):
     keeps: ClassVar[tuple[float, ...]] = (1.0, 1.0, 0.0)
 
     @staticmethod
-    def features(logits: np.ndarray) -> np.ndarray:
+    def _features(logits: np.ndarray) -> np.ndarray:
         """Regressors of a label, [2, ...]: log p and -log(1 - p) of its probability p."""
         return np.stack([-np.logaddexp(0, -logits), np.logaddexp(0, logits)])
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 
-def several(names: Any) -> list[Any]:
+def as_list(names: Any) -> list[Any]:
     """Names as a list, from one name or a list of names; empty for a regression's number."""
     return names if isinstance(names, list) else [names]
 
@@ -21,7 +21,7 @@ def indicators(labels: Sequence[str | list[str]], names: Sequence[str]) -> np.nd
     places = {name: place for place, name in enumerate(names)}
     matrix = np.zeros((len(labels), len(names)), bool)
     for row, label in zip(matrix, labels, strict=True):
-        row[[places[name] for name in several(label)]] = True
+        row[[places[name] for name in as_list(label)]] = True
     return matrix
 
 

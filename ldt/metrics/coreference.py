@@ -29,7 +29,7 @@ MULTIPLE = "no_singletons_"  # before figures of clusters of two mentions at lea
 DISTANCES = (0, 10, 50, 250, 1000, 4000, 16000)
 
 
-def distinct(clusters: Clusters, singletons: bool = True) -> list[list[Hashable]]:
+def _distinct(clusters: Clusters, singletons: bool = True) -> list[list[Hashable]]:
     """The clusters, each mention once, without empty ones.
 
     Args:
@@ -152,7 +152,7 @@ def counts(key: Clusters, response: Clusters) -> dict[str, Counts]:
     those of two mentions at least on both sides."""
     result = {}
     for prefix in ("", MULTIPLE):
-        sides = [distinct(side, singletons=not prefix) for side in (key, response)]
+        sides = [_distinct(side, singletons=not prefix) for side in (key, response)]
         numbers, sizes = [*map(_numbers, sides)], [[*map(len, side)] for side in sides]
         for name in METRICS:
             if name == "ceaf_e":
@@ -218,13 +218,13 @@ def measure(pairs: Iterable[tuple[Clusters, Clusters]]) -> dict[str, float]:
     return mean([score(*pair) for pair in pairs], figures)
 
 
-def links(clusters: Clusters) -> list[tuple[Any, Any]]:
+def _links(clusters: Clusters) -> list[tuple[Any, Any]]:
     """Each mention but the first of its cluster, with the one before it in the text."""
-    return [pair for cluster in distinct(clusters) for pair in pairwise(sorted(cluster))]  # type: ignore[type-var]
+    return [pair for cluster in _distinct(clusters) for pair in pairwise(sorted(cluster))]  # type: ignore[type-var]
 
 
 def by_distance(documents: Iterable[tuple[Clusters, Clusters]]) -> list[dict[str, Any]]:
-    """Rows of links (`links`) by the words between the starts of their mentions.
+    """Rows of links (`_links`) by the words between the starts of their mentions.
 
     A gold link is found if the answer has both mentions in one cluster, and one of the answer is
     right if the gold document has; so far as that is defined, F1 is that of both shares.
@@ -235,9 +235,9 @@ def by_distance(documents: Iterable[tuple[Clusters, Clusters]]) -> list[dict[str
     """
     sums = np.zeros((len(DISTANCES), 4))
     for sides in documents:
-        numbers = [_numbers(distinct(side)) for side in sides]
+        numbers = [_numbers(_distinct(side)) for side in sides]
         for side in (0, 1):
-            for one, other in links(sides[side]):
+            for one, other in _links(sides[side]):
                 row = np.searchsorted(DISTANCES, other[0] - one[0], "right") - 1
                 cluster = numbers[1 - side].get(one)
                 right = cluster is not None and cluster == numbers[1 - side].get(other)

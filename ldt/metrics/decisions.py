@@ -385,7 +385,7 @@ class Policy:
             return (scores * predicted).sum(1)
         return np.exp(np.log(np.maximum(np.where(predicted, scores, 1 - scores), 1e-300)).sum(1))
 
-    def silence(self, scores: np.ndarray, empty: bool) -> dict[str, Any]:
+    def _abstention(self, scores: np.ndarray, empty: bool) -> dict[str, Any]:
         """Return the answer's keys ``abstained`` and ``why`` if the model abstains, else {}.
 
         Args:
@@ -417,8 +417,8 @@ class Policy:
         label: Any = label_of(self.predicted(scores)[0], names, self.several)
         if not self.several and self.thresholds is None:
             label = names[int(logits.argmax())]
-        silence = self.silence(scores[0], empty)
-        return None if silence else label, scores[0], silence
+        abstained = self._abstention(scores[0], empty)
+        return None if abstained else label, scores[0], abstained
 
     def label_set(self, scores: np.ndarray, coverage: float) -> np.ndarray:
         """Return the conformal label set [labels] bool, which contains all gold labels of a new
@@ -655,7 +655,7 @@ def in_words(facts: Mapping[str, Any]) -> str:
     if "tried" in measured:
         parts.append(f"no calibration, since {' and '.join(measured['tried'])} would not help")
     if "abstain" in facts:
-        parts.append(_silence(facts["abstain"]["confidence"], measured))
+        parts.append(_abstention_text(facts["abstain"]["confidence"], measured))
     if not parts:
         return ""
     documents = plural(measured.get("documents", 0), "document")
@@ -680,7 +680,7 @@ def _thresholds(chosen: Mapping[str, float], measured: Mapping[str, Any]) -> str
     return f"{words} tuned for {measured['threshold_target']}" + (f" ({more})" if more else "")
 
 
-def _silence(least: float | None, measured: Mapping[str, Any]) -> str:
+def _abstention_text(least: float | None, measured: Mapping[str, Any]) -> str:
     ((what, share),) = measured["asked"].items()
     asked = f"for a {what} of {share:g}"
     if least is None:

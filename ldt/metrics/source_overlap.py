@@ -33,7 +33,7 @@ def numbers(text: str) -> list[str]:
     return [_THOUSANDS.sub("", number) for number in _NUMBER.findall(text)]
 
 
-def ngrams(words: Sequence[str], n: int) -> Iterator[tuple[str, ...]]:
+def _ngrams(words: Sequence[str], n: int) -> Iterator[tuple[str, ...]]:
     """All n-grams of the words."""
     return zip(*(words[start:] for start in range(n)), strict=False)
 
@@ -69,10 +69,10 @@ class SourceText:
         ):
             counts |= {what: len(listed), f"{what}:found": sum(item in known for item in listed)}
         for n in NOVEL:
-            grams = list(ngrams(summary_words, n))
-            unknown = set(grams).difference(ngrams(self.words, n))
+            grams = list(_ngrams(summary_words, n))
+            unknown = set(grams).difference(_ngrams(self.words, n))
             counts |= {f"{n}grams": len(grams), f"{n}grams:new": sum(g in unknown for g in grams)}
-        counts[f"{REPEATED}grams:again"] = _repetitions(ngrams(summary_words, REPEATED))
+        counts[f"{REPEATED}grams:again"] = _repetitions(_ngrams(summary_words, REPEATED))
         return counts
 
     def longest_run(self, summary: Sequence[str]) -> int:

@@ -42,10 +42,10 @@ def overlap(answer: Sequence[Hashable], gold: Sequence[Hashable]) -> Overlap:
     same = sum((Counter(answer) & Counter(gold)).values())
     if not same:
         return NOTHING
-    return of(same / len(answer), same / len(gold))
+    return with_f1(same / len(answer), same / len(gold))
 
 
-def of(precision: float, recall: float) -> Overlap:
+def with_f1(precision: float, recall: float) -> Overlap:
     """The precision and recall with their F1; 0 if both are 0."""
     if precision + recall == 0:
         return NOTHING

@@ -17,7 +17,7 @@ from ldt.inference import evaluate
 from ldt.io import sources
 from ldt.io.records import Example
 from ldt.io.sources import Names
-from ldt.metrics.classification import indicators, several
+from ldt.metrics.classification import as_list, indicators
 from ldt.metrics.entities import NAMES, ratios
 from ldt.metrics.label_errors import doubts, doubts_of_each
 from ldt.metrics.result import Item, Result, count_words
@@ -330,7 +330,7 @@ def _doubts(read: Sequence[Read]) -> list[Doubt]:
         if not isinstance(gold, str | list) or not isinstance(by_class, dict):
             continue
         names = names or list(by_class)
-        if by_class.keys() == {*names} >= {*several(gold)}:
+        if by_class.keys() == {*names} >= {*as_list(gold)}:
             places.append(place)
             right.append(gold)
             rows.append([by_class[name] for name in names])

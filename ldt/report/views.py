@@ -12,7 +12,7 @@ from ldt.inference.label_tools import ANSWER as ANSWERED
 from ldt.inference.label_tools import EVIDENCE, KEYS, Span, checked, spans_in
 from ldt.io import records
 from ldt.io.records import Example
-from ldt.metrics.classification import several
+from ldt.metrics.classification import as_list
 from ldt.report.model import ANSWER, GOLD, PASSAGE, Mark
 from ldt.tasks.base import path_of
 from ldt.tasks.coreference import spans_of
@@ -130,7 +130,7 @@ def words(value: Any) -> str | None:
     """Class, list of classes, number or text in readable form; None for None."""
     if value is None:
         return None
-    names = [f"{each:g}" if isinstance(each, float) else str(each) for each in several(value)]
+    names = [f"{each:g}" if isinstance(each, float) else str(each) for each in as_list(value)]
     return (", ".join(names) or NO_ANSWER) if names else NO_CLASS
 
 

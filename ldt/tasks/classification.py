@@ -30,7 +30,7 @@ from ldt.errors import DataError, RecipeError, UserError, listed, shown
 from ldt.io.records import Example, field, text, texts
 from ldt.metrics import baseline, classification
 from ldt.metrics.baseline import Baselines
-from ldt.metrics.classification import indicators, several
+from ldt.metrics.classification import as_list, indicators
 from ldt.tasks import results
 from ldt.tasks.base import (
     DocumentTokens,
@@ -151,14 +151,14 @@ class Classification(Deciding, Weighted, ByLogits):
                 f"documents have the same label, {golds[0]!r}"
             )
         if problem == REGRESSION:
-            names = several(data.label)
+            names = as_list(data.label)
         else:
             counts = count_classes(values, golds, reader)
             official = formats.classes(data.format)
             names = list(reader.columns.values()) or self.labels or official or sorted(counts)
             known = set(names)
             for gold, (_, where) in zip(golds, values, strict=True):
-                for name in several(gold):
+                for name in as_list(gold):
                     if name not in known:
                         raise DataError(
                             f"{where}: label {name!r} is not in task.labels: {listed(names)}"
@@ -207,7 +207,7 @@ class Classification(Deciding, Weighted, ByLogits):
             (example.where, name)
             for example in not_empty(self, examples, evaluation_set(data))
             for gold in [reader.gold(example, problem)]
-            for name in (several(gold) if problem != REGRESSION else ())
+            for name in (as_list(gold) if problem != REGRESSION else ())
         )
         refuse_unseen(golds, names_of(config), "labels")
 
@@ -258,7 +258,7 @@ class Classification(Deciding, Weighted, ByLogits):
         gold = self.labels_of(data).gold(example, config.problem_type)
         if config.problem_type != REGRESSION:
             names = names_of(config)
-            for name in several(gold):
+            for name in as_list(gold):
                 if name not in names:
                     raise DataError(
                         f"{example.where}: label {name!r}, the model knows {listed(names)}"
@@ -308,7 +308,7 @@ class Classification(Deciding, Weighted, ByLogits):
         if config.problem_type == REGRESSION:
             return [Target(None, rows, 0, self.merge, signed=False)]
         scores = answer["scores"]
-        chosen = labels or several(answer["label"] or []) or [max(scores, key=scores.get)]
+        chosen = labels or as_list(answer["label"] or []) or [max(scores, key=scores.get)]
         return [Target(name, rows, names.index(name), self.merge) for name in chosen]
 
     def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:

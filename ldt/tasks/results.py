@@ -19,7 +19,7 @@ from ldt.data.sentences import trimmed
 from ldt.errors import DataError, listed, plural, shown
 from ldt.io.records import Example, field
 from ldt.metrics import task_metrics
-from ldt.metrics.classification import several
+from ldt.metrics.classification import as_list
 from ldt.metrics.entities import Entity, by_sentence
 from ldt.metrics.result import Item, Result, count_words, mean, some
 from ldt.metrics.task_metrics import Judged
@@ -63,8 +63,8 @@ def score_label(right: Any, answer: Mapping[str, Any] | None) -> dict[str, float
     if isinstance(right, float):
         return {}
     label = answer and answer.get("label")
-    predicted = None if label is None else {*map(str, several(label))}
-    same = float(predicted == {*several(right)})
+    predicted = None if label is None else {*map(str, as_list(label))}
+    same = float(predicted == {*as_list(right)})
     if not isinstance(right, list):
         return {"accuracy": same}
     shared, both = len({*right} & (predicted or set())), len({*right}) + len(predicted or ())
@@ -169,7 +169,7 @@ def evaluate_classes(
     labels = {id: _label(each, task, data, problem) for id, each in answers.items()}
     if problem == REGRESSION:
         numbers = {id: {"label": label} for id, label in labels.items()}
-        config = SimpleNamespace(problem_type=problem, **named_labels(several(data.label)))
+        config = SimpleNamespace(problem_type=problem, **named_labels(as_list(data.label)))
         result = task_metrics.numbers(_judged(task, data, examples, golds, numbers))
         lacking = [id for id in map(_id, examples) if labels.get(id) is None]
         if lacking:
@@ -183,8 +183,8 @@ def evaluate_classes(
             what = f"scores of {listed(each)}; the first answer with some has {listed(first)}"
             raise DataError(f"{name}: {shown(id)}: {what}")
     scored = {*(first or ())}
-    right = {label for gold in golds for label in several(gold)}
-    predicted = {label for each in labels.values() if each is not None for label in several(each)}
+    right = {label for gold in golds for label in as_list(gold)}
+    predicted = {label for each in labels.values() if each is not None for label in as_list(each)}
     if right and predicted and right.isdisjoint(predicted | scored):
         raise DataError(
             f"{name}: no label of it is in the gold file: {listed(sorted(predicted), 3)}; there "
