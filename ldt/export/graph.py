@@ -51,7 +51,7 @@ class GraphInterface:
     def of(cls, task: Task, config: Any) -> "GraphInterface":
         """Interface of a task's model."""
         asked = set(task.global_attention)
-        if not asked or not config.global_tokens_count:
+        if not asked or not config.global_tokens_matter:
             globals_ = "none"
         elif asked == {"cls"}:
             globals_ = "first"

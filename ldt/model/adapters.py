@@ -2,6 +2,9 @@
 
 import sys
 import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 from ldt.errors import ModelError, first_line, listed
 from ldt.model import sentence_transformers
@@ -18,8 +21,8 @@ _PREFIX = "base_model.model."  # of every tensor in an adapter's file
 def offer_targets(config):
     """Tell peft, if it is imported, which modules of a model of this config to adapt by default.
 
-    ``peft.get_peft_model`` looks a model without ``target_modules`` up in a table by its type; the
-    table is the only way to say it, and peft need not be imported for those who do not use it.
+    ``peft.get_peft_model`` looks them up by ``model_type`` in a table, to which a row is added; it
+    is the only way to say it, and peft need not be imported for those who do not use it.
     """
     constants = sys.modules.get("peft.utils.constants")
     if constants is not None:
@@ -27,12 +30,13 @@ def offer_targets(config):
         table.setdefault(config.model_type, usual_targets(config))
 
 
-def usual_targets(config):
-    """Names of the layers that are adapted by default: of an encoder, and of a decoder beside."""
+def usual_targets(config) -> list[str]:
+    """Names of the layers that LoRA adapts by default, an encoder's and a decoder's, for peft's
+    ``target_modules``."""
     return [*config.projections, *(OF_DECODERS if config.is_encoder_decoder else ())]
 
 
-def is_adapter(folder):
+def is_adapter(folder: Path) -> bool:
     """True for a folder with an adapter and no weights that it might be merged into already.
 
     It may lack the config and the tokenizer, which are those of its base then.
@@ -41,8 +45,8 @@ def is_adapter(folder):
     return (folder / CONFIG).is_file() and not whole
 
 
-def base_of(folder):
-    """The folder of the model that an adapter was trained on.
+def base_of(folder: Path) -> Path:
+    """Folder of the model that the adapter in a folder was trained on.
 
     Raises:
         ModelError: adapter_config.json does not name it, or it is not there.
@@ -59,16 +63,20 @@ def base_of(folder):
         raise ModelError(f"{file}: the adapter's base is not there: {error}") from error
 
 
-def holder(folder, names):
-    """The folder with one of the files ``names``: this one, or the base of the adapter in it."""
+def holder(folder: Path, names: Iterable[str]) -> Path:
+    """This folder; or, where it holds an adapter and none of the files ``names``, that of
+    its base."""
     if is_adapter(folder) and not any((folder / name).is_file() for name in names):
         return holder(base_of(folder), names)
     return folder
 
 
-def values(folder):
-    """`read_values` of a folder, or of the base of the adapter in it; where they do not say how
-    texts become vectors, the modules of sentence-transformers do."""
+def values(folder: Path) -> dict[str, Any]:
+    """Content of config.json of a folder, or of the base of the adapter in it.
+
+    Where it has no ``embedding``, how texts become vectors, the modules of sentence-transformers in
+    the folder give it.
+    """
     folder = holder(folder, ("config.json",))
     values = read_values(folder)
     if not values.get("embedding") and (embedding := sentence_transformers.read_settings(folder)):
@@ -77,12 +85,15 @@ def values(folder):
 
 
 def load(folder, config, build):
-    """The base of an adapter with the adapter merged into it, and what transformers tells of it.
+    """Load the base of an adapter and merge the adapter into it: (model, transformers' loading
+    info).
 
     Args:
         folder: folder of the adapter.
-        config: config of the model; of the base but for the size of the vocabulary.
-        build: makes a model and its loading info of a folder and a config.
+        config: config of the model; of the base but for the size of the vocabulary. Changed in
+            place.
+        build: function that gives the base and its loading info for keywords ``folder``,
+            ``config``.
 
     Raises:
         ModelError: the base or the adapter cannot be used.
@@ -94,19 +105,15 @@ def load(folder, config, build):
     model, info = build(folder=base, config=config)
     if size != model.config.vocab_size:  # by tokens of the task, whose rows the adapter has
         model.resize_token_embeddings(size, mean_resizing=False)
-    model, whole = merge(model, folder)
+    model, whole = _merge(model, folder)
     info["unexpected_keys"] = set()  # the base's, such as an older head's
     info["missing_keys"] = set(info["missing_keys"]) - whole
     info["mismatched_keys"] = {key for key in info["mismatched_keys"] if key[0] not in whole}
     return model, info
 
 
-def merge(model, folder):
-    """A base model with an adapter merged into its weights, all of them to be trained again.
-
-    Args:
-        model: the base; is changed.
-        folder: folder of the adapter.
+def _merge(model, folder):
+    """Merge an adapter into the weights of its base ``model``, all of them to be trained again.
 
     Returns:
         (model, names of the tensors that the adapter brought whole, such as those of a head).

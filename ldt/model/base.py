@@ -25,10 +25,9 @@ INPUTS = ("input_ids", "attention_mask", "global_attention_mask", "token_type_id
 
 
 def takes_inputs(*names):
-    """Decorator of a ``forward(self, *, …, **inputs)``: inputs may also be passed by position.
-
-    The signature then names them: transformers' Trainer drops what a signature does not name.
-    """
+    """Decorator of a ``forward(self, *, …, **inputs)``: it takes the inputs of these names by
+    position too, in this order, and ``return_dict=False``, which gives a tuple. The signature
+    then names them: transformers' Trainer drops what it does not name."""
     shared = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None) for name in names]
 
     def decorator(forward):
@@ -82,12 +81,8 @@ class LdtPreTrainedModel(PreTrainedModel):
         super().__init__(config, *args, **kwargs)
 
     def get_correct_attn_implementation(self, requested_attention, is_init_check=False):
-        """Check ``attn_implementation`` and return transformers' name of it; ValueError for a name
-        other than ``eager`` and ``sdpa``.
-
-        Both mean the same here: the backend that ``config.attention_backend`` names, by default the
-        fastest that the device has.
-        """
+        """Return ``eager`` for None, ``eager`` and ``sdpa``, which all mean the backend that
+        ``config.attention_backend`` names; ValueError for another name."""
         if requested_attention not in (None, "eager", "sdpa"):
             raise ValueError(
                 "attn_implementation must be eager or sdpa, which both leave the choice to "
@@ -97,21 +92,21 @@ class LdtPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def config_classes(cls):
-        """Classes of the configs that a model can be made of."""
+        """Config classes, a tuple, of one of which the config given to ``__init__`` must be."""
         return (cls.config_class,)
 
     @staticmethod
     def fit_weights(weights, config):
-        """Rename and reshape the tensors of a file (names without the prefix of the base model) to
-        fit the model of a config; may change ``weights``."""
+        """Rename and reshape a file's tensors, {name without the prefix of the base model: tensor},
+        for a model of ``config``; here unchanged. May change both arguments in place."""
         return weights
 
     def global_projections(self):
-        """Pairs of modules of an encoder: a local projection, and that for global tokens."""
+        """Iterable of (linear layer for local tokens, the same for global ones); here none."""
         return []
 
     def _init_weights(self, module):
-        """Draw the weights of a module, as transformers does; one may have ``drawn``, deviation and
+        """Draw the weights of a module, as transformers does; it may have ``drawn``, deviation and
         largest number of its weight, or a ``begin`` of its own."""
         super()._init_weights(module)
         if hasattr(module, "drawn"):
@@ -211,7 +206,7 @@ class PackedEncoder(LdtPreTrainedModel):
             if input_ids is not None and attention_mask is None:
                 self.warn_if_padding_and_no_attention_mask(input_ids, attention_mask)
             if global_attention_mask is None:
-                global_attention_mask = self.default_globals(words, attention_mask)
+                global_attention_mask = self._default_globals(words, attention_mask)
             masks = attention_mask, global_attention_mask
             packing = pack(tuple(words.shape[:2]), *masks, words.device)
         asked = [
@@ -229,23 +224,21 @@ class PackedEncoder(LdtPreTrainedModel):
         return LdtModelOutput(packing.unpack(x), pooled, **others)
 
     def refuse_attentions(self, asked):
-        """Raise a ValueError if ``asked`` for attentions that this encoder does not compute."""
+        """Raise a ValueError if attentions are ``asked`` for (None: as the config says) and this
+        encoder does not compute them."""
         asked = self.config.output_attentions if asked is None else asked
         if asked and not self.has_attentions:
             raise ValueError(
                 f"{type(self).__name__} has no output_attentions: probabilities are never stored"
             )
 
-    def default_globals(self, words, attention_mask):
+    def _default_globals(self, words, attention_mask):
         """Mask [b, n] of the global tokens if the caller gives none; None: there are none."""
         return None
 
     def _encode(self, words, packing, ids, read, output_attentions, output_hidden_states):
-        """(states, packing, dict of the other fields) of ids [b, n] or embeddings [b, n, d].
-
-        Args:
-            ids: input_ids, token_type_ids and position_ids, [b, n] or None.
-        """
+        """(states, packing, dict of the other fields); ``ids`` are input, type and position ids or
+        None."""
         raise NotImplementedError
 
     def _pooled(self, x, packing):
@@ -303,12 +296,8 @@ class Head(LdtPreTrainedModel):
         self._answer_names = ()
 
     def add_answer(self, kind, outputs):
-        """Add the output layers for a kind of answer, under the encoder's names for them.
-
-        Args:
-            kind: a name in `KINDS`.
-            outputs: logits a token or row.
-        """
+        """Add the output layers for a kind of answer, a name in `KINDS`, with ``outputs`` logits
+        for each token or row: as attributes, see `answers`."""
         layers = self._answers(self.config, kind, outputs)
         self._answer_names = tuple(layers)
         for name, layer in layers.items():
@@ -322,54 +311,56 @@ class Head(LdtPreTrainedModel):
 
     @classmethod
     def config_classes(cls):
-        """The config classes of all encoders."""
+        """Config classes of all encoders of `ldt.model.encoders.ENCODERS`, a tuple."""
         return tuple(encoder.config_class for encoder in encoder_classes())
 
     @classmethod
     def of(cls, encoder):
-        """Subclass of this head whose config class is that of ``encoder``, for the Auto classes."""
+        """Subclass of this head with the ``config_class`` of an encoder class, for the Auto
+        classes."""
         if cls.config_class is encoder.config_class:
             return cls
         names = {"config_class": encoder.config_class, "__module__": cls.__module__}
         return type(cls.__name__, (cls,), names)
 
-    def default_globals(self, input_ids, inputs_embeds, attention_mask):
-        """Mask [b, n] bool of the tokens with global attention if the caller gives no mask; None:
-        none. Each head says in its class's docstring which they are."""
+    def _default_globals(self, input_ids, inputs_embeds, attention_mask):
+        """Mask [b, n] bool of the global tokens if the caller gives none, see the class; None:
+        none."""
         return None
 
     def encode(self, **inputs):
-        """Run the encoder: (states, packing, other fields of the output); see
-        `PackedEncoder.forward`."""
+        """Run the encoder on the inputs of `PackedEncoder.forward`; without a mask of global tokens
+        on the head's own: (states, `Packing`, dict of the output's other fields). States are
+        [total, d] of packed tokens, or [b, d] if ``read`` is ``first`` or ``pooled``."""
         first = {name: inputs.pop(name, None) for name in INPUTS}
         if first["global_attention_mask"] is None and self.has_global_attention:
             words = first["input_ids"], inputs.get("inputs_embeds")
-            globals_ = self.default_globals(*words, first["attention_mask"])
+            globals_ = self._default_globals(*words, first["attention_mask"])
             first["global_attention_mask"] = globals_
         # By way of forward, so that hooks run: sharded training gathers weights in one.
         return self.base_model(*first.values(), packed=True, **inputs)
 
     def loss_items(self, *, labels, attention_mask=None, **inputs):
-        """Number of items that the loss of a batch is a mean over.
+        """Number of items that the loss of a batch is a mean over, scalar int64: here of labels
+        other than -100 at real tokens. A loss with parts gives [parts], each a mean of its own.
 
         If the sum of these numbers over all batches of an optimizer step is given to each batch as
         ``num_items_in_batch``, the losses add up to the mean over all items.
 
         Args:
             labels, attention_mask, inputs: the batch, as the keywords of `forward`.
-
-        Returns:
-            Scalar int64, here the labels of real tokens; [parts] int64 of a loss with parts, each a
-                mean of its own.
         """
         real = real_tokens(tuple(labels.shape), attention_mask, labels.device)
         return (real & (labels != -100)).sum()
 
     def token_output(self, logits, packing, labels, rest, count=None, weights=None, gamma=0.0):
-        """Make the `LdtHeadOutput`, with loss, of packed logits [total, classes] and padded labels
-        [b, n].
+        """Make the `LdtHeadOutput` with padded logits [b, n, classes], and their cross entropy as
+        loss.
 
         Args:
+            logits: [total, classes], of packed tokens.
+            labels: [b, n] int64, -100 where there is none; None: no loss.
+            rest: dict of the output's other fields.
             count: divisor of the loss in place of the number of labels here.
             weights, gamma: of the loss, see `cross_entropy`.
         """
@@ -390,6 +381,7 @@ class ClassificationHead(nn.Module):
         self.out_proj = Linear(config.hidden_size, config.num_labels)
 
     def forward(self, x):
+        """[..., width] -> [..., num_labels]."""
         return self.out_proj(self.dropout(torch.tanh(self.dense(self.dropout(x)))))
 
 
@@ -413,6 +405,7 @@ class LMHead(nn.Module):
         return self.decoder.weight
 
     def forward(self, x):
+        """[..., width] -> [..., vocabulary]."""
         return self.decoder(self.layer_norm(gelu(self.dense(x))))
 
 
@@ -421,10 +414,10 @@ def answers(config, kind, outputs):
     calls.
 
     Args:
-        config: config of the encoder.
-        kind: a name in `KINDS`. ``words`` ends in a layer ``decoder`` that is tied to the word
-            embeddings; ``choice`` begins with what the encoder gives for ``read="pooled"``.
-        outputs: logits a token or row.
+        kind: a name in `KINDS`. ``words``, a logit for each in the vocabulary, ends in a layer
+            ``decoder`` that is tied to the word embeddings; ``document`` has ``config.num_labels``
+            logits; ``choice`` begins with what the encoder gives for ``read="pooled"``.
+        outputs: logits a token or row, of ``tokens``, ``spans`` and ``choice``.
     """
     if kind == "words":
         return {"lm_head": LMHead(config)}
@@ -458,7 +451,7 @@ class Packing:
     first_is_global: bool = False
 
     def to(self, device):
-        """The packing with its tensors on a device, such as that of a layer's output."""
+        """The packing with its tensors on a device; itself if they are there."""
         if device == self.layout.cu_seqlens.device:
             return self
         index = self.index if self.index is None else self.index.to(device)
@@ -479,7 +472,8 @@ class Packing:
         return x.unflatten(0, self.shape)
 
     def unpack_each(self, states):
-        """Unpack each of the states, which may lie on several devices, to a tuple."""
+        """Unpack each of several [total, d], which may lie on different devices: a tuple of [b, n,
+        d]."""
         return tuple(self.to(x.device).unpack(x) for x in states)
 
     def real(self):
@@ -524,10 +518,8 @@ class Packing:
 
     def unpack_global_probabilities(self, probs):
         """Unpack probabilities of global tokens: [globals, heads, longest document] -> [b, heads,
-        n, x], x being the largest number of global tokens in a row.
-
-        Zeros at padding and in the columns of rows that have fewer than x global tokens.
-        """
+        n, x], x being the largest number of global tokens in a row; zeros at padding and in
+        unused columns."""
         (b, n), layout = self.shape, self.layout
         x = max(after - before for before, after in pairwise(layout.cu_globals_host))
         out = probs.new_zeros(b, probs.shape[1], n, x)
@@ -539,24 +531,23 @@ class Packing:
 
 
 def real_tokens(shape, attention_mask, device):
-    """Mask of real tokens, [b, n] bool, from an attention mask; None means all of them are real."""
+    """Mask [b, n] bool of ``shape`` (b, n): True where an attention mask is not 0, everywhere if it
+    is None. ValueError for a mask of another shape or, on the CPU, other values than 0, 1 and 2."""
     if attention_mask is None:
         return torch.ones(shape, dtype=torch.bool, device=device)
     return _checked("attention_mask", attention_mask, shape) != 0
 
 
 def first_real(words, attention_mask):
-    """True at the first real token of each row of ``words`` [b, n, …]: [b, n] bool."""
+    """True at the first real token of each row of ``words`` [b, n, …], or its first place if none
+    is real: [b, n] bool."""
     real = real_tokens(tuple(words.shape[:2]), attention_mask, words.device)
     return torch.zeros_like(real).scatter(1, real.int().argmax(1, keepdim=True), True)
 
 
 def check_positions(positions, length):
-    """Check positions [...] of tokens in an input; a negative one stands for none.
-
-    Raises:
-        ValueError: one lies at or behind ``length``; looked for on the CPU only: a GPU would wait.
-    """
+    """Raise a ValueError if a position [...] is ``length`` or more; negative ones stand for none.
+    Looked for on the CPU only: a GPU would wait."""
     looked_at = positions.device.type == "cpu" and not torch.compiler.is_compiling()
     if looked_at and (positions >= length).any():
         last = int(positions.max())
@@ -579,6 +570,7 @@ def pack(shape, attention_mask=None, global_attention_mask=None, device=None):
             with global attention (the authors' way to say it). None: all tokens are real.
         global_attention_mask: [b, n]: 1 or 2 at tokens with global attention, else 0. None: none.
             At padding it is ignored, whatever a tokenizer puts there.
+        device: of the packing if there is no ``attention_mask``.
 
     Raises:
         ValueError: a mask of another shape, or (looked at on the CPU only) with another value.
@@ -636,11 +628,8 @@ def _global_tokens(attention_mask, global_attention_mask, keep):
 
 
 def given_words(input_ids, inputs_embeds):
-    """Ids [b, n] or embeddings [b, n, d], whichever of the two was given.
-
-    Raises:
-        ValueError: both or neither, or one that is empty or of another shape.
-    """
+    """Ids [b, n] or embeddings [b, n, d], whichever of the two is not None; ValueError for both or
+    neither, or one that is empty or of another shape."""
     if (input_ids is None) == (inputs_embeds is None):
         raise ValueError("give either input_ids or inputs_embeds, and not both")
     words = input_ids if inputs_embeds is None else inputs_embeds
@@ -653,15 +642,13 @@ def given_words(input_ids, inputs_embeds):
 
 
 def check_length(shape, longest, count, what):
-    """Check that a batch of ``shape`` (b, n) is no longer than a model reads.
+    """Raise a ValueError if a batch of ``shape`` (b, n) is longer than a model reads.
 
     Args:
         longest: largest number of tokens of an input.
-        count: function that gives the tokens of the longest row, called if n is too large.
+        count: function that gives the tokens of the longest row; called if n, with padding, is
+            larger.
         what: name of the config's limit for the message.
-
-    Raises:
-        ValueError: it is longer.
     """
     if shape[1] > longest and (length := int(count())) > longest:
         raise ValueError(
@@ -671,11 +658,8 @@ def check_length(shape, longest, count, what):
 
 
 def check_ids(name, ids, rows, shape):
-    """Check that ids [b, n], or [1, n], name rows of an embedding with ``rows`` of them.
-
-    Raises:
-        ValueError: another shape or type, or (looked at on the CPU only) an id of no row.
-    """
+    """Raise a ValueError for ids that are not integers [b, n] or [1, n], ``shape`` being (b, n), or
+    (looked at on the CPU only) not from 0 to ``rows`` - 1; ``name`` is for the message."""
     if ids.shape not in (shape, (1, shape[1])) or ids.is_floating_point():
         raise ValueError(f"{name} must be {list(shape)} integers, got {[*ids.shape]}")
     if ids.device.type == "cpu":

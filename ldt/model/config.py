@@ -62,7 +62,7 @@ class OwnConfig:
     unused: ClassVar[tuple[str, ...]] = ()
     own_keys: ClassVar[tuple[str, ...]] = ()
     backends: ClassVar[Collection[str]] = BACKENDS
-    global_tokens_count = True  # False where it makes no difference which tokens are global
+    global_tokens_matter = True  # False where it makes no difference which tokens are global
     is_plain = False  # True where transformers computes the same
 
     def check(self):
@@ -70,18 +70,18 @@ class OwnConfig:
         check_values(type(self), vars(self))
 
     @classmethod
-    def is_authors(cls, values):
+    def _is_authors(cls, values):
         """True for a config.json by Longformer's authors, whose windows count one side only."""
         return False
 
     @classmethod
-    def takes(cls, values):
-        """True for a config.json of this kind of model, in any format."""
-        return values.get("model_type") in cls.reads or cls.is_authors(values)
+    def takes(cls, values: dict[str, Any]) -> bool:
+        """True for the content of a config.json of this kind of model, in any format."""
+        return values.get("model_type") in cls.reads or cls._is_authors(values)
 
     @classmethod
     def in_own_terms(cls, values, source="SOURCE"):
-        """Copy of ``values`` converted to ldt's keys.
+        """Copy of ``values`` converted to ldt's keys, without keys that have no effect here.
 
         Args:
             values: content of a config.json.
@@ -90,7 +90,7 @@ class OwnConfig:
         Raises:
             ModelError: the values describe something that this model does not compute.
         """
-        authors = cls.is_authors(values)
+        authors = cls._is_authors(values)
         if cls.reads and not cls.takes(values):
             refuse(values.get("model_type"), source)
         values = values | {"model_type": cls.model_type}
@@ -106,7 +106,8 @@ class OwnConfig:
         return {key: value for key, value in values.items() if key not in unused}
 
     def to_diff_dict(self):
-        """Values for config.json; for a model that transformers supports, those it would write."""
+        """Values for config.json; for a model that transformers supports (`is_plain`), those it
+        would write."""
         values = super().to_diff_dict()
         if self.is_plain:
             values = {key: x for key, x in values.items() if not key.startswith(self.own_keys)}
@@ -117,18 +118,20 @@ class OwnConfig:
         return values
 
     def to_dict(self):
-        """All values. peft calls this first, so its default targets are registered here."""
+        """All values. Registers the default targets of LoRA with peft, which calls this first."""
         offer_targets(self)
         return super().to_dict()
 
     @classmethod
     def from_dict(cls, config_dict, **kwargs):
-        """Config from a dict; other formats go through `in_own_terms`."""
+        """Config from a dict, of any format that `in_own_terms` reads; ``kwargs`` as in
+        transformers."""
         return super().from_dict(cls.in_own_terms(config_dict), **kwargs)
 
     @classmethod
     def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):
-        """Return transformers' config dictionary in ldt's keys.
+        """Return (content of config.json in ldt's keys, the ``kwargs`` left over), as in
+        transformers.
 
         Raises:
             ModelError: a value that transformers would silently accept although it is harmful.
@@ -178,7 +181,7 @@ class PooledConfig(OwnConfig):
 
     def check(self):
         super().check()
-        check_layers(self)
+        _check_layers(self)
         layers = self.pooling_layers
         check_pooling(self.pooling, self.pooling_size, self.pooling_stride, self.pooling_window)
         if len(set(layers)) < len(layers) or not set(layers) <= set(range(self.num_hidden_layers)):
@@ -191,7 +194,7 @@ class PooledConfig(OwnConfig):
                 "causal attention has no pooling_layers: a cell holds tokens before and after each "
                 "other, so a token would see the future in its own cell"
             )
-        check_pad_token(self)
+        _check_pad_token(self)
 
 
 @dataclass
@@ -292,7 +295,7 @@ class LdtConfig(PooledConfig, AnswerKeys, LongformerConfig):
         )
 
     @classmethod
-    def is_authors(cls, values):
+    def _is_authors(cls, values):
         kinds = *cls.reads, None, "", "roberta"
         is_mode = values.get("attention_mode") not in (None, "longformer")
         return is_mode and values.get("model_type") in kinds
@@ -306,12 +309,12 @@ class LdtConfig(PooledConfig, AnswerKeys, LongformerConfig):
             )
 
     @staticmethod
-    def of_new_model(chosen, pad, longest):
-        """Default values of a model from scratch, RoBERTa's.
+    def of_new_model(chosen: dict[str, Any], pad: int, longest: int) -> dict[str, Any]:
+        """Values of config keys of a model to be trained from scratch, as in RoBERTa.
 
         Args:
-            chosen: keys set by the recipe.
-            pad: padding id.
+            chosen: keys set by the recipe, which the caller puts over these.
+            pad: id of the padding token.
             longest: longest input in tokens, with special tokens.
         """
         return {
@@ -365,7 +368,7 @@ class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
     clip_global_distances: bool = False
 
     @property
-    def longest_input(self):
+    def longest_input(self) -> int:
         """Longest input in tokens, with special tokens."""
         return self.max_position_embeddings
 
@@ -378,7 +381,7 @@ class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
         return [everything if kind == "full_attention" else local for kind in self.layer_types]
 
     @property
-    def global_tokens_count(self):
+    def global_tokens_matter(self):
         """False if no layer treats global tokens differently."""
         windows = self.full_attention_window is not None
         return self.global_layers == "all" or (self.global_layers == "full" and windows)
@@ -390,7 +393,7 @@ class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
 
     @property
     def is_plain(self):
-        """True if transformers computes the same."""
+        """True if transformers' ModernBERT computes the same."""
         ours = self.full_attention_window is not None or self.global_layers == "all"
         return not ours and self.classifier_pooling != "max"
 
@@ -404,7 +407,7 @@ class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
 
     def check(self):
         super().check()
-        check_pad_token(self)
+        _check_pad_token(self)
         dim, remainder = divmod(self.hidden_size, self.num_attention_heads)
         if remainder or dim % 2:
             raise ValueError(
@@ -434,9 +437,9 @@ class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
                 )
 
     @staticmethod
-    def of_new_model(chosen, pad, longest):
-        """Default values of a model from scratch, those of the published models; see
-        `LdtConfig`."""
+    def of_new_model(chosen: dict[str, Any], pad: int, longest: int) -> dict[str, Any]:
+        """Values of config keys of a model to be trained from scratch, as in the published ones;
+        see `LdtConfig.of_new_model`. ``pad`` is not read."""
         return {
             "max_position_embeddings": longest,
             "classifier_pooling": "mean",
@@ -498,13 +501,12 @@ class LdtSeq2SeqConfig(PooledConfig, LEDConfig):
 
     @property
     def is_plain(self):
-        """True if transformers computes the same."""
+        """True if transformers' LED computes the same."""
         gaps = {gap for layer in layer_dilations(self) for gap in layer}
         return gaps == {1} and not self.pooling_layers
 
     @classmethod
-    def is_authors(cls, values):
-        """True for one of the authors' LEDs."""
+    def _is_authors(cls, values):
         named = _AUTHORS_LED in (values.get("architectures") or ())
         return named and values.get("model_type") not in cls.reads
 
@@ -570,7 +572,7 @@ class LdtCausalConfig(OwnConfig, PreTrainedConfig):
 
     def check(self):
         super().check()
-        check_layers(self)
+        _check_layers(self)
         if self.hidden_size % 2:
             raise ValueError(
                 f"hidden_size must be even, half sines and half cosines, got {self.hidden_size}"
@@ -583,7 +585,7 @@ class LdtCausalConfig(OwnConfig, PreTrainedConfig):
             )
 
 
-def usable_length(config):
+def usable_length(config) -> int:
     """Longest input in tokens, with special tokens; for an encoder-decoder that of the encoder."""
     if config.is_encoder_decoder:
         return config.max_encoder_position_embeddings
@@ -593,11 +595,7 @@ def usable_length(config):
 
 
 def _each_layer(config, name):
-    """Values of a key for every layer.
-
-    Raises:
-        ValueError: their number is not the number of layers.
-    """
+    """List of a key's value for each layer; ValueError if there are not as many as layers."""
     value, layers = getattr(config, name), config.num_hidden_layers
     entries = [value] * layers if isinstance(value, int) else list(value)
     if len(entries) != layers:
@@ -609,12 +607,14 @@ def _each_layer(config, name):
 
 
 def layer_windows(config):
-    """Window of each layer."""
+    """List of the window of each layer in tokens, both sides together; ValueError if there are not
+    as many as layers."""
     return _each_layer(config, "attention_window")
 
 
-def layer_dilations(config):
-    """Dilations of each layer, a tuple with one number per head."""
+def layer_dilations(config) -> list[tuple[int, ...]]:
+    """Gap between the tokens of a window, 1 = contiguous: of each layer a tuple with a number per
+    head; ValueError if there are not as many."""
     heads = config.num_attention_heads
     dilations = [per_head(entry, heads) for entry in _each_layer(config, "attention_dilation")]
     for layer in dilations:
@@ -626,20 +626,20 @@ def layer_dilations(config):
     return dilations
 
 
-def upper_middle_layers(layers):
-    """Quarter of the layers to which Poolingformer gives a second level: the 15th to 20th of 24,
-    the 8th to 10th of 12; numbered from 0."""
+def upper_middle_layers(layers: int) -> list[int]:
+    """Numbers, from 0, of the quarter of ``layers`` layers to which Poolingformer gives a second
+    level: the 15th to 20th of 24, the 8th to 10th of 12."""
     count, end = max(1, layers // 4), max(1, layers * 5 // 6)
     return list(range(max(0, end - count), end))
 
 
-def reaches(config):
-    """Number of preceding tokens that each layer's window covers."""
+def reaches(config) -> list[int]:
+    """Distance in tokens from a token to the farthest one before it in each layer's window."""
     pairs = zip(layer_windows(config), layer_dilations(config), strict=True)
     return [window // 2 * max(dilations) for window, dilations in pairs]
 
 
-def check_layers(config):
+def _check_layers(config):
     """Raise ValueError if per-layer values contradict each other."""
     layer_windows(config)
     layer_dilations(config)
@@ -650,8 +650,7 @@ def check_layers(config):
         )
 
 
-def check_pad_token(config):
-    """Raise ValueError for a padding id outside the vocabulary."""
+def _check_pad_token(config):
     if config.pad_token_id is None or not 0 <= config.pad_token_id < config.vocab_size:
         raise ValueError(
             f"pad_token_id must be an id of the {config.vocab_size} in the vocabulary, "

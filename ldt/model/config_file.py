@@ -4,7 +4,8 @@ import dataclasses
 import functools
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
 
 from huggingface_hub.errors import StrictDataclassError
 from pydantic import (
@@ -49,12 +50,9 @@ _REFUSED = {  # model_type -> what it has that nothing here computes
 }
 
 
-def read_json(file):
-    """Value of a JSON file.
-
-    Raises:
-        ModelError: it is not JSON, or implausibly large.
-    """
+def read_json(file: Path) -> Any:
+    """Content of a JSON file; ModelError if it cannot be read, is not JSON, or has more
+    than 64 MB."""
     try:
         if file.stat().st_size > MAX_BYTES:
             raise ModelError(f"{file}: more than {MAX_BYTES >> 20} MB, which no such file has")
@@ -65,7 +63,7 @@ def read_json(file):
         raise ModelError(f"{file}: cannot be read: {error.strerror}") from error
 
 
-def read_values(folder):
+def read_values(folder: Path) -> dict[str, Any]:
     """Content of a folder's config.json.
 
     Raises:
@@ -82,21 +80,22 @@ def read_values(folder):
     return values
 
 
-def read_table(file):
-    """Object in a JSON file; ModelError if it is anything else."""
+def read_table(file: Path) -> dict[str, Any]:
+    """Object in a JSON file, as a dict; ModelError if it is anything else."""
     values = read_json(file)
     if not isinstance(values, dict):
         raise ModelError(f"{file}: not a table of keys and values")
     return values
 
 
-def make_config(config_class, values, folder, **kwargs):
-    """Return the config and the keyword arguments that do not belong to it.
+def make_config(config_class: Any, values: dict[str, Any], folder: Path, **kwargs: Any):
+    """Return (config, the ``kwargs`` that are no fields of it).
 
     Args:
         config_class: class of the config.
         values: content of config.json; keys that would change how transformers works are ignored.
         folder: folder, for messages.
+        kwargs: values that override config.json.
 
     Raises:
         ModelError: a value is invalid.
@@ -116,23 +115,25 @@ def make_config(config_class, values, folder, **kwargs):
         raise ModelError(f"{where}: {reason}") from error
 
 
-def check_full_attention(values, folder):
-    """Raise a ModelError for a config.json of a BERT, RoBERTa or BART that is not plain."""
+def check_full_attention(values: dict[str, Any], folder: Path) -> None:
+    """Raise a ModelError if a config.json of a BERT, RoBERTa or BART, with content ``values``,
+    describes a decoder or relative positions, of which a long model has none."""
     for key, plain in _PLAIN.items():
         value = values.get(key)
         if value not in (None, plain):
             raise ModelError(f"{folder}: {key} must be {plain} for a conversion, got {value}")
 
 
-def settable(config_class, values):
-    """Values of config.json without those that would change how transformers works."""
+def settable(config_class: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Content of a config.json without the keys that would change how transformers works."""
     names = {*_BESIDES, *(field.name for field in dataclasses.fields(config_class))}
     others = {key for key in values if key.startswith("_") or hasattr(config_class, key)}
     return {key: x for key, x in values.items() if key in names or key not in others | _ELSEWHERE}
 
 
-def refuse(kind, source):
-    """Raise ModelError for an unsupported model_type of the folder ``source``."""
+def refuse(kind: str | None, source: Path | str) -> NoReturn:
+    """Raise the ModelError for a folder ``source`` of an unsupported model_type ``kind`` (None: its
+    config.json has none), with the command that converts the model where there is one."""
     refuse_others(kind, source)
     if kind and kind not in (*FULL_ATTENTION, "bart"):
         raise ModelError(f"{source}: is a {kind} model, which nothing here computes or converts")
@@ -140,8 +141,9 @@ def refuse(kind, source):
     raise ModelError(f"{source}: {what}; ldt convert {source} makes {it} long")
 
 
-def refuse_others(kind, source):
-    """Raise ModelError for a known model_type that can be neither run nor converted."""
+def refuse_others(kind: str | None, source: Path | str) -> None:
+    """Raise a ModelError if the model_type ``kind`` is known to be neither run nor
+    converted here."""
     if kind in _REFUSED:
         raise ModelError(
             f"{source}: a {kind} model cannot be used or converted: no model here has "
@@ -150,7 +152,8 @@ def refuse_others(kind, source):
 
 
 def authors_window(values, source):
-    """Window and dilation in a config.json by the authors.
+    """Keys to put over a config.json by the authors: ``attention_window`` doubled, for both sides,
+    and ``attention_dilation`` as one number where all are 1.
 
     Args:
         values: content of the file.
@@ -174,13 +177,14 @@ def authors_window(values, source):
     return changes
 
 
-def all_numbers(value):
-    """Numbers in a value, through nested lists."""
+def all_numbers(value: Any) -> list[Any]:
+    """Numbers in a value, itself one or a list of lists, as one flat list."""
     return [n for each in value for n in all_numbers(each)] if isinstance(value, list) else [value]
 
 
-def check_common(values, where):
-    """Raise ModelError for invalid common keys that transformers does not check."""
+def check_common(values: dict[str, Any], where: Path | str) -> None:
+    """Raise a ModelError, which begins with ``where``, for an invalid value of the keys that all
+    models have, such as ``num_labels`` and ``dtype``, and that transformers does not check."""
     known = {key: values[key] for key in _Common.model_fields if key in values}
     try:
         _Common.model_validate(known, strict=True)
@@ -268,10 +272,8 @@ _WORDS = {"greater than or equal to": "at least", "less than or equal to": "at m
 
 @functools.cache
 def fields_of(config_class: type) -> type[BaseModel]:
-    """pydantic model of the config fields that affect the computation.
-
-    Fields common to all of transformers' configs, about outputs and files, are left out.
-    """
+    """pydantic class of the config's fields that affect the computation, without those that all of
+    transformers' configs have for outputs and files."""
     from ldt.attention import BACKENDS, POOLINGS  # here, or configs stand a floor higher
 
     backends = getattr(config_class, "backends", BACKENDS)

@@ -43,18 +43,18 @@ def layer(module, x, layout, products, output_attentions=False, globals_only=Fal
     if gate and not (output_attentions or globals_only):
         (attention,) = gate.attentions
         if attention.pooled is None and attention.backend == module.backend:
-            attend = Attend.of(attention, layout, x, products)
+            attend = _Attend.of(attention, layout, x, products)
     gate = gate or gate_of(module, "dense", x)
     ends = gate and gate.ends()
     if not ends:
         return None
     weights, probs, others = gate.weights, (None, None), kept_by_others()
     if attend:
-        low, sources = product_input(x, products, others)
+        low, sources = _product_input(x, products, others)
         out, x = None, attention.attach_global(x, layout)
     else:
-        weights, attention = weights[-len(Dense._fields) :], module.attention.self
-        recompute(x)
+        weights, attention = weights[-len(_Dense._fields) :], module.attention.self
+        _recompute(x)
         if globals_only:
             out = attention.global_attention(x, layout)
             x = x.index_select(0, layout.global_index)
@@ -74,7 +74,7 @@ def layer(module, x, layout, products, output_attentions=False, globals_only=Fal
     if made and not (others or out.is_inference()):
         setattr(out, MADE, _Made(out, call, gate.norms[1], *weights[-2:], ends[1][0]))
         if module.is_last:
-            recompute(out)
+            _recompute(out)
     return out, *probs
 
 
@@ -82,10 +82,10 @@ class _Call:
     """Settings of one call of a layer, and what the next one gets besides its output.
 
     Args:
-        attend: `Attend`, None where modules gave the output of attention.
+        attend: `_Attend`, None where modules gave the output of attention.
         first, second: the `End` of each half.
         low: input of the first product.
-        sources: of it, see `product_input`.
+        sources: of it, see `_product_input`.
         others: True if others' hooks keep what the backward pass needs, see `kept_by_others`.
     """
 
@@ -97,7 +97,7 @@ class _Call:
         self.copy, self.total = None, None  # see `_Made`
 
 
-class Attend:
+class _Attend:
     """Windows and global rows of all layers of one kind in a batch.
 
     Args:
@@ -144,7 +144,7 @@ class Attend:
             of_global: weights and biases of the global projections.
         """
         qkv, kept = F.linear(low, weight, bias), ()
-        seed = drawn(self.dropout, low)
+        seed = _drawn(self.dropout, low)
         if self.forward_windows is None:
             tensors = qkv.view(self.shape).unbind(1)
             self.forward_windows = Forward(*tensors, self.pattern, self.dropout, joined=True)
@@ -189,8 +189,8 @@ class Attend:
         return query, of_query, key, of_key, value, of_value, *of_rows
 
 
-def drawn(dropout, x):
-    """Draw a seed from torch's generator, whose state gradient checkpointing restores; None without
+def _drawn(dropout, x):
+    """Seed from torch's generator, whose state gradient checkpointing restores; None without
     dropout."""
     return torch.randint(2**31, (), device=x.device) if dropout else None
 
@@ -212,7 +212,7 @@ class _Made:
         self.of, self.norm = of, norm
 
 
-def product_input(x, dtype, others):
+def _product_input(x, dtype, others):
     """Cast ``x`` for a product; and if it is the output of a normalisation that is still known,
     (sum, weight, bias, eps) to compute it again from, else None.
 
@@ -232,7 +232,7 @@ def product_input(x, dtype, others):
     return low, None if total is None else (total, *made.norm)
 
 
-def recompute(x):
+def _recompute(x):
     """Mark ``x`` so that modules that would keep it for their backward pass compute it again."""
     made = getattr(x, MADE, None) if recomputes() else None
     total = made and made.total and made.total()
@@ -250,9 +250,8 @@ def recompute(x):
     )
 
 
-def by_hand(backward):
-    """Decorator of the ``backward`` of a function: gradients in the dtypes of their tensors, and an
-    error for second derivatives.
+def _by_hand(backward):
+    """Decorator of the ``backward`` of a function, which refuses second derivatives.
 
     As the input is not kept, a second derivative can be refused only by the first. Autograd itself
     casts gradients of weights that were cast.
@@ -270,7 +269,7 @@ def by_hand(backward):
     return run
 
 
-class Dense(NamedTuple):
+class _Dense(NamedTuple):
     """Weights of a layer behind its attention, in the order of its parts; or their gradients."""
 
     out: torch.Tensor
@@ -292,7 +291,7 @@ class _Layer(torch.autograd.Function):
     def forward(ctx, x, attended, call, *weights):
         keep = ctx is not None and any(ctx.needs_input_grad)
         attend, first, second, low = call.attend, call.first, call.second, call.low
-        local, of_global, dense = weights[:6], weights[6:-10], Dense(*weights[-10:])
+        local, of_global, dense = weights[:6], weights[6:-10], _Dense(*weights[-10:])
         of_attention, sources = (), (None,) * 4
         joined, dense = _cast(first.products, local if attend else (), dense)
         if attend:
@@ -300,7 +299,7 @@ class _Layer(torch.autograd.Function):
             low, of_attention = attend.forward(low, *joined, of_global, keep)
         # The kernel behind a product adds its bias.
         y = F.linear(low, dense.out)
-        seed, seed2 = drawn(first.dropout, y), drawn(second.dropout, y)
+        seed, seed2 = _drawn(first.dropout, y), _drawn(second.dropout, y)
         end = dense.scale, dense.shift, seed, keep
         middle, copy, total = first.forward(y, dense.out_bias, x, *end)
         wide = F.linear(middle if copy is None else copy, dense.wide)
@@ -317,14 +316,14 @@ class _Layer(torch.autograd.Function):
         return out
 
     @staticmethod
-    @by_hand
+    @_by_hand
     def backward(ctx, dout):
         (low, x, scale, shift, *weights), own = saved(ctx)
         total, seed, wide, total2, seed2, *of_attention = own
-        dense, of_global = Dense(*weights[:10]), weights[10:]
+        dense, of_global = _Dense(*weights[:10]), weights[10:]
         del own
         needed, first, dtype = ctx.needs_input_grad, ctx.first, dense.scale.dtype
-        need, columns, attend = Dense(*needed[-10:]), wide.shape[1], ctx.attend
+        need, columns, attend = _Dense(*needed[-10:]), wide.shape[1], ctx.attend
         parts = attend.sums(columns) if attend else sums_of(total2, columns)
         end = total2, dense.scale2, dense.shift2, seed2, parts
         dmiddle, dy, _ = ctx.second.backward(dout.contiguous(), *end)
@@ -362,12 +361,10 @@ _apply = super(torch.autograd.Function, _Layer).apply
 
 
 def _plus_product(total, x, weight):
-    """``total``, to which ``x @ weight`` is added."""
     return total.addmm_(x, weight) if total.dtype == x.dtype else total.add_(x @ weight)
 
 
 def _as(dtype, x):
-    """``x`` in a dtype."""
     return x if x.dtype == dtype else x.to(dtype)
 
 
@@ -389,4 +386,4 @@ def _cast(dtype, local, dense):
         joined.append(part[0].new_empty((len(part) * rows, *columns), dtype=dtype))
     parts = [x for whole in joined for x in whole.chunk(len(weights))]
     torch._foreach_copy_([*parts, *copies], [*weights, *biases, *places])
-    return joined, Dense(*copies[:2], *dense[2:4], *copies[2:], *dense[8:])
+    return joined, _Dense(*copies[:2], *dense[2:4], *copies[2:], *dense[8:])

@@ -38,9 +38,11 @@ ATTENTION = {
 PARTS = {"whole": {"attention": None, "attention.self": None} | ATTENTION | DENSE, "dense": DENSE}
 
 
-def products_dtype(backend, stream):
-    """Dtype of products beside a residual stream; None where the fused functions do not
-    run on it."""
+def products_dtype(backend: str, stream: torch.Tensor) -> torch.dtype | None:
+    """Dtype of the matrix products of `ldt.model.fused` on hidden states [total, width]:
+    autocast's, else theirs. None where its functions do not run: another attention backend than
+    triton, hidden states of another dtype or not contiguous, a global hook, torch.compile,
+    torch.func."""
     if torch.compiler.is_compiling():
         return None
     dtype, device = stream.dtype, stream.device
@@ -48,7 +50,7 @@ def products_dtype(backend, stream):
         return None
     if transformed() or _has_any_global_hook():
         return None
-    low = autocast_dtype(device.type)
+    low = _autocast_dtype(device.type)
     if low is None:
         return dtype
     return low if dtype == torch.float32 and low in STREAMS else None  # norms give float32 there
@@ -64,18 +66,18 @@ def _runs(backend, device, dtype):
     return device.type in PLACES
 
 
-def autocast_dtype(kind):
-    """The dtype of autocast on a type of devices, None where there is none."""
+def _autocast_dtype(kind):
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
     return None
 
 
 def gate_of(layer, wanted, x):
-    """Get the `Gate` of a layer; None where its parts must be called.
+    """Get the `Gate` of a layer, kept in the layer; None where its parts must be called.
 
     Args:
         wanted: a name in `PARTS`.
+        x: [total, width], the layer's input.
     """
     gates = vars(layer).setdefault(GATE, {})
     gate = gates.get(wanted)
@@ -85,14 +87,14 @@ def gate_of(layer, wanted, x):
 
 
 class Gate:
-    """Parts of a module that may be used without being called, looked up once.
+    """Parts of a module whose weights may be used without calling them, looked up once.
 
     Checking that they are unchanged takes less time than looking them up.
 
     Args:
         root: the module.
         parts: (modules of the whole, name, part) of each.
-        x: [n, width], a residual stream.
+        x: [total, width], the module's input.
     """
 
     def __init__(self, root, parts, x):
@@ -117,10 +119,12 @@ class Gate:
 
     @classmethod
     def of(cls, root, wanted, x):
-        """Make the gate of a module; None where a part is missing or of another class.
+        """Make the gate of a module; None where a part is missing or of another class, has a hook,
+        or a weight of another dtype or device than the input.
 
         Args:
-            wanted: names of the parts and their classes.
+            root, x: as of `Gate`.
+            wanted: {path of a part from the root: its classes}, as in `PARTS`.
         """
         if "uncalled" not in vars(type(root)):
             return None
@@ -146,8 +150,8 @@ class Gate:
         return all(weight.is_contiguous() for weight in self.weights)
 
     def holds(self, root, x):
-        """True if the parts are unchanged, and calling one would run its class's
-        ``forward`` alone."""
+        """True if the parts are still those, their weights in the place and dtype of the input
+        ``x``, and calling one would run its class's ``forward`` alone."""
         owners, names, values = self.entries
         return (
             x.dtype is self.dtype
@@ -162,8 +166,8 @@ class Gate:
         )
 
     def ends(self):
-        """(epsilon, probability of dropout) of the end of each half; None where an activation or a
-        dropout is not one that the fused functions compute."""
+        """(epsilon of the normalisation, probability of dropout) of attention and of the
+        feed-forward network; None where the fused functions lack the activation or a dropout."""
         (norm, norm2), (drop, drop2), (activation,) = self.norms, self.dropouts, self.activations
         p, p2 = drop.p if drop.training else 0.0, drop2.p if drop2.training else 0.0
         if p >= 1 or p2 >= 1 or activation.act is not F.gelu:

@@ -89,7 +89,7 @@ class Batch:
     """Input memory of a graph, for a batch of a `Shape`.
 
     Args:
-        inputs: tensors [b, n, ...] with the shapes, types and device of the inputs.
+        inputs: tensors [b, n, ...] with the trailing shapes, types and device of the inputs.
     """
 
     def __init__(self, shape, inputs):
@@ -105,7 +105,8 @@ class Batch:
         self.first = torch.zeros(documents, **borders) if shape.first_only else None
 
     def fill(self, inputs, packing, first=None):
-        """Copy a batch here and pad it, without synchronising with the device."""
+        """Copy a batch here and pad it, without synchronising with the device; arguments as of
+        `Graphs.__call__`."""
         layout, shape = packing.layout, self.shape
         total, real = layout.total_tokens, len(layout.cu_seqlens) - 1
         for room, x in zip(self.inputs, inputs, strict=True):
@@ -128,7 +129,7 @@ class Batch:
             self.first[real:].copy_(borders[real:-1])
 
     def layout(self):
-        """New `Layout` of the batch, with no cached tables."""
+        """New `Layout` of the memory's tensors, padding included, with no cached tables."""
         shape = self.shape
         masks = self.keep, self.is_global
         return Layout(self.cu_seqlens, *masks, shape.tokens, shape.globals)
@@ -142,13 +143,12 @@ class Batch:
 
 
 @dataclass(frozen=True, eq=False)
-class Captured:
+class _Captured:
     """Graph with the memory it reads and writes, which lives as long as it.
 
     Args:
         graph: object with ``replay()``.
         out: output, [tokens, width] or [documents, width].
-        batch: input.
     """
 
     graph: torch.cuda.CUDAGraph
@@ -157,15 +157,14 @@ class Captured:
 
     @property
     def bytes(self):
-        """Bytes of input and output."""
         return self.batch.bytes + self.out.nbytes
 
 
 def capture(run, beside=None):
-    """Capture a function without arguments on the current CUDA device; returns (graph, output).
+    """Capture ``run``, a function without arguments, on the current CUDA device after 2 calls to
+    warm up: (graph, output).
 
     Args:
-        run: the function.
         beside: another graph to share temporary memory with; the two must not run at once, and the
             output of one must be copied before the other runs.
 
@@ -193,7 +192,7 @@ def _stream(device):
     return torch.cuda.Stream(device)
 
 
-class WatchedWeights:
+class _WatchedWeights:
     """Tables of modules' attributes, for fast detection of changes.
 
     Args:
@@ -227,7 +226,6 @@ class WatchedWeights:
         self._adapters = [repr(_ADAPTERS(m)) for m in self._adapted]
 
     def _tensors(self):
-        """Current tensors of the modules."""
         tensors = chain.from_iterable(map(dict.values, self._tables))
         return [x for x in tensors if x is not None]
 
@@ -311,7 +309,7 @@ class Graphs:
             return out
 
     @property
-    def captured(self):
+    def captured(self) -> int:
         """Number of captured graphs."""
         return len(self._graphs)
 
@@ -345,7 +343,7 @@ class Graphs:
         if self._weights is not None and self._weights.changed():
             self._let_go()
         if self._weights is None:
-            weights = WatchedWeights(modules)
+            weights = _WatchedWeights(modules)
             self._weights = weights if weights.plain else None
         return self._weights is not None
 
@@ -361,7 +359,7 @@ class Graphs:
 
         beside = next(iter(self._graphs.values()), None)
         try:
-            captured = Captured(*self.capture(whole, beside and beside.graph), batch)
+            captured = _Captured(*self.capture(whole, beside and beside.graph), batch)
         except RuntimeError as error:
             self._off = True
             self._let_go()
@@ -382,7 +380,8 @@ def _current(device):
 
 
 def use_graphs(model):
-    """Run the encoder of a model by CUDA graphs when no gradient is needed.
+    """Set ``graphs`` of a model's encoder, in place, so that CUDA graphs run it when no gradient is
+    needed.
 
     On other devices, with hooks, or if attentions or hidden states are requested, nothing changes.
     """

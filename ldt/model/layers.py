@@ -54,19 +54,16 @@ class _Attach(torch.autograd.Function):
         return grad, *zeros
 
 
-def attach_unused_parameters(x, *parameters):
+def _attach_unused_parameters(x, *parameters):
     """``x`` unchanged; the parameters get zero gradients instead of none."""
     if not parameters or not torch.is_grad_enabled() or transformed():
         return x
     return _Attach.apply(x, *parameters)
 
 
-def unused_parameters(*modules):
-    """Parameters of modules that a batch does not use, for `attach_unused_parameters`.
-
-    Distributed training waits for every gradient. Otherwise the list is empty: without a gradient
-    an optimizer skips parameters and does not decay them.
-    """
+def _unused_parameters(*modules):
+    """Parameters of modules that a batch does not use, for distributed training, which waits for
+    every gradient; else none, since an optimizer decays parameters with a gradient of zero."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return []
     return [p for module in modules for p in module.parameters()]
@@ -87,7 +84,8 @@ class Embeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, words, position_ids, token_type_ids):
-        """[total, width] from packed words (ids [total] or embeddings [total, width])."""
+        """[total, width] from packed words (ids [total] or embeddings [total, width]), positions
+        and types [total]."""
         if not words.is_floating_point():
             words = self.word_embeddings(words)
         types = self.token_type_embeddings(token_type_ids)
@@ -95,8 +93,8 @@ class Embeddings(nn.Module):
 
 
 def attention_options(module, x, dropout, backend):
-    """``dropout``, ``seed`` and ``backend`` of a module's attention; the seed comes from torch's
-    generator, whose state gradient checkpointing restores."""
+    """Keyword arguments of attention functions: ``dropout``, 0 unless the module is in training;
+    ``seed`` of torch's generator, whose state gradient checkpointing restores; ``backend``."""
     dropout = dropout if module.training else 0.0
     seed = torch.randint(2**31, (), device=x.device) if dropout else 0
     return {"dropout": dropout, "seed": seed, "backend": backend}
@@ -128,16 +126,18 @@ class SelfAttention(nn.Module):
         self.pooled = SecondLevel(config) if index in config.pooling_layers else None
 
     def forward(self, x, layout, output_attentions=False):
-        """[total, width] -> the same, and both kinds of attention probabilities (or None) of the
-        first level."""
+        """(attention output before its projection, local and global attention probabilities of the
+        first level) of x [total, width]; the first is of its shape, the others None unless asked
+        for."""
         out = self._levels(x, layout)
         return out, *(self._probabilities(x, layout) if output_attentions else (None, None))
 
     def attach_global(self, x, layout):
-        """x, with the global projections in its graph if no token is global."""
+        """``x``, from which, if no token is global, the global projections get zero gradients in
+        distributed training."""
         if layout.is_global is not None:
             return x
-        return attach_unused_parameters(x, *unused_parameters(*self._global()))
+        return _attach_unused_parameters(x, *_unused_parameters(*self._global()))
 
     def _levels(self, x, layout):
         options = self._options(x)
@@ -145,7 +145,7 @@ class SelfAttention(nn.Module):
         # A generator: nothing here holds the projections, whose memory the second level needs.
         heads = map(self._split, project_each(self._local(), cast))
         out = sliding_window_attention(*heads, layout, **self.pattern, **options)
-        unused = unused_parameters(*self._global())
+        unused = _unused_parameters(*self._global())
         if layout.is_global is not None and not self.pattern["causal"]:
             query, key, value = map(foldable, self._global())
             out = fill_global_rows(out, cast(), query, key, value, layout, **options)
@@ -154,7 +154,7 @@ class SelfAttention(nn.Module):
             # Not the modules themselves: accelerate's hooks move what they are given.
             local = [project.__call__ for project in self._local()]
             out = self.pooled(out, x, layout, local, **self._options(x))
-        return attach_unused_parameters(out.flatten(1), *unused)
+        return _attach_unused_parameters(out.flatten(1), *unused)
 
     def _probabilities(self, x, layout):
         q, k = (self._split(project(x)) for project in (self.query, self.key))
@@ -165,13 +165,13 @@ class SelfAttention(nn.Module):
         return local, global_probabilities(q, x, self.key_global, layout)
 
     def global_attention(self, x, layout):
-        """[globals, width], the rows of `forward` for global tokens only."""
+        """[globals, width], the rows of `forward`'s output for global tokens only."""
         query, key, value = self._global()
         q = self._split(query(x.index_select(0, layout.global_index)))
         key, value = foldable(key), foldable(value)
         rows = global_attention(q, x, key, value, layout, **self._options(x))
-        unused = unused_parameters(*self._local(), *filter(None, [self.pooled]))
-        return attach_unused_parameters(rows.flatten(1), *_left_out(key), *unused)
+        unused = _unused_parameters(*self._local(), *filter(None, [self.pooled]))
+        return _attach_unused_parameters(rows.flatten(1), *_left_out(key), *unused)
 
     def _options(self, x):
         return attention_options(self, x, self.dropout, self.backend)
@@ -187,8 +187,7 @@ class SelfAttention(nn.Module):
 
 
 def _left_out(key):
-    """Part of a key projection that folding leaves out: the bias, which adds a constant to all
-    scores of a row."""
+    """Bias of a key projection, which folding leaves out: the same in all scores of a row."""
     return [] if callable(key) else [key[1]]
 
 
@@ -204,6 +203,7 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, x, residual):
+        """Project x [n, width_in] and add it to ``residual`` [n, width]: [n, width], normalised."""
         return layer_norm(self.LayerNorm, self.dropout(self.dense(x)) + residual)
 
 
@@ -218,6 +218,8 @@ class Attention(nn.Module):
         self.output = Residual(config, config.hidden_size)
 
     def forward(self, x, layout, output_attentions=False, globals_only=False):
+        """[total, width], and the probabilities of `SelfAttention`; ``globals_only`` gives
+        [globals, width]."""
         if globals_only:
             out = self.self.global_attention(x, layout)
             return self.output(out, x.index_select(0, layout.global_index)), None, None
@@ -249,9 +251,7 @@ def activated(activation, wide, known):
     """``activation(wide)``, recomputed in the backward pass within `recomputing`.
 
     Args:
-        activation: the activation.
-        wide: its input.
-        known: class of activations that are deterministic.
+        known: class of activations that are deterministic; others are not recomputed.
     """
     out = activation(wide)
     if type(activation) is not known:
@@ -273,10 +273,8 @@ class LdtLayer(GradientCheckpointingLayer):
         self.is_last = index + 1 == config.num_hidden_layers
 
     def forward(self, x, layout, output_attentions=False, globals_only=False):
-        """[total, width] -> [total, width], and the other outputs of `SelfAttention`.
-
-        ``globals_only`` gives [globals, width], the rows of the global tokens.
-        """
+        """(output [total, width], local and global attention probabilities or None) of x [total,
+        width]; with ``globals_only`` the output has the rows of the global tokens alone."""
         products = None
         if x.is_cuda or self.backend == "triton":
             products = products_dtype(self.backend, x)
@@ -310,7 +308,7 @@ def _fused():
 
 
 def in_chunks(feed_forward, x):
-    """``feed_forward(x)`` of x [total, width], in parts if that saves memory.
+    """``feed_forward(x)`` of x [total, width], in parts of `CHUNK` tokens if that saves memory.
 
     On a CPU without a backward pass, the intermediate activations dominate memory, and parts are as
     fast as the whole.
@@ -359,6 +357,7 @@ class Pooler(nn.Module):
         self.dense = Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, first):
+        """[b, width] -> [b, width]."""
         return torch.tanh(self.dense(first))
 
 
@@ -408,7 +407,7 @@ class LdtModel(PackedEncoder):
         return self.embeddings.position_embeddings.weight
 
     def global_projections(self):
-        """Pairs of query, key and value of each layer; see `LdtPreTrainedModel`."""
+        """Pairs of query, key and value layers for local and for global tokens, layer by layer."""
         for layer in self.encoder.layer:
             attention = layer.attention.self
             for name in ("query", "key", "value"):
@@ -428,7 +427,7 @@ class LdtModel(PackedEncoder):
         if self.pooler is None:
             return x, None
         pooled = self.pooler(packing.first(x))
-        return attach_unused_parameters(x, *unused_parameters(self.pooler)), pooled
+        return _attach_unused_parameters(x, *_unused_parameters(self.pooler)), pooled
 
     def _inputs(self, words, input_ids, token_type_ids, position_ids):
         """Words, positions and, unless all 0, token types of a padded batch."""
@@ -440,7 +439,6 @@ class LdtModel(PackedEncoder):
         return words, *(ids.expand(shape) for ids in others if ids is not None)
 
     def _embed(self, words, positions, types=None):
-        """[total, d], embeddings of packed tokens."""
         types = torch.zeros_like(positions) if types is None else types
         return self.embeddings(words, positions, types)
 
@@ -514,7 +512,7 @@ class LdtModel(PackedEncoder):
         return self._through(self._embed(*inputs), layout, first)
 
     def train(self, mode=True):
-        """Set training mode, which releases the graphs' memory."""
+        """Set training mode, as in torch; ``mode`` True also releases all captured CUDA graphs."""
         if mode and self.graphs is not None:
             self.graphs.clear()
         return super().train(mode)

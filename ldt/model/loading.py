@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
@@ -42,13 +43,14 @@ _ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # ``roberta-base`` or ``owner/name`
 _names = partial(listed, most=4, show=str)
 
 
-def load(path, cls, *, mapped=False, **config_changes):
-    """Load a model in float32 and evaluation mode.
+def load(path, cls: Any, *, mapped: bool = False, **config_changes: Any) -> Any:
+    """Load a model in evaluation mode and float32. Logs a warning of weights that the file lacks,
+    such as a new head's, which are drawn at random.
 
     Args:
         path: folder, or hub id if there is no such folder.
         cls: one of ldt's model classes.
-        mapped: as for `ldt.model.weights.read_weights`.
+        mapped: True memory-maps the weights, see `ldt.model.weights.read_weights`.
         config_changes: values that override config.json. With other labels, the head keeps the rows
             of labels with equal names. ``dtype`` is the type of the weights.
 
@@ -67,7 +69,8 @@ def load(path, cls, *, mapped=False, **config_changes):
 
 
 def from_pretrained(cls, path, *args, config=None, output_loading_info=False, **kwargs):
-    """`PreTrainedModel.from_pretrained` for ldt's classes; see `LdtPreTrainedModel`.
+    """Load a model as `PreTrainedModel.from_pretrained`, but strictly, see `LdtPreTrainedModel`:
+    the model, or (model, loading info) if that is asked for.
 
     Only tensors are read, never code: ``trust_remote_code`` and the like have no effect. Weights
     are never memory-mapped.
@@ -92,7 +95,7 @@ def from_pretrained(cls, path, *args, config=None, output_loading_info=False, **
     return (model, info) if output_loading_info else model
 
 
-def load_tokenizer(path, config, *, adopt_padding=False):
+def load_tokenizer(path: Path | str, config, *, adopt_padding: bool = False):
     """Fast tokenizer of a model, with its maximum length set to the model's.
 
     If it has no padding token or another one than the model, it gets the model's when that token
@@ -159,7 +162,7 @@ def _settle_padding(tokenizer, config, adopt):
             tokenizer.pad_token = token
 
 
-def read_tokenizer(folder, **kwargs):
+def read_tokenizer(folder: Path | str, **kwargs: Any):
     """Tokenizer of a folder or hub id, unchanged; its code is never run.
 
     Args:
@@ -184,8 +187,9 @@ def read_tokenizer(folder, **kwargs):
         raise ModelError(f"{folder}: the tokenizer cannot be read: {why}") from error
 
 
-def check_folder(path):
-    """Folder of a model that has config, weights and tokenizer; nothing is loaded.
+def check_folder(path: Path | str) -> Path:
+    """Folder at ``path``, or of a hub id, that has a model's config, weights and tokenizer, which
+    are not loaded.
 
     Raises:
         ModelError: something is missing or wrong, with a remedy.
@@ -197,8 +201,9 @@ def check_folder(path):
     return folder
 
 
-def find_folder(path, **options):
-    """Folder at ``path``, or the hub's local copy if there is no such folder.
+def find_folder(path: Path | str, **options: Any) -> Path:
+    """Folder at ``path``; or, if there is none, that of a hub model in the local cache, downloaded
+    if necessary.
 
     Only names such as ``roberta-base`` or ``owner/name`` are looked up, and not if ``owner`` is a
     local folder.
@@ -220,11 +225,11 @@ def find_folder(path, **options):
     name = str(path)
     if not _ID.fullmatch(name) or ("/" in name and folder.parent.is_dir()):
         raise ModelError(f"{path}: no such folder; ldt convert SOURCE {path} makes a model there")
-    return download(name, options)
+    return _download(name, options)
 
 
-def read_config(folder, **changes):
-    """Config of a folder's encoder, with changed values.
+def read_config(folder: Path, **changes: Any):
+    """Config of a folder's model, of the class that fits its model_type, with changed values.
 
     Raises:
         ModelError: config.json is missing, invalid, of another kind of model or contradictory, or a
@@ -382,7 +387,8 @@ def _holds_tokenizer(folder):
 
 @contextmanager
 def quiet():
-    """Silence transformers' loading report and progress bar; ldt logs new weights itself."""
+    """Context that silences transformers' loading report and progress bar; ldt logs new weights
+    itself."""
     verbosity = transformers_logging.get_verbosity()
     bar = transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
@@ -395,10 +401,9 @@ def quiet():
             transformers_logging.enable_progress_bar()
 
 
-def download(name, options):
-    """Folder in the local cache with a hub model's files, downloaded if necessary.
-
-    If the hub does not answer, cached files are used.
+def _download(name, options):
+    """Folder in the local cache with a hub model's files, downloaded if necessary; if the hub does
+    not answer, cached files are used.
 
     Args:
         name: name of the model.
@@ -437,7 +442,7 @@ def download(name, options):
     return folder
 
 
-def read_generation_config(folder, config):
+def read_generation_config(folder: Path, config) -> GenerationConfig:
     """GenerationConfig of a folder, from generation_config.json or in old folders config.json.
 
     Args:
@@ -461,10 +466,9 @@ def read_generation_config(folder, config):
 
 @torch.no_grad()
 def draw_embeddings(model, ids: Sequence[int]) -> None:
-    """Initialise the embeddings of new tokens, from a normal distribution with the mean and
-    standard deviation of the existing ones.
-
-    This follows the authors' code for WikiHop (allenai/longformer, scripts/wikihop.py).
+    """Draw the embeddings of new tokens, in place, from a normal distribution with the mean and
+    standard deviation of all others; so the authors do for WikiHop (allenai/longformer,
+    scripts/wikihop.py).
 
     Args:
         model: model, whose vocabulary is enlarged if needed.

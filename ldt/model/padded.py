@@ -33,7 +33,7 @@ OUTPUTS = ("logits", "vectors")  # ends of names
 
 
 @dataclass(frozen=True, eq=False)
-class PaddedPacking(Packing):
+class _PaddedPacking(Packing):
     """`Packing` of a batch that keeps all padding."""
 
     def reduce(self, x, reduction):
@@ -92,7 +92,7 @@ class PaddedModel(nn.Module):
             "attention_mask": attention_mask,
             "global_attention_mask": attention_mask,
             "token_type_ids": token_type_ids,
-            "packing": PaddedPacking(layout, layout.rows, None, self.globals_ == "first"),
+            "packing": _PaddedPacking(layout, layout.rows, None, self.globals_ == "first"),
         }
         if positions is not None:
             inputs["positions"] = positions
@@ -102,7 +102,7 @@ class PaddedModel(nn.Module):
 
 
 def refused(model: Any) -> str | None:
-    """Description of a part of the model that `PaddedModel` lacks; None if it supports
+    """Name of a part of the model that `PaddedModel` lacks, for a message; None if it supports
     everything."""
     config = model.config
     if type(model.base_model) not in ENCODERS:

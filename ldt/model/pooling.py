@@ -89,9 +89,9 @@ class SecondLevel(nn.Module):
         return project(x).unflatten(1, (self.heads, -1))
 
 
-def gates(model):
-    """Gates [heads] of the second levels by number of their layer; those on other processes of a
-    sharded training are left out."""
+def gates(model: nn.Module) -> dict[int, list[float]]:
+    """Gates of the second levels by number of their layer, a number per head, in true size
+    (`GATE_SCALE` times the parameter); without those on other processes of a sharded training."""
     levels = {
         int(name.split(".")[-4]): module  # encoder.layer.N.attention.self.pooled
         for name, module in model.named_modules()

@@ -15,18 +15,14 @@ SPEEDUP = 3.0  # by which packed weights must be faster: more than noise makes o
 
 def packed(weight):
     """Pack a weight [in, out] int8 into oneDNN's layout: (layout, scales, zero points) to give to
-    `product` beside the weight. None if products with the plain weight are fast (measured once),
-    or without oneDNN."""
+    `product` beside the weight. None without oneDNN, or if products are not 3 times as fast by
+    it (measured once)."""
     return _pack(weight) if _packing_pays() else None
 
 
 def product(rows, weight, layout=None):
-    """Multiply rows [n, in] int8 by a weight [in, out] int8 exactly: [n, out] float32.
-
-    Args:
-        rows, weight: the factors.
-        layout: result of `packed` for this weight, or None.
-    """
+    """Multiply rows [n, in] int8 by a weight [in, out] int8 exactly: [n, out] float32. ``layout``
+    is the result of `packed` for this weight."""
     if layout is None:
         return torch._int_mm(rows, weight).float()
     float32 = torch.float32, "none", [], ""  # of the output, with nothing done to it
@@ -34,7 +30,7 @@ def product(rows, weight, layout=None):
 
 
 @cache
-def largest():
+def largest() -> int:
     """Largest weight for which int8 products are summed exactly.
 
     127, or 64 on a CPU without VNNI, where the library shifts rows to 0..255 and adds two products
@@ -60,7 +56,6 @@ def _packing_pays():
 
 
 def _pack(weight):
-    """Weight in oneDNN's layout, with its scales and zero points."""
     outputs = weight.shape[1]
     layout = torch.ops.onednn.qlinear_prepack(weight.T.contiguous(), None)
     return layout, torch.ones(outputs), torch.zeros(outputs, dtype=torch.int64)
@@ -112,8 +107,8 @@ def _scale(rows, largest):
     return high.clamp(min=1e-30) / largest
 
 
-def automatic(device):
-    """Precision of "auto" on a device: bf16 on a GPU that supports it, else fp32.
+def automatic(device: torch.device) -> str:
+    """Precision of "auto" on a device: ``bf16`` on a GPU that supports it, else ``fp32``.
 
     CPU answers always stay in fp32, so that they do not depend on the machine.
     """
@@ -123,17 +118,18 @@ def automatic(device):
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
 
 
-def lower(model, precision):
+def lower(model: nn.Module, precision: str) -> None:
     """Lower a model's precision for inference, in place.
 
     Args:
-        model: the model.
+        model: model in float32.
         precision: a name in `PRECISIONS`. ``bf16`` converts all weights and activations; ``int8``
             quantises the layers' linear products on the CPU except the global projections, and
-            computes the rest in bf16 if the CPU supports it, else in fp32.
+            computes the rest in bf16 if the CPU supports it, else in fp32; ``fp32`` changes
+            nothing.
 
     Raises:
-        ValueError: int8 on another device, or for a model without encoder and head.
+        ValueError: another name; int8 on another device, or for a model without encoder layers.
     """
     if precision == "bf16":
         model.to(torch.bfloat16)
@@ -159,7 +155,8 @@ def lower(model, precision):
 
 
 def lowered(model, precision):
-    """Copy of a model in another precision, sharing unchanged tensors; raises as `lower`."""
+    """Copy of a model in a precision of `PRECISIONS`, sharing unchanged tensors; raises as
+    `lower`."""
     memo = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in model.parameters()}
     memo |= {id(buffer): buffer for buffer in model.buffers()}
     copy = deepcopy(model, memo)
@@ -167,8 +164,9 @@ def lowered(model, precision):
     return copy
 
 
-def lowered_in(model, precision, memory):
-    """`lowered`, with the new weights in memory shared by several processes (Linux).
+def lowered_in(model: nn.Module, precision: str, memory: int) -> nn.Module:
+    """Copy of a model as by `lowered`, with the new weights in memory shared by several processes
+    (Linux).
 
     The memory is an anonymous file that disappears with its last process. The first process writes
     the weights and seals the file; the others wait. If it dies before, the next one writes them.

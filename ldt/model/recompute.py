@@ -37,7 +37,6 @@ class _Saved:
 
 
 def _modified(x, version):
-    """RuntimeError for a saved tensor that was changed in place."""
     return RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace "
         f"operation: {x.dtype} {list(x.shape)} is at version {x._version}; expected version "
@@ -46,12 +45,12 @@ def _modified(x, version):
 
 
 def save(ctx, others, tensors, own):
-    """``ctx.save_for_backward(*tensors, *own)`` for a function that recomputes on its own.
+    """Keep tensors for the backward pass of a function that recomputes on its own, see `saved`.
 
     Avoids calling the hooks of `recomputing` for each tensor, unless other hooks are active.
 
     Args:
-        ctx: context of the function.
+        ctx: context of the autograd function; attributes are set.
         others: result of `kept_by_others`.
         tensors: tensors or None. Outputs must be detached, or they would keep themselves alive.
         own: further tensors with no other reference, which nothing else can change in place.
@@ -64,8 +63,8 @@ def save(ctx, others, tensors, own):
 
 
 def saved(ctx):
-    """Both kinds of tensors from `save`. The last backward pass of a graph frees them, as autograd
-    does."""
+    """(tensors, own) of `save`. The last backward pass of a graph frees them, as autograd does;
+    RuntimeError if one was changed in place or they were freed before."""
     packed = ctx.saved
     if packed is None:
         tensors = ctx.saved_tensors
@@ -256,7 +255,7 @@ class _As(torch.autograd.Function):
 
 
 def cast_once(x, *modules):
-    """Function that returns x for a product, under autocast in autocast's type.
+    """Function without arguments that gives x for products, under autocast cast to autocast's type.
 
     Autocast would cast x for each product and save every copy. Here they share one, which is
     recomputed if x is. Gradients of the products are added in x's type, as in autocast.
@@ -281,7 +280,7 @@ def cast_once(x, *modules):
 
 
 def layer_norm(norm, x):
-    """``norm(x)`` of a torch.nn.LayerNorm, saving only x of the two."""
+    """``norm(x)`` of an nn.LayerNorm; within `recomputing` only x is kept for the backward pass."""
     out = norm(x)
     if _now() is None or type(norm) is not nn.LayerNorm:
         return out
@@ -295,7 +294,7 @@ def layer_norm(norm, x):
 
 
 def recomputes():
-    """True within `recomputing` without other saved-tensor hooks."""
+    """True where `recomputing` is in effect, so that `recomputed` saves memory."""
     return _now() is not None
 
 

@@ -102,8 +102,8 @@ def as_longformer(values: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def as_longformers(weights: dict[str, Any], config: Any, folder: Path) -> dict[str, Any]:
-    """Rename the weights of a BERT or RoBERTa to those of `as_longformer`; others stay as
-    they are."""
+    """Rename the weights, {name: tensor}, of a BERT or RoBERTa to those of the Longformer of
+    `as_longformer`, with copies for global tokens; others stay as they are."""
     if read_values(folder).get("model_type") not in FULL_ATTENTION:
         return weights
     weights = {name.removeprefix("bert."): tensor for name, tensor in weights.items()}
@@ -115,7 +115,8 @@ def as_longformers(weights: dict[str, Any], config: Any, folder: Path) -> dict[s
 
 
 def projection(folder: Path) -> dict[str, Any]:
-    """Read the folder's projection of vectors as {name in the head: weight}; {} without one."""
+    """Read the folder's projection of vectors: {`PROJECTION`: weight [size, width]}; {} without
+    one. ModelError if its file cannot be read."""
     for kind, path in _modules(folder):
         if kind == "Dense":
             file = folder / path / "model.safetensors"
@@ -126,10 +127,10 @@ def projection(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def inexact(config: Any) -> str | None:
+def _inexact(config: Any) -> str | None:
     """Reason why sentence-transformers does not compute a model's vectors; None where it does."""
     roles = config.global_attention
-    if roles and config.global_tokens_count:
+    if roles and config.global_tokens_matter:
         return f"tokens with global attention ({', '.join(roles)}), which no module of theirs marks"
     return None
 
@@ -158,7 +159,7 @@ def write(folder: Path, config: Any, tokenizer: Any) -> None:
     """
     from ldt.model.weights import read_weights
 
-    if why := inexact(config):
+    if why := _inexact(config):
         log.info("sentence-transformers does not load this model: it has %s", why)
         refusal = f"{__name__}.{GlobalTokens.__name__}"
         _write(folder / MODULES, [{"idx": 0, "name": "0", "path": "", "type": refusal}])
@@ -230,7 +231,7 @@ def _ids(folder: Path, words: list[str]) -> list[int]:
 
 
 def _prompts(texts: dict[str, Any]) -> dict[str, str]:
-    """The prompts of a query and of a document; where there are none, the default one."""
+    """Prompts of a query and of a document; where there are none, the default one."""
     prompts = texts.get("prompts") or {}
     usual = prompts.get(texts.get("default_prompt_name"), "")
     document = next((prompts[name] for name in _DOCUMENT if name in prompts), usual)

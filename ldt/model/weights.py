@@ -34,7 +34,7 @@ _OLD_BUFFER = "embeddings.position_ids"
 TRAINED = 4  # times its weights: they, their gradients and the two moments of Adam
 
 
-def weight_files(folder):
+def weight_files(folder: Path) -> list[Path]:
     """Weight files of a folder: one file, or the shards named in its index.
 
     Raises:
@@ -63,8 +63,8 @@ def weight_files(folder):
     return [folder / shard for shard in shards]
 
 
-def read_weights(folder, *, mapped=False):
-    """{name: tensor} of a folder, without the encoder's prefix.
+def read_weights(folder: Path, *, mapped: bool = False):
+    """Read the tensors of a folder, {name without the encoder's prefix: tensor}, on the CPU.
 
     Args:
         folder: folder of the model.
@@ -89,7 +89,7 @@ def read_weights(folder, *, mapped=False):
     return weights
 
 
-def rows_by_name(weights, before, config, where):
+def rows_by_name(weights, before: list[str] | None, config, where):
     """Reorder the rows of a head to match the labels of a new model; rows of new labels are drawn
     at random.
 
@@ -169,13 +169,15 @@ def _read(file, mapped):
 
 
 def meta_model(cls, config, *args, **kwargs):
-    """Model of a class on torch's meta device; draws no random numbers."""
+    """Make ``cls(config, *args, **kwargs)``, a model, on torch's meta device: shapes without
+    memory. Draws no random numbers."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"), no_init_weights():
         return cls(config, *args, **kwargs)
 
 
 def require_memory(cls, config, where):
-    """Raise ResourceError if a new model and its optimizer state exceed this machine's memory.
+    """Raise ResourceError if a new model and, on a machine without a GPU, its gradients and
+    optimizer state exceed this machine's main memory.
 
     Args:
         cls, config: class and config of the model.
@@ -191,23 +193,22 @@ def require_memory(cls, config, where):
         )
 
 
-def in_encoder(model, name):
-    """True for an encoder weight that a head cannot do without: all but the pooler's, which short
-    encoders lack and most heads do not use."""
+def in_encoder(model, name: str) -> bool:
+    """True for the ``name`` of a weight of the encoder, which loading must find: not of a head, nor
+    of the pooler, which short encoders lack and most heads do not use."""
     children = (child for child, _ in model.base_model.named_children())
     parts = tuple(f"{child}." for child in children if child != "pooler")
     return name.removeprefix(f"{model.base_model_prefix}.").startswith(parts)
 
 
 def check_shapes(folder, cls, config, args, state_dict, new_head):
-    """Raise ShapeError for weights whose shape differs from the config's.
-
-    transformers would initialise them instead.
+    """Raise ShapeError for weights whose shape differs from the config's; transformers would
+    initialise them instead.
 
     Args:
         folder: folder, for the message.
         cls, config, args: class, config and further arguments of the model.
-        state_dict: tensors by name, without the encoder's prefix.
+        state_dict: tensors by name, without the encoder's prefix; may lack some.
         new_head: True permits other shapes outside the encoder, as a head to be trained.
     """
     model, other = meta_model(cls, config, *args), []
@@ -223,8 +224,8 @@ def check_shapes(folder, cls, config, args, state_dict, new_head):
         )
 
 
-def check_finite(folder, model):
-    """Raise ModelError for weights that are not finite."""
+def check_finite(folder: Path, model: torch.nn.Module) -> None:
+    """Raise ModelError, which names the folder, for a model's weights that are not finite."""
     for name, weight in model.named_parameters():
         # The ends and not the sum, which would be taken of a copy in float64.
         if weight.numel() and not all(map(torch.isfinite, weight.detach().aminmax())):

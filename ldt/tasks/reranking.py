@@ -189,7 +189,7 @@ class Reranking(RawScored, Drawing):
         """Return a line with the loss and the number of documents of a query in a step, and a hint
         if sentence-transformers cannot load the model."""
         line = f"loss: {config.ranking['loss']}, of up to {self.group_size:,} documents of a query"
-        if "query" in self.global_attention and config.global_tokens_count:
+        if "query" in self.global_attention and config.global_tokens_matter:
             line += (
                 "; sentence-transformers loads it after `import ldt.model` alone, "
                 "one with task.global_attention=[cls] without that too"

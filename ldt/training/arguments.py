@@ -246,7 +246,7 @@ def arguments(
     values |= _fixed(recipe) | {"output_dir": str(run), "report_to": "none"}  # see `Reports`
     values.setdefault("run_name", run.name)
     values.setdefault("use_cpu", not torch.cuda.is_available())
-    values.setdefault("ddp_find_unused_parameters", False)  # `unused_parameters` are attached
+    values.setdefault("ddp_find_unused_parameters", False)  # `_unused_parameters` are attached
     if metric:
         metric = values.get("metric_for_best_model") or metric
         values["metric_for_best_model"] = metric

@@ -2,6 +2,8 @@
 
 from itertools import pairwise
 from operator import sub
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,8 +25,8 @@ from ldt.model.layers import attention_options
 from ldt.model.loading import find_folder, read_config
 
 
-def read_causal_config(path, **changes):
-    """The LdtCausalConfig of a folder or hub id, with ``changes``.
+def read_causal_config(path: Path | str, **changes: Any) -> LdtCausalConfig:
+    """Config of the character model of a folder or hub id; ``changes`` override config.json.
 
     Raises:
         ModelError: there is none, or it is of another kind of model.
@@ -46,15 +48,15 @@ def sinusoids(distances, width):
     return torch.cat([angles.sin(), angles.cos()], 1)
 
 
-class LayerCache:
+class _LayerCache:
     """Keys and values [b, at most reach, heads, dim] of a layer, and its table of distances."""
 
     def __init__(self, reach):
         self.reach, self.last, self.table = reach, None, None
 
     def append(self, *new):
-        """Append ``new`` keys and values [b, n, heads, dim] and return them with the cached ones in
-        front; the cache keeps the last of them."""
+        """Append ``new`` keys and values [b, n, heads, dim]; return them with the cached ones in
+        front."""
         if self.last is not None:
             new = [torch.cat(pair, 1) for pair in zip(self.last, new, strict=True)]
         self.last = [x[:, -self.reach :].clone() for x in new]
@@ -76,20 +78,20 @@ class KVCache:
     def __init__(self, real, reaches):
         if not real[:, -1].all():
             raise ValueError("what is to be continued ends with a real token: pad on the left")
-        self.layers = [LayerCache(reach) for reach in reaches]
+        self.layers = [_LayerCache(reach) for reach in reaches]
         self.reach = max(reaches)
         self.keep = real[:, -self.reach :]
 
     def extend(self, n):
-        """Add ``n`` real tokens to the mask of the cached ones; return both, [b, …] bool, False at
-        padding."""
+        """Add ``n`` real tokens to the mask of the cached ones, in place; return the mask of both,
+        [b, cached + n] bool, False at padding."""
         keep = F.pad(self.keep, (0, n), value=True)
         self.keep = keep[:, -self.reach :]
         return keep
 
 
-def cached_attention(q, k, v, keep, relative, dilation):
-    """Causal `reference.sliding_window_attention` of the last tokens of each row alone.
+def _cached_attention(q, k, v, keep, relative, dilation):
+    """Causal attention of the last tokens of each row, [b, n, heads, dim], in O(n * offsets).
 
     Args:
         q: [b, n, heads, dim], the queries of the last n tokens.
@@ -97,9 +99,6 @@ def cached_attention(q, k, v, keep, relative, dilation):
         keep: [b, m or more] bool, False at padding.
         relative: (query [b, n, heads, dim], table [heads, offsets, dim]).
         dilation: one gap a head.
-
-    Returns:
-        [b, n, heads, dim], in O(n * offsets).
     """
     query, table = relative
     n, heads, m = q.shape[1], q.shape[2], k.shape[1]
@@ -115,7 +114,7 @@ def cached_attention(q, k, v, keep, relative, dilation):
     return torch.einsum("bhno,bhnod->bnhd", probs, v)
 
 
-class Recurrence:
+class _Recurrence:
     """Parts of packed documents, each with the tokens before it as memory without gradient.
 
     Where x [total, …] are the hidden states of a layer, each part is a document of its own in
@@ -149,8 +148,7 @@ class Recurrence:
         )
 
     def gather(self, x):
-        """Gather the parts with their memories: [2 * total, …], without and with gradient, ->
-        [tokens and memories, …]."""
+        """Parts with their memories, [tokens and memories, …], of [2 * total, …]."""
         return x.index_select(0, self.source)
 
     def with_memories(self, q):
@@ -193,13 +191,11 @@ class RelativeAttention(nn.Module):
         self.position_bias = nn.Parameter(torch.empty(self.heads, width // self.heads))
 
     def forward(self, x, layout, recurrence=None):
-        """[total, width] -> the same, and keys and values [total, heads, dim].
-
-        With a ``recurrence`` x is [2 * total, width], a copy without gradient in front.
-        """
+        """(attention output [total, width], (keys, values) [total, heads, dim]) of x [total,
+        width]; with a ``recurrence`` x is [2 * total, width], a copy without gradient in front."""
         tokens = x if recurrence is None else x[layout.total_tokens :]
         q = self._split(self.query(tokens))
-        k, v = self.keys_and_values(x)
+        k, v = self._keys_and_values(x)
         new = k[-len(tokens) :], v[-len(tokens) :]
         if recurrence is not None:
             q, k, v = recurrence.with_memories(q), recurrence.gather(k), recurrence.gather(v)
@@ -211,7 +207,7 @@ class RelativeAttention(nn.Module):
         with torch.autocast(q.device.type, enabled=False):
             content, far = self._queries(q.to(dtype))
             parts = content, k.to(dtype), v.to(dtype), layout
-            relative = far, self.table(half, dtype)
+            relative = far, self._table(half, dtype)
             out = sliding_window_attention(*parts, relative=relative, **pattern, **options)
         if recurrence is not None:
             out = recurrence.without_memories(out)
@@ -219,22 +215,22 @@ class RelativeAttention(nn.Module):
 
     def step(self, x, keep, cache):
         """Attend from the next tokens: [b, n, width] -> the same, by the ``cache`` of the tokens
-        before them, to which their keys and values are added."""
+        before them, to which their keys and values are added; ``keep`` is the mask of
+        `KVCache.extend`."""
         q = self._split(self.query(x))
-        k, v = cache.append(*self.keys_and_values(x))
+        k, v = cache.append(*self._keys_and_values(x))
         dtype = torch.promote_types(q.dtype, torch.float32)
         if cache.table is None:
-            cache.table = self.table(self.window // 2, dtype)
+            cache.table = self._table(self.window // 2, dtype)
         content, far = self._queries(q.to(dtype))
         relative = far, cache.table[:, -1 - self._in_use(k.shape[1]) :]
-        out = cached_attention(content, k.to(dtype), v.to(dtype), keep, relative, self.dilation)
+        out = _cached_attention(content, k.to(dtype), v.to(dtype), keep, relative, self.dilation)
         return self.output(out.flatten(2).to(x.dtype))
 
-    def keys_and_values(self, x):
-        """Keys and values, [..., heads, dim] each, of x [..., width]."""
+    def _keys_and_values(self, x):
         return self._split(self.key(x)), self._split(self.value(x))
 
-    def table(self, half, dtype):
+    def _table(self, half, dtype):
         """Projected sinusoids W r, [heads, half + 1, dim], for each place of the window, the
         farthest first."""
         if is_plain(self.position):
@@ -251,7 +247,6 @@ class RelativeAttention(nn.Module):
         return torch.stack([waves[gap] @ row.T for gap, row in pairs])
 
     def _queries(self, q):
-        """Queries for keys, and queries for distances."""
         return q + self.content_bias.to(q.dtype), q + self.position_bias.to(q.dtype)
 
     def _in_use(self, longest):
@@ -277,13 +272,13 @@ class CausalLayer(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, x, layout, recurrence=None):
-        """[total, width] -> the same, and the attention's keys and values."""
+        """(output [total, width], (keys, values) of its attention) of x [total, width]."""
         read = x if recurrence is None else torch.cat([x.detach(), x])
         out, new = self.attention(self.attention_norm(read), layout, recurrence)
         return self._feed_forward(x + self.dropout(out)), new
 
     def step(self, x, keep, cache):
-        """[b, n, width] of the next tokens -> the same."""
+        """Run the layer on the next tokens [b, n, width]; see `RelativeAttention.step`."""
         return self._feed_forward(x + self.attention.step(self.attention_norm(x), keep, cache))
 
     def _feed_forward(self, x):
@@ -331,9 +326,11 @@ class LdtForCausalLM(LdtPreTrainedModel):
                 initialization.normal_(bias, std=self.config.initializer_range)
 
     def get_output_embeddings(self):
+        """Linear layer [width, vocabulary] of the output."""
         return self.decoder
 
     def set_output_embeddings(self, new_embeddings):
+        """Replace the output layer."""
         self.decoder = new_embeddings
 
     @can_return_tuple
@@ -390,8 +387,8 @@ class LdtForCausalLM(LdtPreTrainedModel):
         return CausalLMOutputWithPast(loss, logits, cache, states)
 
     def loss_items(self, *, labels, input_ids, attention_mask=None, **inputs):
-        """The number of labels that the loss of a batch is a mean over, scalar int64; see
-        `ldt.model.base.Head.loss_items`."""
+        """Number of labels that the loss of a batch is a mean over, scalar int64: those other than
+        -100 whose token and the one before it are real."""
         packing = pack(tuple(input_ids.shape), attention_mask, device=input_ids.device)
         return (self._targets(labels, packing) != -100).sum()
 
@@ -400,7 +397,7 @@ class LdtForCausalLM(LdtPreTrainedModel):
         recurrence, layout = None, packing.layout
         # It changes gradients alone, so without them nothing is cut.
         if self.config.memory_length and torch.is_grad_enabled():
-            recurrence = Recurrence(layout, self.config.memory_length)
+            recurrence = _Recurrence(layout, self.config.memory_length)
         hidden = [self._embed(ids)]
         for number, layer in enumerate(self.layers):
             x, new = layer(hidden[-1], layout, recurrence)

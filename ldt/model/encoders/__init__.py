@@ -26,11 +26,11 @@ CAUSAL = {"ldt_causal": "ldt.model.char_lm.model:LdtForCausalLM"}
 
 
 def encoder_classes() -> list[Any]:
-    """The classes of all rows of `ENCODERS`, each once."""
+    """Classes of all rows of `ENCODERS`, each once."""
     return list(dict.fromkeys(map(encoder_class, ENCODERS)))
 
 
 def encoder_class(model_type: str) -> Any:
-    """The class of a row of `ENCODERS`, `SEQ2SEQ` or `CAUSAL`, imported now."""
+    """Class of the row of `ENCODERS`, `SEQ2SEQ` or `CAUSAL` for a model_type, imported now."""
     module, _, name = (ENCODERS | SEQ2SEQ | CAUSAL)[model_type].partition(":")
     return getattr(import_module(module), name)

@@ -34,7 +34,6 @@ def _norm(config):
 
 
 def _linear(config, inputs, outputs, bias, narrow=False):
-    """A linear layer; ``narrow`` where outputs of all layers are added up."""
     deviation = config.initializer_range
     if narrow:
         deviation /= math.sqrt(2 * config.num_hidden_layers)
@@ -42,7 +41,7 @@ def _linear(config, inputs, outputs, bias, narrow=False):
 
 
 def _drawn(module, config, deviation):
-    """The module, whose weights in a new model are of a normal distribution without its tails."""
+    """Module whose weights in a new model are of a normal distribution without its tails."""
     module.drawn = deviation, (config.initializer_cutoff_factor or 3) * deviation
     return module
 
@@ -82,7 +81,7 @@ class RotaryAttention(nn.Module):
         self.out_drop = nn.Dropout(config.attention_dropout)
 
     def forward(self, x, layout, cos, sin):
-        """Attention with its projections, [total, width] -> the same."""
+        """Output projection of `attend`, [total, width]."""
         return self.out_drop(self.Wo(self.attend(x, layout, cos, sin)))
 
     def attend(self, x, layout, cos, sin):
@@ -100,7 +99,7 @@ class RotaryAttention(nn.Module):
         qkv = qkv.unflatten(1, (3, self.config.num_attention_heads, -1))
         clips = self.clips and layout.is_global is not None
         parts = qkv[:, :2].clone().unbind(1) if clips else None
-        q, k, v = rotated(qkv, cos, sin).unbind(1)
+        q, k, v = _rotated(qkv, cos, sin).unbind(1)
         config = self.config
         options = attention_options(self, x, config.attention_dropout, config.attention_backend)
         if self.window is None:
@@ -116,9 +115,9 @@ class RotaryAttention(nn.Module):
     def _clipped(self, q, k, v, parts, layout, options):
         """Attend with global tokens no farther than the window's edge; see `attend`."""
         reach = self.window // 2
-        angles = frequencies(self.config, "sliding_attention")
-        edge = tables(torch.tensor([reach], device=q.device), *angles, q.dtype)
-        columns, rows = edge_bias((q, k), parts, layout, reach, *edge)
+        angles = _frequencies(self.config, "sliding_attention")
+        edge = _tables(torch.tensor([reach], device=q.device), *angles, q.dtype)
+        columns, rows = _edge_bias((q, k), parts, layout, reach, *edge)
         pattern = options | {"window": self.window}
         out = sliding_window_attention(q, k, v, layout, bias=columns, **pattern)
         return fill_projected_rows(out, q, k, v, layout, bias=rows, **options).flatten(1)
@@ -184,7 +183,8 @@ class ModernBertLayer(GradientCheckpointingLayer):
         return x + self.mlp(layer_norm(self.mlp_norm, x))
 
     def products(self):
-        """Modules whose linear layers `ldt.model.precision` may run in a lower precision."""
+        """Tuple of modules whose linear layers `ldt.model.precision` may run in a lower
+        precision."""
         return self.attn, self.mlp
 
 
@@ -199,11 +199,13 @@ class PredictionHead(nn.Module):
         self.norm = _norm(config)
 
     def forward(self, x):
+        """[..., width] -> the same."""
         return self.norm(self.act(self.dense(x)))
 
 
 def answers(config, kind, outputs):
-    """Layers under the names of transformers' ModernBERTs; see `ldt.model.base.answers`."""
+    """Output layers as of `ldt.model.base.answers`, under the names of transformers'
+    ModernBERTs."""
     head, width = PredictionHead(config), config.hidden_size
     if kind == "words":
         return {"head": head, "decoder": Linear(width, outputs, bias=config.decoder_bias)}
@@ -290,7 +292,7 @@ class LdtModernBertModel(PackedEncoder):
         if torch.compiler.is_compiling():
             layouts = {kind: shared(each) for kind, each in layouts.items()}
         return {
-            kind: (layouts[kind], *tables(positions, *frequencies(config, kind), x.dtype))
+            kind: (layouts[kind], *_tables(positions, *_frequencies(config, kind), x.dtype))
             for kind in set(config.layer_types)
         }
 
@@ -305,15 +307,12 @@ class LdtModernBertModel(PackedEncoder):
             check_ids("input_ids", input_ids, self.config.vocab_size, packing.shape)
 
 
-def frequencies(config, kind):
-    """Growth of the angle of each pair from token to token, [dim / 2] float32 on the CPU; and the
-    factor of the tables (YaRN's temperature, else 1).
+def _frequencies(config, kind):
+    """([dim / 2] float32 on the CPU, growth of the angle of each pair from token to token; factor
+    of the tables: YaRN's temperature, else 1).
 
-    Args:
-        config: a `transformers.ModernBertConfig`.
-        kind: kind of layer, ``full_attention`` or ``sliding_attention``.
-
-    Source: transformers' `ModernBertRotaryEmbedding` and `ROPE_INIT_FUNCTIONS`.
+    ``kind`` is that of a layer, ``full_attention`` or ``sliding_attention``. Source: transformers'
+    `ModernBertRotaryEmbedding` and `ROPE_INIT_FUNCTIONS`.
     """
     parameters = config.rope_parameters[kind]
     if parameters["rope_type"] != "default":
@@ -324,7 +323,7 @@ def frequencies(config, kind):
     return 1.0 / parameters["rope_theta"] ** (places / dim), 1.0
 
 
-def tables(positions, growth, scale, dtype):
+def _tables(positions, growth, scale, dtype):
     """(cos, sin), [total, 1, dim / 2] each.
 
     Angles are products in float32, whatever the dtype: so they were in training, and in float64
@@ -332,7 +331,7 @@ def tables(positions, growth, scale, dtype):
 
     Args:
         positions: [total] int64, the place of each token.
-        growth, scale: of `frequencies`.
+        growth, scale: of `_frequencies`.
         dtype: type of queries and keys. The tables are in float32 at least.
     """
     angles = (positions.float()[:, None] * growth.to(positions.device))[:, None]
@@ -340,19 +339,19 @@ def tables(positions, growth, scale, dtype):
     return (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)
 
 
-def rotated(x, cos, sin):
+def _rotated(x, cos, sin):
     """Rotate the first two parts of ``x`` [total, parts, heads, dim], queries and keys, in place.
 
     Nothing but the tables is kept for the backward pass, which turns the gradient back.
     """
     if torch.compiler.is_compiling() or transformed():
-        return torch.cat([turned(x[:, :2], cos[:, None], sin[:, None]), x[:, 2:]], 1)
+        return torch.cat([_turned(x[:, :2], cos[:, None], sin[:, None]), x[:, 2:]], 1)
     if torch.is_grad_enabled() and x.requires_grad:
         return _Rotate.apply(x, cos, sin)
     return _turn(x, cos, sin)
 
 
-def turned(x, cos, sin):
+def _turned(x, cos, sin):
     """Rotate ``x`` [..., dim] by the angles of ``cos`` and ``sin``, as a new tensor."""
     first, second = x.to(cos.dtype).chunk(2, -1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
@@ -378,25 +377,23 @@ class _Rotate(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         cos, sin = ctx.saved_tensors
-        return rotated(grad.clone(), cos, -sin), None, None
+        return _rotated(grad.clone(), cos, -sin), None, None
 
 
-def edge_bias(turned_parts, parts, layout, reach, cos, sin):
+def _edge_bias(turned_parts, parts, layout, reach, cos, sin):
     """Bias that clips the distance of a global token and another to the edge of a window: scores at
     the edge less those at the true distance, 0 for pairs that are no farther.
-
-    In proportion to the length times the number of global tokens.
 
     Args:
         turned_parts: queries and keys [total, heads, dim], turned by the places of their tokens.
         parts: the same before they were turned.
         layout: layout of the packed tokens, some of them global.
         reach: distance of the edge, in tokens.
-        cos, sin: `tables` of that distance, [1, 1, dim / 2].
+        cos, sin: `_tables` of that distance, [1, 1, dim / 2].
 
     Returns:
         (columns, rows), the ``bias`` of sliding windows and of global tokens, see
-        `ldt.attention.reference`.
+            `ldt.attention.reference`.
     """
     columns, rows = [], []
     for start, stop, globals_ in layout.documents:
@@ -406,18 +403,16 @@ def edge_bias(turned_parts, parts, layout, reach, cos, sin):
             distance = seen - asking[:, None]
             near = _scores(turned_parts[0][asking], turned_parts[1][seen])
             q, k = parts[0][asking], parts[1][seen]
-            ahead, behind = (_scores(q, turned(k, cos, side)) for side in (sin, -sin))
+            ahead, behind = (_scores(q, _turned(k, cos, side)) for side in (sin, -sin))
             far = torch.where((distance > 0)[:, None], ahead, behind)
             tokens_of_side.append(torch.where((distance.abs() > reach)[:, None], far - near, 0.0))
     return _together(columns), _together(rows)
 
 
 def _together(parts):
-    """Biases of all documents, with as many keys as the most."""
     most = max(part.shape[2] for part in parts)
     return torch.cat([F.pad(part, (0, most - part.shape[2])) for part in parts])
 
 
 def _scores(q, k):
-    """[queries, heads, keys]."""
     return torch.einsum("qhd,khd->qhk", q, k)

@@ -88,17 +88,15 @@ class LdtForSequenceClassification(Head):
                 loss = self._ranking_loss(logits, labels, *rows, num_items_in_batch)
         return LdtHeadOutput(loss, logits=logits, **others)
 
-    def default_globals(self, input_ids, inputs_embeds, attention_mask):
-        """Mask [b, n] bool: the first real token of each row; with ``query`` in
-        ``config.global_attention`` all before the first separator."""
+    def _default_globals(self, input_ids, inputs_embeds, attention_mask):
         if "query" in (self.config.global_attention or ()):
             return before_first(self.config, input_ids, attention_mask)
         return first_real(given_words(input_ids, inputs_embeds), attention_mask)
 
     def loss_items(self, *, labels, documents=None, example_ids=None, teacher=None, **inputs):
-        """Number of rows with a class, or the sum of their weights; with regression or several
-        labels a row, of all numbers; with ranking, of queries (listwise: with a relevant
-        document)."""
+        """Number of items of the loss, a scalar: rows with a class, or the sum of their classes'
+        weights; all numbers of ``labels`` in regression and with several labels a row; in a
+        ranking (with ``documents``) queries, listwise those with a relevant document."""
         if documents is not None:
             each = labels.new_ones(labels.shape) if self._counts_all(teacher) else labels
             return (rows_of_documents(example_ids).to(each.dtype) @ each > 0).sum()
@@ -185,7 +183,7 @@ class LdtForTokenClassification(Head):
         return self.token_output(logits, packing, labels, others, num_items_in_batch, *weighing)
 
     def loss_items(self, *, labels, **inputs):
-        """Number of labels, or the sum of their weights."""
+        """Number of labels other than -100, or the sum of their classes' weights, a scalar."""
         return class_items(labels, class_weights(self.config, labels.device))
 
 
@@ -213,9 +211,11 @@ class LdtForMaskedLM(Head):
         self.post_init()
 
     def get_output_embeddings(self):
+        """Linear layer [width, vocabulary] of the head, tied to the word embeddings."""
         return self.get_submodule(self._decoder)
 
     def set_output_embeddings(self, new_embeddings):
+        """Replace the layer that `get_output_embeddings` gives."""
         self.set_submodule(self._decoder, new_embeddings)
 
     @takes_inputs(*INPUTS)

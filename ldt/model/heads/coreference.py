@@ -59,7 +59,7 @@ class LdtForCoreference(Head):
         self.start_mention_mlp, self.end_mention_mlp = layer(size), layer(size)
         self.mention_start_classifier = nn.Linear(size, 1)
         self.mention_end_classifier = nn.Linear(size, 1)
-        self.mention_s2e_classifier = bilinear(size)
+        self.mention_s2e_classifier = _bilinear(size)
         self.by_category = self.settings["scorer"] == "lingmess"
         if self.by_category:
             experts = CATEGORIES + 1
@@ -73,12 +73,12 @@ class LdtForCoreference(Head):
         else:
             self.start_coref_mlp, self.end_coref_mlp = layer(size), layer(size)
             for form in FORMS:
-                setattr(self, f"antecedent_{form}_classifier", bilinear(size))
+                setattr(self, f"antecedent_{form}_classifier", _bilinear(size))
         self.post_init()
 
     def begin(self):
-        """Initialise the experts of a new head so that their scores have a deviation of about 1;
-        few spans are mentions if each is classified."""
+        """Draw the weights of a new head in place, so that scores of links have a deviation of
+        about 1; if each span is classified, with few mentions."""
         if self.settings["singletons"]:
             init.constant_(self.mention_end_classifier.bias, -4.0)
         for form in FORMS if self.by_category else ():
@@ -87,8 +87,8 @@ class LdtForCoreference(Head):
 
     @staticmethod
     def fit_weights(weights, config):
-        """Fit the tensors of a file; the names of a published head tell the config which scorer it
-        has."""
+        """``weights`` unchanged; the names of a published head's set
+        ``config.coref_head["scorer"]``, if it has none."""
         if "mention_s2e_classifier.weight" in weights:
             scorer = "lingmess" if "antecedent_s2s_all_weights" in weights else "s2e"
             config.coref_head = {"scorer": scorer} | config.coref_head
@@ -139,7 +139,8 @@ class LdtForCoreference(Head):
         return LdtHeadOutput(loss, logits=logits, **others)
 
     def loss_items(self, *, words, example_ids=None, **inputs):
-        """Number of candidates of all documents."""
+        """Number of candidates of all documents, a scalar: of each ``top_lambda`` times its number
+        of words, rounded down, and one at least."""
         sizes = (words[..., 0] >= 0).sum(1)
         if example_ids is not None:
             _, documents = example_ids.to(sizes.device).unique(return_inverse=True)
@@ -159,12 +160,13 @@ class LdtForCoreference(Head):
         return max(int(self.settings["top_lambda"] * words), min(words, 1))
 
     def links(self, states, words, mentions=None):
-        """Candidates [k, 5] of one document, as ``logits`` has them, and the sum of their losses.
+        """Link the candidates of one document: (candidates [k, 5] as ``logits`` has them, sum of
+        their losses).
 
         Args:
             states: [w, 2d], of all words, see `word_states`.
             words: [w, 6], see `forward`.
-            mentions: [m, 3], gold ones, see `forward`; None: there are none, and no loss.
+            mentions: [m, 3], gold ones, see `forward`; None: there are none, and the loss is 0.
         """
         states = states.to(self.start_mention_mlp.dense.weight.dtype)
         count, size = len(words), self._candidates(len(words))
@@ -175,14 +177,14 @@ class LdtForCoreference(Head):
         width = band.shape[1]
         best = band.detach().flatten().topk(size).indices.sort().values
         first, length = best // width, best % width
-        spans = Spans(first, first + length, band[first, length], words)
+        spans = _Spans(first, first + length, band[first, length], words)
         loss = states.new_zeros((), dtype=torch.promote_types(states.dtype, torch.float32))
         if mentions is not None:
             mentions = mentions - mentions.new_tensor([1, 1, 0]) * words[0, 0]
             mentions = mentions[(mentions[:, 0] >= 0) & (mentions[:, 1] < count)]
-            spans.clusters = Clusters(mentions, count)(spans.first, spans.last)
+            spans.clusters = _Clusters(mentions, count)(spans.first, spans.last)
             if self.settings["singletons"]:
-                loss = loss + mention_loss(band, mentions)
+                loss = loss + _mention_loss(band, mentions)
         antecedent, score, linking = self._links(starts, ends, spans)
         columns = (first + words[0, 0], spans.last + words[0, 0], antecedent, score, spans.scores)
         return torch.stack([each.detach().to(band.dtype) for each in columns], 1), loss + linking
@@ -198,7 +200,7 @@ class LdtForCoreference(Head):
             sentences: [w], of each word.
         """
         count, width = len(starts), min(self.settings["max_span_length"], len(starts))
-        run = recomputed(count > ROWS)
+        run = _recomputed(count > ROWS)
         blocks = []
         for begin in range(0, count, ROWS):
             rows = starts[begin : begin + ROWS]
@@ -226,7 +228,7 @@ class LdtForCoreference(Head):
         of the losses, 0 where the clusters are not known."""
         count, reach = len(spans.first), self.settings["antecedents"]
         starts, ends = starts[spans.first], ends[spans.last]
-        run = recomputed(count > ROWS)
+        run = _recomputed(count > ROWS)
         antecedents, scores, loss = [], [], 0
         for begin in range(0, count, ROWS):
             low, end = max(0, begin - reach), min(begin + ROWS, count)
@@ -237,7 +239,7 @@ class LdtForCoreference(Head):
             antecedents.append(torch.where(best >= 0, place + low, -1))
             scores.append(best.clamp(min=torch.finfo(best.dtype).min))
             if spans.clusters is not None:
-                loss = loss + run(link_loss, pairs, part)
+                loss = loss + run(_link_loss, pairs, part)
         return torch.cat(antecedents), torch.cat(scores), loss
 
     def _pairs(self, starts, ends, scores, part):
@@ -281,26 +283,26 @@ class FullyConnected(nn.Module):
         self.layer_norm = nn.LayerNorm(size, eps=eps)
 
     def forward(self, x):
+        """[..., width] -> [..., size]."""
         return self.dropout(self.layer_norm(self.act(self.dense(x))))
 
 
-def bilinear(size):
-    """Make a layer between two states of unit variance, whose products begin with a
-    deviation of 1."""
+def _bilinear(size):
+    """Make a layer between two states of unit variance; products begin with a deviation of 1."""
     layer = nn.Linear(size, size)
     layer.drawn = 1 / size, 3 / size
     return layer
 
 
-def recomputed(several):
-    """Make a function that calls others; in training on ``several`` blocks it runs each again in
-    the backward pass, so that memory is that of one block."""
+def _recomputed(several):
+    """Function that calls others; in training on ``several`` blocks it runs each again in the
+    backward pass, so that memory is that of one block."""
     if several and torch.is_grad_enabled():
         return partial(checkpoint, use_reentrant=False)
     return lambda run, *args: run(*args)
 
 
-class Spans:
+class _Spans:
     """Candidate spans in the order of the text.
 
     Args:
@@ -319,9 +321,8 @@ class Spans:
         self.first, self.last, self.scores, self.words = first, last, scores, words
 
     def part(self, low, end, begin, reach):
-        """Select the spans from ``low`` to before ``end`` as columns; those from ``begin`` on are
-        the rows."""
-        part = Spans(self.first[low:end], self.last[low:end], self.scores[low:end], self.words)
+        """Spans from ``low`` to before ``end`` as columns; those from ``begin`` on are the rows."""
+        part = _Spans(self.first[low:end], self.last[low:end], self.scores[low:end], self.words)
         if self.clusters is not None:
             part.clusters = self.clusters[low:end]
         places = torch.arange(low, end, device=self.first.device)
@@ -361,7 +362,7 @@ class Spans:
         return kinds
 
 
-class Clusters:
+class _Clusters:
     """Lookup of the cluster of a span among mentions [m, 3] of a document of ``count`` words."""
 
     def __init__(self, mentions, count):
@@ -377,7 +378,7 @@ class Clusters:
         return torch.where(self.keys[place] == keys, self.clusters[place], -1)
 
 
-def link_loss(pairs, part):
+def _link_loss(pairs, part):
     """Negative log likelihood of the right antecedents, summed over rows and scorers of LingMess.
 
     Of each row the logarithm of the sum of exp(score) over all antecedents and "none", less that
@@ -397,7 +398,7 @@ def link_loss(pairs, part):
     return (scores.logsumexp(-1) - scores.masked_fill(~right, least).logsumexp(-1)).sum()
 
 
-def mention_loss(band, mentions):
+def _mention_loss(band, mentions):
     """Sum of the binary cross entropies of all spans for being a mention.
 
     Args:

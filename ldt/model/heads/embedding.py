@@ -106,14 +106,13 @@ class LdtForEmbedding(Head):
             loss = mean(total, items, num_items_in_batch)
         return LdtHeadOutput(loss, vectors=vectors, **others)
 
-    def default_globals(self, input_ids, inputs_embeds, attention_mask):
-        """Mask [b, n] bool of the first real token of each row with ``cls`` pooling, else None."""
+    def _default_globals(self, input_ids, inputs_embeds, attention_mask):
         if self.settings["pooling"] != "cls":
             return None
         return first_real(given_words(input_ids, inputs_embeds), attention_mask)
 
     def loss_items(self, *, labels, texts, example_ids, **inputs):
-        """Number of pairs of a query and a text that is right for it."""
+        """Number of different pairs of a query and a text that is right for it, a scalar."""
         pairs = torch.stack([example_ids, texts])[:, labels == POSITIVE]
         return torch.tensor(pairs.unique(dim=1).shape[1], device=labels.device)
 
@@ -122,7 +121,7 @@ class LdtForEmbedding(Head):
         x, packing, others = self.encode(**inputs)
         pooling = self.settings["pooling"]
         if spans is not None:
-            vectors = of_spans(exact(x), packing, spans, "max" if pooling == "max" else "mean")
+            vectors = _of_spans(exact(x), packing, spans, "max" if pooling == "max" else "mean")
         elif self._each:
             vectors = packing.unpack(x)
         else:
@@ -147,20 +146,20 @@ class LdtForEmbedding(Head):
 
     @property
     def _each(self):
-        """True if each token has a vector."""
         return self.settings["vectors"] == "tokens"
 
 
 def pooled(x, packing, pooling):
-    """Pool packed states [total, d] to one vector a row, [b, d], by a pooling of this name."""
+    """Pool packed states [total, d] to a vector a row, [b, d]: by ``mean`` or ``max`` of its real
+    tokens, its first one (``cls``), or its ``last``."""
     if pooling in ("mean", "max"):
         return packing.reduce(x, pooling)
     return packing.first(x) if pooling == "cls" else x[packing.last_index()]
 
 
-def of_spans(x, packing, spans, reduction):
-    """Pool the tokens of spans: [total, d] -> [b, c, d], the mean or the maximum over each span [b,
-    c, 2] of a row's places; zeros of an empty one."""
+def _of_spans(x, packing, spans, reduction):
+    """Pool the tokens of spans [b, c, 2] of a row's places: [total, d] -> [b, c, d]; 0 of empty
+    ones."""
     begin = packing.layout.cu_seqlens[:-1]
     rows = torch.arange(len(begin), device=x.device) * packing.shape[1]
     first = rows if packing.index is None else packing.index[begin]
@@ -195,7 +194,7 @@ class ComparedBatch:
         asked, read = labels == QUERY, labels > QUERY
         documents, numbers = vectors[read], texts[read]
         if share:
-            documents, numbers = gathered(documents), gathered(numbers)
+            documents, numbers = _gathered(documents), _gathered(numbers)
         known, of_document = numbers.unique(return_inverse=True)
         queries, of_query = example_ids[asked].unique(return_inverse=True)
         self.share = share
@@ -241,19 +240,19 @@ def similarities(queries, documents, of_query, of_document, shape, each=False):
     return totals / counts.clamp(min=1)[:, None]
 
 
-def contrastive(batch, temperature):
+def contrastive(batch: ComparedBatch, temperature: float) -> torch.Tensor:
     """Contrastive loss (InfoNCE), summed over pairs of a query and a right document: minus the
     logarithm of its softmax among itself and all documents of the batch that are not right for
-    the query."""
+    the query. The temperature divides similarities."""
     logits = batch.similarities / temperature
     others = logits.masked_fill(batch.right, torch.finfo(logits.dtype).min).logsumexp(1)
     losses = torch.logaddexp(logits, others[:, None]) - logits
     return losses[batch.right].sum()
 
 
-def kl(batch, temperature):
+def kl(batch: ComparedBatch, temperature: float) -> torch.Tensor:
     """KL divergence of the softmax over a query's own documents from that of the teacher's scores,
-    summed over queries, for each right document."""
+    summed over queries, each times its number of right documents."""
     least = torch.finfo(batch.similarities.dtype).min
     logits = (batch.similarities / temperature).masked_fill(~batch.own, least).log_softmax(1)
     right = batch.scores.masked_fill(~batch.own, least).softmax(1)
@@ -261,7 +260,7 @@ def kl(batch, temperature):
     return (divergence * batch.right.sum(1)).sum()
 
 
-def margin_mse(batch, temperature):
+def margin_mse(batch: ComparedBatch, temperature: float) -> torch.Tensor:
     """Sum over pairs of a query and a right document of the mean squared error of the differences
     from its other documents to the teacher's (Hofstätter et al. 2020, arXiv:2010.02666)."""
     error = batch.similarities / temperature - batch.scores
@@ -271,13 +270,13 @@ def margin_mse(batch, temperature):
     return (squares.sum(1) / wrong.sum(1).clamp(min=1)).sum()
 
 
-def graded(batch, temperature):
-    """CoSENT: log(1 + sum of exp(s_i - s_j)) over pairs i, j of which j is to be more alike; times
-    the number of pairs here."""
+def graded(batch: ComparedBatch, temperature: float) -> torch.Tensor:
+    """CoSENT: log(1 + sum of exp(s_i - s_j)) over pairs i, j of which ``batch.scores`` want j to be
+    more alike; times the number of pairs here."""
     similar, wanted = batch.similarities[batch.right], batch.scores[batch.right]
     items = len(similar)
     if batch.share:
-        similar, wanted = gathered(similar), gathered(wanted)
+        similar, wanted = _gathered(similar), _gathered(wanted)
     differences = (similar[:, None] - similar[None]) / temperature
     wrong = differences[wanted[:, None] < wanted[None]]
     return torch.cat([wrong.new_zeros(1), wrong]).logsumexp(0) * items
@@ -291,7 +290,7 @@ LOSSES = {
 }
 
 
-def gathered(x):
+def _gathered(x):
     """Gather x [rows, …] of all processes in their order, with gradients; padded with zeros where
     other processes have more columns."""
     shape = torch.tensor(x.shape, device=x.device)

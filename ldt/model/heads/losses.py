@@ -5,8 +5,7 @@ from torch.nn import functional as F
 
 
 def exact(x):
-    """Cast ``x`` to float32 at least: half precision could not hold a sum, nor distinguish close
-    logits."""
+    """Cast ``x`` to float32 at least: halves could not hold a sum, nor distinguish close logits."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -23,25 +22,27 @@ def mean(total, items, count=None):
 
 
 def weighted(losses, weights):
-    """Sum of losses by name, each times its weight, or times 1 if there are no weights."""
+    """Sum of losses {name: scalar}, each times its weight, or times 1 if ``weights`` lacks its
+    name."""
     return sum(weights.get(name, 1) * loss for name, loss in losses.items())
 
 
 def counts(num_items_in_batch, parts):
-    """Divisors of the parts of a loss, None for each part if there are none."""
+    """Divisors of the parts of a loss: ``num_items_in_batch`` [parts], or a list of None without
+    it."""
     return [None] * parts if num_items_in_batch is None else num_items_in_batch.flatten()
 
 
 def class_weights(config, device):
-    """[labels] float64, ``config.class_weights``; None where there are none."""
+    """[labels] float64 on ``device``, from ``config.class_weights``; None where there are none."""
     if not config.class_weights:
         return None
     return torch.tensor(config.class_weights, dtype=torch.float64, device=device)
 
 
 def class_items(labels, weights=None):
-    """Divisor of a mean over labels [...]: their number, or the sum of their weights, without
-    those of -100."""
+    """Divisor of a mean over labels [...], a scalar: their number, or the sum of their ``weights``
+    [classes], without those of -100."""
     known = labels != -100
     if weights is None:
         return known.sum()
@@ -49,7 +50,7 @@ def class_items(labels, weights=None):
 
 
 def cross_entropy(logits, labels, count=None, weights=None, gamma=0.0):
-    """Mean over the labels other than -100, 0 when there is none.
+    """Cross entropy, the mean over the labels other than -100, a scalar; 0 when there is none.
 
     With weights it is the weighted mean, as in torch. With a gamma each label's part is multiplied
     by (1 - p)^gamma, where p is its probability: the focal loss (Lin et al. 2017, equations 4 and
@@ -58,7 +59,7 @@ def cross_entropy(logits, labels, count=None, weights=None, gamma=0.0):
     Args:
         logits: [..., classes], in any precision.
         labels: [...] of whole numbers.
-        count: see `mean`.
+        count: divisor in place of the number of labels here, or of the sum of their weights.
         weights: [classes], of each class; None weighs all the same.
         gamma: 0 or more.
     """
@@ -67,7 +68,7 @@ def cross_entropy(logits, labels, count=None, weights=None, gamma=0.0):
     if gamma:
         known = labels != -100
         labels = labels[known]
-        losses = focal(F.cross_entropy(logits[known], labels, reduction="none"), gamma)
+        losses = _focal(F.cross_entropy(logits[known], labels, reduction="none"), gamma)
         total = (losses if cast is None else losses * cast[labels]).sum()
     else:
         total = F.cross_entropy(logits, labels, cast, reduction="sum")
@@ -75,23 +76,23 @@ def cross_entropy(logits, labels, count=None, weights=None, gamma=0.0):
 
 
 def binary_cross_entropy(logits, labels, weights=None, gamma=0.0):
-    """Binary cross entropy, summed over all labels, which are 1 or 0; see `cross_entropy`.
+    """Binary cross entropy, summed over all labels, which are 1 or 0; a scalar.
 
     Args:
         logits, labels: [b, labels].
         weights: [labels], of the labels that are 1, as torch's ``pos_weight``.
-        gamma: 0 or more.
+        gamma: 0 or more, exponent of the focal loss as of `cross_entropy`.
     """
     cast = None if weights is None else weights.to(logits.dtype)
     if not gamma:
         options = {"pos_weight": cast, "reduction": "sum"}
         return F.binary_cross_entropy_with_logits(logits, labels, **options)
     losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
-    losses = focal(losses, gamma)
+    losses = _focal(losses, gamma)
     return (losses if cast is None else losses * (1 + (cast - 1) * labels)).sum()
 
 
-def focal(losses, gamma):
+def _focal(losses, gamma):
     """Focal loss -(1 - p)^gamma log p from ``losses``, -log p."""
     tiny = torch.finfo(losses.dtype).tiny  # the slope of 0^gamma is infinite below 1
     return (-torch.expm1(-losses)).clamp(min=tiny) ** gamma * losses

@@ -144,16 +144,13 @@ class QuestionHead(Head):
             loss = weighted(losses, self.config.evidence_weights if len(losses) > 1 else {})
         return LdtHeadOutput(loss, **outputs, **others)
 
-    def default_globals(self, input_ids, inputs_embeds, attention_mask):
-        """Mask [b, n] bool of the real tokens before the first separator of each row."""
+    def _default_globals(self, input_ids, inputs_embeds, attention_mask):
         return before_first(self.config, input_ids, attention_mask)
 
     def loss_items(self, *, input_ids, attention_mask=None, example_ids=None, **inputs):
-        """Number of items of each part's loss, [items] int64.
-
-        These are documents with a right start, and with a right end; rows with a class; labels of
-        passages, or rows with any where one is right; labels of sentences.
-        """
+        """Number of items of each part's loss, [items] int64: documents with a right start, and
+        with a right end; rows with a class; labels of passages, or rows with any where one is
+        right; labels of sentences."""
         items = []
         for part in self._learned():
             labels = [inputs[name] for name in LABELS[part]]
@@ -268,13 +265,14 @@ class EvidenceHead(nn.Module):
         self.out_proj = Linear(config.hidden_size, 1)
 
     def forward(self, x, positions):
-        """[b, n, d] and [b, k] -> [b, k], the dtype's least number where a position is below 0."""
+        """Scores [b, k] of states [b, n, d] at positions [b, k]; the dtype's least number where a
+        position is below 0."""
         logits = self.out_proj(gelu(self.dense(at_positions(x, positions)))).squeeze(-1)
         return logits.masked_fill(positions < 0, torch.finfo(logits.dtype).min)
 
 
 def known_evidence(labels, positions):
-    """True where a place has a label and a marker, [b, k] bool."""
+    """True where a label [b, k] is not -100 and its position [b, k] not below 0, [b, k] bool."""
     return (labels != -100) & (positions >= 0)
 
 

@@ -21,7 +21,8 @@ class RankingHead(Head):
     """Base class of heads with a loss for each question, which may have several rows of a batch."""
 
     def loss_items(self, *, labels, example_ids=None, **inputs):
-        """Number of questions that have a label, scalar int64."""
+        """Number of questions that have a label, scalar int64; ``example_ids`` [rows] say which
+        rows are of one."""
         if example_ids is not None:
             labels = labels[_first_rows(rows_of_documents(example_ids))]
         return (labels != -100).sum()
@@ -88,8 +89,7 @@ class LdtForCandidateRanking(RankingHead):
             loss = _merged_loss(logits, there, example_ids, labels, merge, num_items_in_batch)
         return LdtHeadOutput(loss, logits=logits, **others)
 
-    def default_globals(self, input_ids, inputs_embeds, attention_mask):
-        """Mask [b, n] bool of the real tokens before the first separator of each row."""
+    def _default_globals(self, input_ids, inputs_embeds, attention_mask):
         return before_first(self.config, input_ids, attention_mask)
 
     def _logits(self, positions, **inputs):

@@ -1,6 +1,7 @@
 """Helpers of several heads: rows of one document, separators, and groups of rows to run."""
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -8,14 +9,14 @@ from torch.utils.checkpoint import checkpoint
 from ldt.model.base import given_words, real_tokens
 
 
-def length_of(inputs):
-    """Number of tokens of the longest row of a head's inputs, padding included."""
+def length_of(inputs: dict[str, Any]) -> int:
+    """Number of tokens of each row of a head's keyword arguments ``inputs``, padding included."""
     return given_words(inputs.get("input_ids"), inputs.get("inputs_embeds")).shape[1]
 
 
 def micro_batched(run, groups=None, **inputs):
-    """Call ``run`` on each row, or group of rows, alone, and again in the backward pass; join the
-    results.
+    """Call ``run`` on one row, or group of rows, after the other, and again in the backward pass;
+    join the results in the order of the rows, to a tuple of tensors.
 
     Memory is that of the longest row, however many there are; training takes 4/3 of the time.
 
@@ -23,7 +24,7 @@ def micro_batched(run, groups=None, **inputs):
         run: returns a tuple of tensors [rows, …], of which no row depends on another.
         groups: numbers of the rows to run together, in lists that have each row once; None runs
             each alone.
-        inputs: arguments of ``run``; tensors [rows, …] are passed one group at a time.
+        inputs: keyword arguments of ``run``; tensors [rows, …] are passed one group at a time.
     """
     if torch.is_grad_enabled():
         run = partial(checkpoint, run, use_reentrant=False)
@@ -36,15 +37,9 @@ def micro_batched(run, groups=None, **inputs):
 
 
 def by_tokens(lengths, most):
-    """Group rows so that a group has at most ``most`` tokens, or one row; the longest rows first.
-
-    Args:
-        lengths: tokens of each row.
-        most: tokens of a group; None: one group of all.
-
-    Returns:
-        The numbers of the rows of each group.
-    """
+    """Group the numbers of rows, in lists, so that a group has at most ``most`` tokens, or one row;
+    the longest rows first. ``lengths`` has the tokens of each row; ``most`` None gives one
+    group."""
     groups, size = [[]], 0
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
         if groups[-1] and most is not None and size + lengths[row] > most:
@@ -55,20 +50,14 @@ def by_tokens(lengths, most):
 
 
 def same_document(example_ids):
-    """True if any two rows are of one example.
-
-    Args:
-        example_ids: [rows] int64, the example of each row; None: each row is one of its own.
-    """
+    """True if any two rows are of one example, by the numbers of their examples [rows]; None: each
+    row is one of its own."""
     return example_ids is not None and len(example_ids.unique()) < len(example_ids)
 
 
 def rows_of_documents(example_ids):
-    """Membership of rows in documents, [documents, rows] bool, in the order of the documents' ids.
-
-    Args:
-        example_ids: [rows] int64, the document of each row: any whole numbers.
-    """
+    """Membership of rows in documents, [documents, rows] bool, by the number of each row's document
+    [rows]: any whole numbers, documents in their order."""
     return example_ids.unique()[:, None] == example_ids
 
 
@@ -76,7 +65,8 @@ def separators(config, input_ids, attention_mask, choices=1):
     """(real tokens, separators among them), both [b, n] bool, of ids [b, n].
 
     Raises:
-        ValueError: a row with real tokens has no separator; with ``choices`` the rows are choices.
+        ValueError: a row with real tokens has no separator, or there are no ids; for the message,
+            ``choices`` rows in turn are the choices of one question.
     """
     if input_ids is None or config.sep_token_id is None:
         lacking = "input_ids" if input_ids is None else "sep_token_id in the config"
@@ -98,13 +88,17 @@ def separators(config, input_ids, attention_mask, choices=1):
 
 
 def before_first(config, input_ids, attention_mask):
-    """True at the real tokens before the first separator of each row, [b, n] bool; raises as
-    `separators` does."""
+    """True at the real tokens before the first separator of each row, [b, n] bool; ValueError for a
+    row without any, see `separators`."""
     real, separator = separators(config, input_ids, attention_mask)
     return real & ~after_first(separator, 0)
 
 
 def after_first(separator, distance):
-    """True at tokens at least ``distance`` after the first separator of the row, [b, n] bool."""
+    """True at places from ``distance`` after the first separator of a row on, [b, n] bool.
+
+    Args:
+        separator: [b, n] bool, True at separators; a row without any counts from its first place.
+    """
     position = torch.arange(separator.shape[1], device=separator.device)
     return position >= separator.int().argmax(1, keepdim=True) + distance

@@ -28,11 +28,12 @@ class SharedCache(EncoderDecoderCache):
         self.memory: dict[int, list[tuple]] = {}
 
     def reorder_cache(self, beam_idx):
-        """Reorder the decoder's rows within their documents, whose keys and values stay in
-        place."""
+        """Replace rows of the decoder by those of numbers ``beam_idx`` [rows], each of the same
+        document."""
         self.self_attention_cache.reorder_cache(beam_idx)
 
     def reset(self):
+        """Forget all keys and values."""
         super().reset()
         self.memory.clear()
 
@@ -50,13 +51,13 @@ class Projections(nn.Module):
         self.v_proj = Linear(width, width)
         self.out_proj = Linear(width, width)
 
-    def attend(self, q, k, v, mask=None, causal=False):
+    def _attend(self, q, k, v, mask=None, causal=False):
         """Attention output [b, heads, t, dim] of queries of that shape, keys and values [b, heads,
         n, dim]."""
         dropout = self.dropout if self.training else 0.0
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=causal)
 
-    def project(self, x, *modules):
+    def _project(self, x, *modules):
         """Project x [..., width] by each of the modules, to [..., heads, dim]."""
         for projected in project_each(modules, cast_once(x, *modules)):
             yield projected.unflatten(-1, (self.heads, -1))
@@ -66,7 +67,7 @@ class CausalAttention(Projections):
     """Attention of each token to itself and to the tokens before it."""
 
     def forward(self, x, mask, cache=None, index=None):
-        """[rows, t, width] -> the same.
+        """Attend from tokens to tokens: [rows, t, width] -> the same.
 
         Args:
             mask: [rows or 1, 1, t, cached + t] bool, True where a query sees a key. None: all that
@@ -74,11 +75,11 @@ class CausalAttention(Projections):
             cache: transformers' Cache, which has the tokens before and gets these.
             index: number of the layer, for the cache.
         """
-        projected = self.project(x, self.q_proj, self.k_proj, self.v_proj)
+        projected = self._project(x, self.q_proj, self.k_proj, self.v_proj)
         q, k, v = (heads.transpose(1, 2) for heads in projected)
         if cache is not None:
             k, v = cache.update(k, v, index)
-        out = self.attend(q, k, v, mask, causal=mask is None and q.shape[2] > 1)
+        out = self._attend(q, k, v, mask, causal=mask is None and q.shape[2] > 1)
         return self.out_proj(out.transpose(1, 2).flatten(2))
 
 
@@ -121,34 +122,35 @@ class CrossAttention(Projections):
     of one block, and its keys and values are stored once."""
 
     def forward(self, x, memory):
-        """[rows, t, width] -> the same.
+        """Attend from the decoder's tokens to their documents: [rows, t, width] -> the same.
 
         Args:
             x: the rows of the first document, then those of the second, as many of each.
             memory: `keys_and_values` of the documents.
         """
-        (q,) = self.project(x, self.q_proj)
+        (q,) = self._project(x, self.q_proj)
         documents = sum(group.documents for group, _, _ in memory)
         q = q.reshape(documents, -1, *q.shape[2:]).transpose(1, 2)
         blocks = q.split([group.documents for group, _, _ in memory])
         out = [
-            self.attend(block, k, v, group.mask)
+            self._attend(block, k, v, group.mask)
             for block, (group, k, v) in zip(blocks, memory, strict=True)
         ]
         out = out[0] if len(out) == 1 else torch.cat(out)
         return self.out_proj(out.transpose(1, 2).reshape(x.shape))
 
     def keys_and_values(self, states, groups, contiguous=False):
-        """Keys and values [documents, heads, length, dim] of each group, with the group in front.
+        """Project the documents' states: a list of (group, keys, values), [documents, heads,
+        length, dim] each, for each group.
 
         Args:
             states: [total, width], the encoder's.
             groups: of `groups_of`.
-            contiguous: lay them out for many reads.
+            contiguous: True lays keys and values out for many reads.
         """
         sizes = [group.documents * group.length for group in groups]
         sides = []
-        for projected in self.project(states, self.k_proj, self.v_proj):
+        for projected in self._project(states, self.k_proj, self.v_proj):
             parts = zip(projected.split(sizes), groups, strict=True)
             heads = [x.unflatten(0, (-1, group.length)).transpose(1, 2) for x, group in parts]
             sides.append([x.contiguous() for x in heads] if contiguous else heads)
@@ -166,14 +168,14 @@ class LedDecoderLayer(PostNormLayer):
         self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model)
 
     def forward(self, x, states, groups, mask=None, past_key_values=None):
-        """[rows, t, width] -> the same.
+        """Run the layer on the decoder's tokens: [rows, t, width] -> the same.
 
         Args:
             states: [total, width], the encoder's packed tokens; not read where the cache has their
                 keys and values.
             groups: `groups_of` the documents.
-            mask: of `CausalAttention`.
-            past_key_values: `SharedCache`.
+            mask: of `CausalAttention.forward`.
+            past_key_values: `SharedCache`, to which the tokens are added; or None.
         """
         cache, memory = None, None
         if past_key_values is not None:
@@ -208,7 +210,9 @@ class LedDecoder(LedPart):
         past_key_values=None,
         output_hidden_states=False,
     ):
-        """States [rows, t, width] of the last layer, and those of all with the embeddings or None.
+        """(states [rows, t, width] of the last layer, a tuple of those of the embeddings and all
+        layers or None); ValueError for inputs of a wrong shape or value, or that the position table
+        does not hold.
 
         Args:
             states: [total, width], the encoder's packed tokens, and their ``packing``. None where
@@ -249,8 +253,7 @@ class LedDecoder(LedPart):
         return x, hidden and tuple(hidden)
 
     def _check(self, words, positions, length):
-        """Raise a ValueError for an output of ``length`` places that the table does not hold, and
-        for ids of no row."""
+        """Raise a ValueError for more places than the table holds, and for ids of no row."""
         table = self.config.max_decoder_position_embeddings
         if torch.compiler.is_compiling():
             return

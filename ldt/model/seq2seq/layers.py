@@ -15,7 +15,8 @@ from ldt.model.recompute import cast_once, layer_norm, recomputing
 
 
 def fit_weights(weights, config):
-    """Rename and reshape the tensors of a file to fit `LdtSeq2SeqModel`; changes the dict.
+    """Rename and reshape the tensors of a file to fit `LdtSeq2SeqModel`; changes the dict and
+    returns it.
 
     BART's files, and with them the authors', have two rows in front of both position tables that no
     position reads. Where embeddings are tied, a file may have them under one of four names.
@@ -93,11 +94,11 @@ class PostNormLayer(GradientCheckpointingLayer):
         self.final_layer_norm = nn.LayerNorm(width)
 
     def add(self, new, x, norm):
-        """Add ``new``, after dropout, to ``x`` and normalise the sum by ``norm``."""
+        """Add ``new``, after dropout, to ``x`` and normalise the sum by the module ``norm``."""
         return layer_norm(norm, F.dropout(new, self.dropout, self.training) + x)
 
     def feed_forward(self, x):
-        """[..., width] -> the same."""
+        """Run the feed-forward network with its residual and norm: [..., width] -> the same."""
         return in_chunks(self._feed_forward, x)
 
     def _feed_forward(self, x):
@@ -116,6 +117,7 @@ class LedAttention(nn.Module):
         self.output = Linear(config.d_model, config.d_model)
 
     def forward(self, x, layout):
+        """[total, width] -> the same."""
         return self.output(self.longformer_self_attn(x, layout)[0])
 
 
@@ -140,9 +142,8 @@ class LedEncoder(LedPart, PackedEncoder):
         layers = (LedEncoderLayer(config, index) for index in range(config.encoder_layers))
         super().__init__(config, config.max_encoder_position_embeddings, layers)
 
-    def default_globals(self, words, attention_mask):
-        """Mask [b, n] bool of the first real token of each row; none if ``attention_mask``
-        has a 2."""
+    def _default_globals(self, words, attention_mask):
+        """First real token of each row, [b, n] bool; none if ``attention_mask`` has a 2."""
         is_global = first_real(words, attention_mask)
         if attention_mask is None or attention_mask.dtype == torch.bool:
             return is_global

@@ -51,9 +51,11 @@ class LdtSeq2SeqModel(LdtSeq2SeqPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self):
+        """Word embeddings, shared by encoder and decoder."""
         return self.shared
 
     def set_input_embeddings(self, value):
+        """Replace the word embeddings, in encoder and decoder too."""
         self.shared = self.encoder.embed_tokens = self.decoder.embed_tokens = value
 
     @can_return_tuple
@@ -126,7 +128,6 @@ class LdtSeq2SeqModel(LdtSeq2SeqPreTrainedModel):
         )
 
     def _cache(self, given, use_cache):
-        """The `SharedCache` given, a new one, or None."""
         if given is not None and not isinstance(given, SharedCache):
             raise ValueError(
                 "past_key_values must be what this model returns with use_cache=True, got a "
@@ -181,7 +182,7 @@ class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
             init.zeros_(module.final_logits_bias)
 
     def resize_token_embeddings(self, *args, **kwargs):
-        """Resize the embeddings as transformers does; new tokens have no bias."""
+        """Resize the embeddings as transformers does and return them; new tokens have no bias."""
         embeddings = super().resize_token_embeddings(*args, **kwargs)
         old, size = self.final_logits_bias, len(embeddings.weight)
         self.final_logits_bias = F.pad(old, (0, size - old.shape[1]))
@@ -189,7 +190,7 @@ class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
 
     @takes_inputs(*INPUTS)
     def forward(self, *, labels=None, num_items_in_batch=None, **inputs):
-        """Logits and loss of the inputs of `LdtSeq2SeqModel.forward`.
+        """Compute logits and loss of the inputs of `LdtSeq2SeqModel.forward`.
 
         Args:
             labels: [rows, t] int64, -100 where there is none. Without decoder ids, the decoder
@@ -223,12 +224,13 @@ class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
         )
 
     def loss_items(self, *, labels, **inputs):
-        """The number of labels that the loss of a batch is a mean over, scalar int64; see
-        `ldt.model.base.Head.loss_items`."""
+        """Number of labels other than -100, scalar int64: the loss of a batch is a mean
+        over them."""
         return (labels != -100).sum()
 
     def prepare_decoder_input_ids_from_labels(self, labels):
-        """Shift labels [rows, t] behind a start token, with padding where there is none."""
+        """Decoder ids [rows, t]: a start token, then the labels [rows, t] without the last, padding
+        for -100."""
         config = self.config
         ids = labels.masked_fill(labels == -100, config.pad_token_id)
         return F.pad(ids[:, :-1], (1, 0), value=config.decoder_start_token_id)
@@ -311,17 +313,17 @@ class LdtForEvidenceGeneration(LdtForConditionalGeneration):
         num_items_in_batch=None,
         **inputs,
     ):
-        """`LdtForConditionalGeneration.forward`, and passages.
+        """Compute logits and loss of the answer, and logits of passages; inputs as of
+        `LdtForConditionalGeneration.forward`.
 
         Args:
             passage_positions: [b, k] int64, the token of each passage, -100 where a row has fewer.
                 None: passages are not asked for.
             passage_labels: [b, k] int64, 1 of evidence, else 0; -100 for none.
-            labels, num_items_in_batch, inputs: of `LdtForConditionalGeneration.forward`.
 
         Returns:
             `LdtEvidenceGenerationOutput`, or the tuple of what is not None in it. The loss is that
-            of the answer alone without ``passage_labels``, and None without ``labels``.
+                of the answer alone without ``passage_labels``, and None without ``labels``.
 
         Raises:
             ValueError: besides those of `LdtSeq2SeqModel`: a position outside of the input, or
@@ -357,8 +359,8 @@ class LdtForEvidenceGeneration(LdtForConditionalGeneration):
         return logits.masked_fill(positions < 0, torch.finfo(logits.dtype).min)
 
     def loss_items(self, *, labels, passage_labels=None, passage_positions=None, **inputs):
-        """[2] int64: labels of answers; rows with a labelled passage. Scalar, the first alone,
-        without labels of passages."""
+        """Divisors of the two losses, [2] int64: labels of answers; rows with a labelled passage.
+        Without ``passage_labels`` the first alone, a scalar."""
         answers = super().loss_items(labels=labels)
         if passage_labels is None:
             return answers
