@@ -363,14 +363,16 @@ class Task(AnyTask):
     def decode(
         self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
     ) -> dict:
-        """Return the answer to one document as a dict, see `TaskAnswers.keys`.
+        """Return the answer to one document as a dict, with the keys `TaskAnswers.keys` and the
+        flags.
 
         Args:
             outputs: head outputs of each feature, by the names of `TaskAnswers.outputs`; per-token
                 arrays may be padded.
             config: config of the model.
             example: the document.
-            features: features of the document, whose flags go into the answer.
+            features: features of the document, the first of which has the flags, such as
+                ``truncated``.
         """
 
     # -- score
@@ -382,7 +384,8 @@ class Task(AnyTask):
         order, gold answers."""
 
     def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
-        """Return, for each metric, the value of the best answer that ignores the text.
+        """Return, for each metric, the value of the best answer that ignores the text; by default
+        {}.
 
         Args:
             trained: gold answers of the training set, by which that answer is chosen.
@@ -440,7 +443,8 @@ def path_of(task: AnyTask, name: str, data: Any) -> str:
 
 
 def question_of(task: Task, example: Example, data: DataSection, name: str = "question") -> str:
-    """Return the text of the field ``name``; raises DataError if it is missing or blank."""
+    """Return the text of the field ``name``; raises DataError if it is missing, blank or not a
+    text."""
     question = text(example, path_of(task, name, data))
     if not question.strip():
         raise DataError(f"{example.where}: the question is empty")

@@ -188,7 +188,8 @@ class MultipleChoice(Choosing):
 
     def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return ``answer`` (a text), ``choice`` (its index from 0), ``score`` (its probability),
-        ``scores`` (of all choices, with the sum 1), ``chunks`` (per choice), and the flags.
+        ``scores`` (of all choices, with the sum 1), ``chunks`` (per choice), and flags such as
+        ``truncated``.
 
         If the model abstains, ``answer`` and ``choice`` are None, ``abstained`` is true, and
         ``why`` gives the reason.
@@ -370,7 +371,7 @@ class WikiHop(Choosing):
 
     def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return the ``answer`` with its ``score``, the probability among the candidates; if
-        requested, ``n_best`` of {answer, score}, best first; and the flags.
+        requested, ``n_best`` of {answer, score}, best first; and flags such as ``truncated``.
 
         If the model abstains, ``answer`` is None, ``best`` is the candidate it would be,
         ``abstained`` is true, and ``why`` gives the reason.

@@ -266,7 +266,8 @@ class Classification(Deciding, Weighted, ByLogits):
         return gold
 
     def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
-        """Return ``label``, ``scores`` by class, the number of ``chunks``, and the flags.
+        """Return ``label``, ``scores`` by class, the number of ``chunks``, and flags such as
+        ``truncated``.
 
         ``label`` is the most probable class, the list of classes at or above ``threshold``, or a
         number; ``scores`` are probabilities, for a regression the number itself. If the model

@@ -173,8 +173,8 @@ class Coreference(Continuing, Drawing, Joining):
         return self.document(example, data).text, ""
 
     def gold(self, example: Example, data: DataSection, config) -> Clusters:
-        """Return the clusters, each a list of mentions (start, end) in characters; DataError if
-        there are none in the record."""
+        """Return the clusters, each a list of mentions (start, end) in characters, [] for none;
+        DataError if the record has no field of them."""
         document = self.document(example, data)
         if document.clusters is None:
             raise DataError(f"{example.where}: no clusters")
@@ -336,7 +336,8 @@ class Coreference(Continuing, Drawing, Joining):
 
     def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return ``clusters`` of mentions in the order of the text, each with its characters, end
-        exclusive, and its text; given words in ``sentences`` or ``tokens``; and the flags.
+        exclusive, and its text; given words in ``sentences`` or ``tokens``; and flags such as
+        ``truncated``.
 
         The ``antecedent`` of a mention is the place in its cluster of the one that it is linked to,
         None of the first one; its ``score`` the probability of the link against none, of a

@@ -201,7 +201,7 @@ class Deciding(Abstaining, RawScored):
 
     @property
     def balanced(self) -> bool:
-        """True if an epoch draws all classes equally often."""
+        """True if an epoch draws all classes equally often; by default False."""
         return False
 
     @abstractmethod
@@ -387,9 +387,9 @@ class Weighted(Task):
     def config_changes(
         self, features: Sequence[Feature], config
     ) -> tuple[dict[str, Any], list[str]]:
-        """Return class_weights, one for each label, or None, and focal_gamma for the config; and a
-        line with the number and weight of the labels. RecipeError if the recipe weighs a class
-        that does not exist."""
+        """Return class_weights, one for each label, or None for equal ones, and focal_gamma for the
+        config; and, with weights, a line with these and the number of labels. RecipeError if the
+        recipe weighs a class that does not exist."""
         changes: dict[str, Any] = {"class_weights": None, "focal_gamma": self.focal_gamma}
         if self.class_weights == "none" or config.problem_type == REGRESSION:
             return changes, []

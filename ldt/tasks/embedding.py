@@ -318,7 +318,7 @@ class Embedding(Continuing, Drawing):
     def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return ``vectors`` [n, size] of a text alone, and their ``spans`` in characters; for a
         query with documents the vectors of ``query`` and, in a list, of each of its
-        ``documents``; the number of ``chunks``, and the flags."""
+        ``documents``; the number of ``chunks``, and flags such as ``truncated``."""
         if "units" in features[0]:
             return self._of_text(outputs, config, features) | _flags_of(features)
         by_text: dict[int, list[np.ndarray]] = {}

@@ -159,7 +159,7 @@ class EvidenceClassification(QuestionTask, ByPlaces):
         return self._gold(example, data, () if config is None else names_of(config))
 
     def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
-        """Return the answer and the flags.
+        """Return the answer, and flags such as ``truncated``.
 
         ``label`` and ``scores``, the probability of each class; ``evidence``, spans above the
         threshold as {span (its index), start, end, text, score}; ``span_probs``, one per span, 0 if

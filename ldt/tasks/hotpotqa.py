@@ -230,7 +230,7 @@ class HotpotQA(Task):
         return {"answer": text(example, path_of(self, "answer", data)), "facts": facts}
 
     def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
-        """Return the answer, its evidence and the flags.
+        """Return the answer, its evidence and flags such as ``truncated``.
 
         ``answer``, ``type`` (span, yes or no) and ``score``, the probability of the type, for a
         span times those of its start and end within the evidence; for a span also ``title``,

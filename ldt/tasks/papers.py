@@ -260,7 +260,7 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
         return [*lines, *self._left_out(left_out)]
 
     def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
-        """Return the answer and the flags.
+        """Return the answer, and flags such as ``truncated``.
 
         ``answer``, ``score``, ``start`` and ``end`` of the best span (`SpanTask.answer_of`) in
         characters of the paper as read, or Yes, No or Unanswerable without a place; ``type``, one
@@ -459,7 +459,7 @@ class QasperGeneration(PaperQuestions, WritingTask):
         return {**written, "passage_logits": logits}
 
     def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
-        """Return the answer and the flags.
+        """Return the answer, and flags such as ``truncated``.
 
         ``answer``, ``answer_tokens`` and ``unfinished`` (`WritingTask.decode_text`); ``evidence``,
         texts of paragraphs without repetition, and ``paragraphs``, their indices;

@@ -175,8 +175,9 @@ class PassageQA(SpanTask):
         return [f"inputs by type of answer: {there}"]
 
     def gold(self, example: Example, data: DataSection, config) -> PassageGold:
-        """Return the annotations; their spans are in tokens for data of Natural Questions, in bytes
-        for TyDi QA, else in characters. DataError if a field has another form."""
+        """Return the annotations, the passage of the baseline and the language; spans are in tokens
+        for data of Natural Questions, in bytes for TyDi QA, else in characters. DataError if a
+        field has another form."""
         annotations: list[Annotation] = []
         for number, (passage, spans, yes_no) in enumerate(self._annotations(example, data)):
             if data.format == "nq":
@@ -192,7 +193,7 @@ class PassageQA(SpanTask):
         return PassageGold(tuple(annotations), first, language)
 
     def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
-        """Return the passage and the answer with their scores, and the flags.
+        """Return the passage and the answer with their scores, and flags such as ``truncated``.
 
         ``passage``, index of a candidate, and ``passage_score``, its logit; ``answer``, text with
         ``start`` and ``end`` in characters, or yes or no, also as ``yes_no``; ``span_score``, its

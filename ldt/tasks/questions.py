@@ -316,7 +316,7 @@ def thinned(
 
     Args:
         answered: True for inputs with an answer.
-        share, seed: share of the others, 0 to 1, and seed of the sample.
+        share, seed: share of the others, 1 or more for all, and seed of the sample.
         chosen: value of ``task.null_chunks``, for the line.
     """
     used = np.array(answered)

@@ -259,7 +259,7 @@ class Reranking(RawScored, Drawing):
 
     def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return ``scores`` of the documents, from 0 to 1, and the ``ranking``, their indices, best
-        first; the number of ``chunks`` of the longest document, and the flags."""
+        first; the number of ``chunks`` of the longest document, and flags such as ``truncated``."""
         logits = self.raw_scores(outputs, {}, features)
         answer = {"scores": [*map(logistic, logits)], "ranking": _order(logits)}
         chunks = max(feature["chunks"] for feature in features)

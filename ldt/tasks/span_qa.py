@@ -444,7 +444,7 @@ class TriviaQA(SpanTask, ByPlaces):
 
     def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return ``answer``, ``score`` (a logit), ``start`` and ``end`` (`SpanTask.answer_of`),
-        ``question_id`` if the example has one, and the flags."""
+        ``question_id`` if the example has one, and flags such as ``truncated``."""
         context = context_of(features[0]["context"])
         answer = self.answer_of(self.best_spans(outputs, features), context)
         if "question_id" in features[0]:

@@ -66,7 +66,7 @@ class Summarization(WritingTask):
     global_attention: list[str] = ["cls", "question", "separator"]
 
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
-        """Return the documents, one per line, and the question."""
+        """Return the documents, one per line, and the question, "" for none."""
         return flat(self._documents(example, data)), self._question(example, data) or ""
 
     def answer_key(self, example: Example, data: DataSection) -> str:
@@ -113,7 +113,7 @@ class Summarization(WritingTask):
 
     def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return ``summary``, ``summary_tokens``, their number without special ones, ``unfinished``
-        (true) if it became too long before its end came, and the flags."""
+        (true) if it became too long before its end came, and flags such as ``truncated``."""
         (feature,), (output,) = features, outputs
         return self.decode_text("summary", output) | feature["flags"]
 

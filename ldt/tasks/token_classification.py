@@ -208,7 +208,8 @@ class TokenClassification(Weighted, ByPlaces):
             ) from None
 
     def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
-        """Return ``entities``, for given words also ``tags`` in their form; and the flags.
+        """Return ``entities``, for given words also ``tags`` in their form; and flags such as
+        ``truncated``.
 
         An entity has start, end and label as in `gold`, its text, and as score the mean probability
         of its words. An I that continues no entity of its type counts, and is written, as B.
