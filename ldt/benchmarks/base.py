@@ -68,12 +68,9 @@ class Benchmark:
         return [each.name for each in fields(cls) if each.init and each.name != "data"]
 
     def gold(self, files: Sequence[str]) -> list[Item]:
-        """Read the gold files: an unscored `Item` for each question or document.
-
-        Raises:
-            UserError: there is no such file, or there are several where one is read.
-            DataError: it is damaged, of another layout, empty, or has no gold answers.
-        """
+        """Read the gold files: an unscored `Item` for each question or document. UserError for
+        files that are missing, or too many; DataError for damage, another layout, and files
+        without gold answers."""
         items = []
         listed = each(files) if self.shards else [only(files, f"the {self.noun}s of {self.title}")]
         for example in (example for file in listed for example in self.read(file, self.data)):
@@ -97,25 +94,18 @@ class Benchmark:
 
     def parse(self, value: Any, name: str) -> Answers:
         """Check predictions and convert them to {id: answer}; here {id: text} to {id: {"answer":
-        text}}.
+        text}}. DataError for another layout, or what the published script refuses.
 
         Args:
             value: result of `load` or of ``published``.
             name: name of the file, for messages.
-
-        Raises:
-            DataError: another layout, or what the published script refuses.
         """
         return {id: {"answer": text} for id, text in _TEXTS(value, name).items()}
 
     def answers(self, files: Sequence[str]) -> Answers:
         """Read predictions as {id: answer} from files in the published layout, or from those of ldt
-        predict, which ``published`` converts first.
-
-        Raises:
-            UserError: there is no such file, or there are several where one is read.
-            DataError: it is damaged; a line lacks what the layout needs.
-        """
+        predict, which ``published`` converts first. UserError for files that are missing, or too
+        many; DataError for damage, or a line that lacks what the layout needs."""
         name, marks = name_of(files), self.marks
         if not self.needs or not (
             begins_with_object(files[0], marks) or _is_table(files[0], marks)

@@ -39,9 +39,6 @@ SHOWN = (
 
 Figures = dict[str, np.ndarray]
 
-
-# -- read
-
 _SPAN: Any = Annotated[list[Whole], Field(min_length=2, max_length=2)]
 _ANNOTATION: Any = {"choice": Literal[*LABELS], "spans": [Whole]}
 _DOCUMENT: Any = {"id": (str, Whole), "text": str, "spans": [_SPAN]}
@@ -88,9 +85,6 @@ def read(source: str | strict_json.JsonFile, data: DataSection) -> Iterator[Exam
             yield Example(fields, f"{document['id']}/{key}", f"{where}/{key}")
 
 
-# -- figures of weighted pairs
-
-
 def class_figures(weights: np.ndarray, gold: np.ndarray, predicted: np.ndarray) -> Figures:
     """Return accuracy, and precision, recall and f1 of entailment and contradiction with their mean
     and harmonic mean, each [draws] from 0 to 100.
@@ -119,10 +113,8 @@ class _SpanTable:
     """Precision and recall of spans at each threshold, counted once for any weights of the pairs.
 
     The thresholds are the scores of right spans. A threshold between two of them has the recall of
-    the higher one, and a lower precision, so that no metric needs it.
-
-    Args:
-        pairs: of each pair which spans are right [spans], bool, and their probabilities.
+    the higher one, and a lower precision, so that no metric needs it. ``pairs`` have for each pair
+    which spans are right [spans], bool, and their probabilities.
     """
 
     def __init__(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]):
@@ -146,12 +138,10 @@ class _SpanTable:
         self.true = np.array([(side & (each > SURE)).sum() for side, each in pairs], np.float64)
 
     def figures(self, weights: np.ndarray) -> Figures:
-        """Return map, precision at recalls, roc_auc; and precision, recall, f1 and accuracy of the
-        spans above `SURE`, from 0 to 100, for weights [draws, pairs] (how often each pair counts).
-
-        ``map`` is the average precision over all spans together, not interpolated, equal scores
-        together. The precision at a recall is that of the highest threshold that reaches it.
-        """
+        """Metrics from 0 to 100 for weights [draws, pairs]: map (average precision over all spans
+        together, not interpolated, equal scores together), precision at recalls (of the highest
+        threshold that reaches it), roc_auc; and precision, recall, f1 and accuracy of the spans
+        above `SURE`."""
         weights = weights.astype(np.float64)
         there, spans = weights @ self.there, weights @ self.spans
         reached, right = weights @ self.all, weights @ self.right  # [resamples, thresholds]
@@ -204,12 +194,8 @@ def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
 
 
 class _Pairs:
-    """Pairs of a document and a hypothesis with their predictions, scored in groups.
-
-    Args:
-        golds: document, key, label and evidence of each pair.
-        answers: probabilities of its classes, and of its spans.
-    """
+    """Pairs of a document and a hypothesis (``golds``, with document, key, label and evidence) with
+    ``answers``, the probabilities of the classes and of the spans, scored in groups."""
 
     def __init__(
         self, golds: Sequence[Mapping[str, Any]], answers: Sequence[tuple[Mapping[str, float], Any]]
@@ -255,7 +241,7 @@ class _Pairs:
         return figures
 
     def by(self, names: Sequence[str]) -> dict[str, Callable[[np.ndarray], Figures]]:
-        """Functions (see `of`) by group; ``names`` has the name of each pair's group."""
+        """Functions (`of`) by group; ``names`` has the name of each pair's group."""
         members: dict[str, list[int]] = {}
         for number, name in enumerate(names):
             members.setdefault(name, []).append(number)
@@ -297,9 +283,6 @@ def _shown(figures: Figures) -> dict[str, float | int]:
 
 def _means(by_key: Mapping[str, Callable], weights: np.ndarray) -> Figures:
     return mean_defined([figures(weights) for figures in by_key.values()])
-
-
-# -- score
 
 
 def published(answers: Iterable[dict]) -> list[dict]:

@@ -139,9 +139,6 @@ class _Reading:
         return Example(fields, self.id, f"{self.file}:{self.number}")
 
 
-# -- write
-
-
 def documents(answers: Iterable[Mapping[str, Any]]) -> Iterator[Document]:
     """Yield the `Document` (words and clusters) of each answer of ldt predict, which holds
     ``sentences`` or ``tokens``; DataError for one with neither, as for a raw text."""
@@ -192,13 +189,10 @@ def conll(document: Document) -> Iterator[str]:
     yield "#end document\n"
 
 
-# -- score
-
-
 def by_words(document: Document) -> Clusters:
-    """Cluster the gold mentions by a trivial rule: the same words together, and pronouns with the
-    last one of their group (as he, him, his), else with the mention before. Mentions are (first
-    word, the one behind the last)."""
+    """Cluster the gold mentions, (first word, the one behind the last), by a trivial rule: the same
+    words together, pronouns with the last one of their group (he, him, his), else with the
+    mention before."""
     parts: Clusters = []
     of: dict[Any, list] = {}
     before = None
@@ -270,8 +264,6 @@ class CoreferenceScorer(Benchmark):
 
 
 def _response(gold: Document, answer: Example | Document | None) -> Clusters:
-    """Clusters of an answer, in words of the gold document; DataError for other words or no
-    clusters."""
     if not isinstance(answer, Example):
         return answer.clusters or [] if answer else []
     document = clusters.read(answer, like=gold)

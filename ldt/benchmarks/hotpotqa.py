@@ -77,8 +77,7 @@ def match_facts(
 
 
 def _joint(answer: AnswerMatch, facts: AnswerMatch) -> AnswerMatch:
-    """Score answer and facts together: products of exact matches, precisions and recalls, and their
-    F1."""
+    """Products of exact matches, precisions and recalls of answer and facts, and their F1."""
     both = word_overlap.with_f1(answer.prec * facts.prec, answer.recall * facts.recall)
     return AnswerMatch(answer.em * facts.em, *both)
 

@@ -105,7 +105,6 @@ TASKS = {
     )
 }
 
-
 _DOCUMENT = Shape((str, [str]))
 
 
@@ -128,8 +127,6 @@ def _lines(source: str, encoding: str | None = None) -> Iterator[Example]:
         stated = line.fields.get("id") not in (None, "")
         yield line if stated else replace(line, id=number)
 
-
-# -- score
 
 _ECTHR = TASKS["ecthr_a"]._replace(name="ecthr", raw="labels")  # A or B, which score alike
 _UNFAIR_TOS = LexGlueTask("unfair_tos", tuple(map(str, range(8))), "labels", none=True)
@@ -164,12 +161,9 @@ def with_none(classes: np.ndarray) -> np.ndarray:
 def _f1(
     gold: np.ndarray, predicted: np.ndarray, weights: np.ndarray, task: LexGlueTask
 ) -> dict[str, np.ndarray]:
-    """Return micro-f1 and macro-f1 [draws], from 0 to 100, of ``gold`` and ``predicted`` classes
-    [documents, classes] bool; ``weights`` [draws, documents] say how often each document counts.
-
+    """Return micro-f1 and macro-f1 [draws], from 0 to 100, of classes [documents, classes] bool.
     macro-f1 is the mean over all classes, also those that no document has; in SCOTUS over those
-    that occur in gold or predictions.
-    """
+    that occur."""
     if task.none:
         gold, predicted = with_none(gold), with_none(predicted)
     figures = f1_of_draws(gold, predicted, weights, several=task.several)

@@ -43,7 +43,6 @@ class PageSpan(NamedTuple):
 NO_BYTES = -1, -1
 NOTHING = PageSpan(-1, -1, -1, -1)
 
-
 _ID: Any = {"example_id": (str, Whole)}
 _SPAN: Any = {f"{side}_{unit}?": Whole for unit in ("byte", "token") for side in ("start", "end")}
 _LONG, _TOKEN = {"candidate_index": Whole}, {"token": str, "html_token": Truth}
@@ -157,11 +156,8 @@ def _words(tokens: Mapping[str, list[int]], span: tuple[int, int]) -> tuple[int,
 
 @dataclass
 class _Page:
-    """The tokens of a page.
-
-    ``is_word`` is False at tags; ``places`` are the tokens with their bytes, and ``html`` is the
-    text that these are of, both None in the simplified layout.
-    """
+    """The tokens of a page. ``is_word`` is False at tags; ``places`` are the tokens with their
+    bytes, and ``html`` is the text that these are of, both None in the simplified layout."""
 
     tokens: list[str]
     is_word: list[bool]
@@ -212,7 +208,6 @@ class _Page:
         return _TYPES.get(match[1].lower(), "other") if match else "other"
 
     def span(self, item: Any, where: str) -> PageSpan:
-        """The span that an object names; `NOTHING` where all is -1."""
         bytes = passage_qa.pair(item, "start_byte", self.html, where) if self.html else NO_BYTES
         tokens = passage_qa.pair(item, "start_token", len(self.tokens), where)
         if bytes[0] >= 0 > tokens[0]:

@@ -73,9 +73,6 @@ class Scored(NamedTuple):
     score: float
 
 
-# -- score
-
-
 def same_set(golds: Sequence[Sequence[Any]], spans: Sequence[Any], same: Callable) -> float:
     """Natural Questions' score of the predicted ``spans``: 1.0 if they are the set of any
     annotation in ``golds``, lists of spans, else 0.0; ``same(one, other)`` tells if two spans
@@ -227,9 +224,6 @@ def _names(prefix: str) -> list[str]:
     return best
 
 
-# -- the task
-
-
 def right_of(annotations: Sequence[Annotation]) -> tuple[bool, bool]:
     """Return (True if a question has a gold passage, True if it has a gold span, yes or no):
     `NEEDED` annotations, or the only one, have it."""
@@ -335,9 +329,6 @@ def _best(pairs: Sequence[tuple[Scored, Scored]]) -> tuple[dict[str, float], dic
             best = (best + max(lower, default=best)) / 2
         thresholds[f"{part}_threshold"] = best
     return figures, thresholds
-
-
-# -- lines of both sets
 
 
 def _spoken(value: Any) -> Any:

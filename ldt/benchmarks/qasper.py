@@ -122,9 +122,6 @@ def reference(answer: Mapping[str, Any], where: str) -> Reference:
     return Reference(YES if answer["yes_no"] else NO, "boolean", evidence)
 
 
-# -- score
-
-
 def answer_f1(prediction: str, answer: str) -> float:
     """F1 of the words that two texts share, as SQuAD 1.1 has it, 0 to 1; 0 also where neither has a
     word."""

@@ -44,11 +44,8 @@ _SPANS: Any = Shape([{"start": Whole, "end": Whole}])
 
 def read_qrels(source: str) -> Qrels:
     """Read judgements as {query id: {document id: relevance}} from lines of query, 0, document and
-    relevance (TREC), or a table with a header (query-id, corpus-id, score).
-
-    Raises:
-        DataError: a line is of another layout, or judges a document again.
-    """
+    relevance (TREC), or a table with a header (query-id, corpus-id, score); DataError for other
+    lines, or a document that is judged again."""
     if source.endswith(".parquet") or streams.beginning(
         source, 1 << 12, lambda head: b"\n" in head
     ).startswith(_TABLE):
@@ -61,11 +58,8 @@ def read_qrels(source: str) -> Qrels:
 
 def read_run(source: str) -> Rankings:
     """Read a TREC run, lines of query, Q0, document, rank, score and tag, as {query id: {document
-    id: score}}; ranks are ignored.
-
-    Raises:
-        DataError: a line is of another layout, or ranks a document again.
-    """
+    id: score}}, without the ranks; DataError for other lines, or a document that is ranked
+    again."""
     lines = _lines(source, "query Q0 document rank score tag")
     return _by_query(((where, w[0], w[2], w[4]) for where, _, w in lines), float)
 
@@ -193,15 +187,13 @@ class Collection:
 
 def read(source: str, data: "DataSection") -> Iterator[Example]:
     """Yield an example for each judged query: query, a text; pos, texts of documents with a
-    relevance of 1 or more; and neg, texts of the others. Queries without a pos are left out.
+    relevance of 1 or more; and neg, texts of the others. Queries without a pos are left out. Errors
+    are those of `Collection.read`.
 
     Args:
         source: file of judgements in the folder ``qrels`` of a collection; or the collection's
             folder, of whose judgements those called train are read.
         data: unused.
-
-    Raises:
-        UserError, DataError: as `Collection.read`.
     """
     if Path(source).is_dir():
         parts = [file for file in _files(Path(source), "qrels") if file.name.startswith("train")]
@@ -308,10 +300,7 @@ def _top(scores: np.ndarray, depth: int) -> np.ndarray:
 def bm25(collection: Collection, depth: int = DEPTH) -> Rankings:
     """Rank the documents of a collection by BM25, on stemmed English words without stop words: for
     each query the scores of its best ``depth`` documents by id, without the query itself.
-
-    Raises:
-        UserError: the library bm25s is not installed.
-    """
+    UserError if bm25s is not installed."""
     try:
         import bm25s
         from Stemmer import Stemmer

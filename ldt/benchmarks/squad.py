@@ -42,10 +42,6 @@ _DROPPED = str.maketrans({".": None, ",": None, ";": None, ":": None, "/": " "})
 
 _words = lru_cache(2)(count_words)  # questions on one paragraph come one after the other
 
-
-# -- read
-
-
 _ANSWER: Any = {"text": str, "answer_start?": Whole}
 _QUESTION: Any = {"id": Id, "question?": str, "answers?": [_ANSWER]}
 _FILE = Shape({"data": [{"title?": str, "paragraphs": [{"context": str, "qas": [_QUESTION]}]}]})
@@ -87,18 +83,10 @@ def _place(answers: list[dict[str, Any]], context: str) -> float | str:
     return min(starts) / len(context) if starts else "not at its answer_start"
 
 
-# -- SQuAD
-
-
 def match(prediction: str, golds: Sequence[str]) -> tuple[int, float]:
     """Return (exact match, F1) of an answer by SQuAD 1.1, each 0 to 1, the best over the texts
-    ``golds``.
-
-    An answer without words has F1 0, also beside such a gold one.
-
-    Raises:
-        ValueError: ``golds`` is empty.
-    """
+    ``golds``; ValueError if there are none. An answer without words has F1 0, also beside such a
+    gold one."""
     return best(normalise(prediction), [normalise(gold) for gold in golds])
 
 
@@ -285,9 +273,6 @@ def _item(example: Example) -> Item:
 
 def _figures(items: Sequence[Item]) -> dict[str, float | int]:
     return {**mean([item.scores for item in items]), "total": len(items)}
-
-
-# -- CUAD
 
 
 def matches(answer: str, prediction: str, *, substring: bool) -> bool:

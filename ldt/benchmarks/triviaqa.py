@@ -32,7 +32,6 @@ DOMAINS = {"Wikipedia": "wikipedia", "Web": "web"}  # as the files say it, as it
 PAGES = {"EntityPages": "wikipedia", "SearchResults": "web"}  # and their folders of evidence
 _SPACES = str.maketrans(dict.fromkeys(string.punctuation + "‘’´`", " "))
 
-
 _PAGES: Any = [{"Filename": str, "DocPartOfVerifiedEval?": Any}]
 _FILE = Shape(
     {
@@ -168,13 +167,9 @@ def normalise(text: str) -> str:
 
 
 def match(prediction: str, golds: Sequence[str]) -> tuple[int, float]:
-    """Return (exact match, F1), 0 to 1, of an answer, each the best over the texts ``golds``.
-
-    An empty answer has F1 0, also beside an empty gold one, where its exact match is 1.
-
-    Raises:
-        ValueError: ``golds`` is empty.
-    """
+    """Return (exact match, F1), 0 to 1, of an answer, each the best over the texts ``golds``;
+    ValueError if there are none. An empty answer has F1 0, also beside an empty gold one, where
+    its exact match is 1."""
     return word_overlap.best(normalise(prediction), [normalise(gold) for gold in golds])
 
 

@@ -39,7 +39,6 @@ LANGUAGES = (
 Language = Annotated[str, Field(pattern=f"^({'|'.join(LANGUAGES)})$")]
 TASKS = ("passage", "minimal")
 
-
 _ID: Any = {"example_id": (str, Whole), "language": Language}
 _START = "plaintext_start_byte"
 _SPAN: Any = {f"{_START}?": Whole, "plaintext_end_byte?": Whole}

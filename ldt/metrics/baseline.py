@@ -19,10 +19,11 @@ Baselines = dict[str, Baseline]  # by metric
 
 
 def best(figures: Mapping[str, Mapping[str, float]]) -> Baselines:
-    """Return, for each metric, the trivial answer with the best value; of equal ones the first.
+    """Return {metric: `Baseline`} of the trivial answer with the best value; of equal ones the
+    first.
 
     Args:
-        figures: metrics by description of the trivial answer.
+        figures: {description of a trivial answer: {metric: value}}.
     """
     highest: Baselines = {}
     for answer, metrics in figures.items():
@@ -34,14 +35,15 @@ def best(figures: Mapping[str, Mapping[str, float]]) -> Baselines:
 
 
 def is_better(name: str, value: float, other: float) -> bool:
-    """True if ``value`` of a metric is better than ``other``."""
+    """True if ``value`` of the metric of this name is better than ``other``, lower for losses and
+    errors."""
     return value < other if name in LOWER_IS_BETTER else value > other
 
 
 def no_better(metrics: Mapping[str, float], baselines: Baselines) -> list[str]:
-    """Return a warning if no metric beats its baseline, else an empty list.
+    """Return a list with one warning if no metric beats its baseline, else an empty list.
 
-    Undefined metrics (NaN) are ignored.
+    Undefined metrics (NaN) beat none; without a baseline of a metric there is no warning.
     """
     baselines = {name: each for name, each in baselines.items() if name in metrics}
     beaten = (is_better(name, metrics[name], trivial.value) for name, trivial in baselines.items())
@@ -52,7 +54,7 @@ def no_better(metrics: Mapping[str, float], baselines: Baselines) -> list[str]:
 
 
 def commonest(answers: Iterable[Iterable[Hashable]], default: Any = "") -> Any:
-    """Return the answer that is correct for most questions; of equal ones the first.
+    """Return the answer that is accepted for most questions; of equal ones the first.
 
     Args:
         answers: the accepted answers of each question.
@@ -63,5 +65,5 @@ def commonest(answers: Iterable[Iterable[Hashable]], default: Any = "") -> Any:
 
 
 def quoted(answer: str) -> str:
-    """Description of a trivial answer: "always '...'"."""
+    """Description of a trivial answer, "always '<answer>'", cut after 39 characters."""
     return f"always {answer if len(answer) <= 40 else answer[:39] + '…'!r}"

@@ -52,19 +52,18 @@ def reliability(probabilities: np.ndarray, right: np.ndarray, bins: int = BINS) 
 def expected_calibration_error(
     probabilities: np.ndarray, right: np.ndarray, bins: int = BINS
 ) -> float:
-    """Mean distance between probability and accuracy over the bins of `reliability` (Naeini et al.
-    2015; Guo et al. 2017, equation 3, with bins of equal mass).
-    """
+    """Mean distance, 0 to 1, between probability and accuracy over the bins of `reliability`, which
+    has the same arguments (Naeini et al. 2015; Guo et al. 2017, equation 3, with bins of equal
+    mass)."""
     rows = reliability(probabilities, right, bins)
     total = sum(row.answers for row in rows)
     return sum(row.answers * abs(row.probability - row.right) for row in rows) / max(total, 1)
 
 
 def brier(probabilities: np.ndarray, right: np.ndarray) -> float:
-    """Brier score (1950): mean squared distance between probabilities and truth.
-
-    For [documents, classes] the squares are summed over the classes of a document.
-    """
+    """Brier score (1950): mean squared distance between probabilities and truth, ``right``, bool of
+    the same shape. For [documents, classes] the squares are summed over the classes of a
+    document."""
     squares = (probabilities - right.astype(float)) ** 2
     return float(squares.sum(-1).mean() if squares.ndim > 1 else squares.mean())
 
@@ -84,7 +83,7 @@ def negative_log_likelihood(probabilities: np.ndarray, right: np.ndarray) -> flo
 
 
 def figures(scores: np.ndarray, right: np.ndarray, several: bool) -> dict[str, float]:
-    """``ece``, ``brier`` and ``nll`` of probabilities [documents, labels].
+    """``ece``, ``brier`` and ``nll`` (in nats) of probabilities [documents, labels].
 
     In multi-label classification each label of each document counts as one answer. Otherwise
     ``ece`` is that of the predicted class (Guo et al. 2017), ``brier`` and ``nll`` use all classes.
@@ -105,7 +104,15 @@ def figures(scores: np.ndarray, right: np.ndarray, several: bool) -> dict[str, f
 def answers_of(
     scores: np.ndarray, right: np.ndarray, several: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the probabilities to calibrate, and for each True if its answer is correct."""
+    """Return the probabilities to calibrate, and for each True if its answer is correct: of the
+    predicted class of each document, [documents]; with ``several`` of each label, [documents *
+    labels].
+
+    Args:
+        scores: [documents, labels], probabilities.
+        right: [documents, labels] bool, the gold labels.
+        several: True for multi-label classification.
+    """
     if several:
         return scores.ravel(), right.ravel()
     return scores.max(1), right[np.arange(len(right)), scores.argmax(1)]

@@ -15,7 +15,7 @@ _CLOSE = 1e-10  # of the derivative, where the fit ends
 
 
 def logistic(logits: np.ndarray) -> np.ndarray:
-    """Logistic function of logits, element by element."""
+    """Logistic function, 1 / (1 + exp(-logit)), of each element."""
     return 0.5 * (1 + np.tanh(logits / 2))
 
 
@@ -57,19 +57,17 @@ class Temperature:
         return cls(1 / low)
 
     def apply(self, logits: np.ndarray) -> np.ndarray:
-        """Probabilities [documents, classes]."""
+        """Probabilities of logits, both [documents, classes]."""
         return softmax(np.asarray(logits, np.float64) / self.temperature)
 
 
 @dataclass(frozen=True)
 class _ByLabel:
-    """Logistic regression for each label of a multi-label model.
+    """Logistic regression for each label of a multi-label model; ``weights`` of each label have the
+    intercept last.
 
     A label with fewer than `LEAST` positive or negative documents keeps its probabilities. Negative
     weights, which would reverse the order of documents, are set to zero.
-
-    Args:
-        weights: weights of each label, the intercept last.
     """
 
     keeps: ClassVar[tuple[float, ...]]  # weights, the intercept last, that change nothing
@@ -77,18 +75,18 @@ class _ByLabel:
 
     @staticmethod
     def _features(logits: np.ndarray) -> np.ndarray:
-        """Regressors [features, ...] for logits [...]."""
         raise NotImplementedError
 
     @classmethod
     def fit(cls, logits: np.ndarray, right: np.ndarray):
-        """Fit the weights of each label that minimise cross-entropy.
+        """Fit the weights of each label that minimise cross-entropy, as a new calibrator.
 
         Targets are smoothed away from 0 and 1, so that weights stay finite for separable labels
         (Platt 1999, section 2.2; Lin, Lin and Weng 2007).
 
         Args:
-            logits, right: [documents, labels].
+            logits: [documents, labels].
+            right: [documents, labels] bool, the gold labels.
         """
         weights = []
         for column, there in zip(logits.T, right.T, strict=True):
@@ -102,7 +100,7 @@ class _ByLabel:
         return cls(weights)
 
     def apply(self, logits: np.ndarray) -> np.ndarray:
-        """Probabilities [documents, labels]."""
+        """Probabilities of logits, both [documents, labels]."""
         weights = np.array(self.weights).reshape(len(self.weights), len(self.keeps))
         features = self._features(np.asarray(logits, np.float64))
         logits = (features * weights[:, :-1].T[:, None]).sum(0) + weights[:, -1]
@@ -117,11 +115,11 @@ class Platt(_ByLabel):
 
     @staticmethod
     def _features(logits: np.ndarray) -> np.ndarray:
-        """Regressor of a label, [1, ...]: its logit."""
         return logits[None]
 
     def before(self, probabilities: np.ndarray) -> np.ndarray:
-        """Inverse of the calibration: the uncalibrated probability of each label, [labels].
+        """Inverse of the calibration: the uncalibrated probability of each label, [labels], for a
+        calibrated one, [labels].
 
         If a label's calibration is constant, 0 where the constant reaches the given probability,
         else 1.
@@ -143,7 +141,7 @@ class Beta(_ByLabel):
 
     @staticmethod
     def _features(logits: np.ndarray) -> np.ndarray:
-        """Regressors of a label, [2, ...]: log p and -log(1 - p) of its probability p."""
+        """log p and -log(1 - p), [2, ...], of the probability p of each logit."""
         return np.stack([-np.logaddexp(0, -logits), np.logaddexp(0, logits)])
 
 
@@ -152,11 +150,7 @@ CALIBRATORS = {each.name: each for each in (Temperature, Platt, Beta)}
 
 def _regression(features: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Weights of a logistic regression, the intercept last; no other weight is negative.
-
-    Args:
-        features: [features, documents].
-        targets: [documents], from 0 to 1.
-    """
+    ``features`` are [features, documents], ``targets`` [documents], from 0 to 1."""
     rows = np.vstack([features, np.ones(len(targets))])
     used = np.ones(len(rows), bool)
     while True:

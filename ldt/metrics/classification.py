@@ -1,8 +1,6 @@
 """Metrics of classes and of numbers, in float64 numpy, as scikit-learn and scipy define them.
 
 Shares are from 0 to 100, as all metrics of ldt; correlations and errors have their own units.
-Throughout, ``gold`` and ``predicted`` of classes are [documents, classes] bool, and ``weights`` are
-[draws, documents]: how often each document occurs in each bootstrap draw.
 """
 
 from collections.abc import Sequence
@@ -12,12 +10,13 @@ import numpy as np
 
 
 def as_list(names: Any) -> list[Any]:
-    """Names as a list, from one name or a list of names; empty for a regression's number."""
+    """Return a list unchanged, and one name (or number) as a list of it."""
     return names if isinstance(names, list) else [names]
 
 
 def indicators(labels: Sequence[str | list[str]], names: Sequence[str]) -> np.ndarray:
-    """Indicator matrix of labels, [documents, labels] bool."""
+    """Indicator matrix of labels, [documents, labels] bool, its columns in the order of ``names``;
+    a label is a name or a list of names, KeyError for one that is not in ``names``."""
     places = {name: place for place, name in enumerate(names)}
     matrix = np.zeros((len(labels), len(names)), bool)
     for row, label in zip(matrix, labels, strict=True):
@@ -28,10 +27,12 @@ def indicators(labels: Sequence[str | list[str]], names: Sequence[str]) -> np.nd
 def class_rows(
     gold: np.ndarray, predicted: np.ndarray, names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return a row for each class: ``class``, precision, recall, f1 and support.
+    """Return a row {class, precision, recall, f1, support} for each class: the middle ones 0 to
+    100, or None where undefined; support is the number of gold documents.
 
-    Undefined values are None: precision of a class that is never predicted, recall of one without a
-    gold document, f1 of one with neither.
+    Args:
+        gold, predicted: [documents, classes] bool.
+        names: name of each class.
     """
     true, predictions, there = (gold & predicted).sum(0), predicted.sum(0), gold.sum(0)
     ratios = {
@@ -52,6 +53,7 @@ def class_metrics(gold: np.ndarray, predicted: np.ndarray, *, several: bool) -> 
     """Return accuracy (multi-label: exact_match), macro_f1 and micro_f1, from 0 to 100.
 
     Args:
+        gold, predicted: [documents, classes] bool.
         several: True for multi-label classification. macro_f1 is then the mean over all classes,
             else over the classes that occur in ``gold`` or ``predicted``, as in scikit-learn.
     """
@@ -68,9 +70,13 @@ def class_figures(
     several: bool,
     answered: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Return `class_metrics` of each bootstrap draw, [draws].
+    """Return accuracy or exact_match, macro_f1 and micro_f1 (`class_metrics`) of each bootstrap
+    draw, {name: [draws]}, from 0 to 100.
 
     Args:
+        gold, predicted: [documents, classes] bool.
+        weights: [draws, documents], how often each document counts.
+        several: True for multi-label classification.
         answered: [documents] bool, False where the prediction is missing; such a document is wrong
             even if its gold labels are empty.
     """
@@ -87,6 +93,8 @@ def f1_of_draws(
     """Return macro_f1 and micro_f1 of each bootstrap draw, [draws], from 0 to 100.
 
     Args:
+        gold, predicted: [documents, classes] bool.
+        weights: [draws, documents], how often each document counts.
         several: True for multi-label classification, as in `class_metrics`. For single labels a
             class that is absent from one draw takes its f1 from `drawn`, so that every mean has the
             same number of terms.
@@ -104,7 +112,8 @@ def f1_of_draws(
 
 
 def drawn(weights: np.ndarray) -> np.ndarray:
-    """Weights [1, documents]: 1 for documents that occur in at least one draw, else 0."""
+    """Mark the documents that occur in at least one draw, [1, documents] bool, for weights [draws,
+    documents]."""
     return np.array(weights.max(0, keepdims=True) > 0)
 
 
@@ -114,6 +123,7 @@ def confusion(gold: np.ndarray, predicted: np.ndarray, *, several: bool) -> np.n
     Args:
         gold, predicted: [documents, classes] bool. For single labels ``predicted`` can be empty in
             a row, which counts as no answer.
+        several: True for multi-label classification.
 
     Returns:
         For single labels [classes, classes + 1]: gold class by predicted class, the last column
@@ -130,7 +140,7 @@ def confusion(gold: np.ndarray, predicted: np.ndarray, *, several: bool) -> np.n
 def number_metrics(gold: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
     """Return mse, mae, pearson and spearman (mean ranks for ties) of two arrays [documents].
 
-    A correlation with a constant array is 0.
+    A correlation is from -1 to 1; with a constant array it is 0.
     """
     figures = number_figures(gold, predicted, np.ones((1, len(gold))))
     return {name: float(value[0]) for name, value in figures.items()}
@@ -139,7 +149,8 @@ def number_metrics(gold: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
 def number_figures(
     gold: np.ndarray, predicted: np.ndarray, weights: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return `number_metrics` of each bootstrap draw, [draws]."""
+    """Return mse, mae, pearson and spearman (`number_metrics`) of each bootstrap draw, {name:
+    [draws]}; ``weights`` [draws, documents] say how often each document counts."""
     gold, predicted = gold.astype(np.float64), predicted.astype(np.float64)
     weights = weights.astype(np.float64)
     total = weights.sum(1)
@@ -156,7 +167,6 @@ def _percent(part, whole):
 
 
 def _correlation(a: np.ndarray, b: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Pearson correlation in each draw, [draws]."""
     a, b = np.broadcast_to(a, weights.shape), np.broadcast_to(b, weights.shape)
     varies = _varies(a, weights) & _varies(b, weights)
     total = weights.sum(1, keepdims=True)

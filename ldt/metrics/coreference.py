@@ -30,11 +30,8 @@ DISTANCES = (0, 10, 50, 250, 1000, 4000, 16000)
 
 
 def _distinct(clusters: Clusters, singletons: bool = True) -> list[list[Hashable]]:
-    """The clusters, each mention once, without empty ones.
-
-    Args:
-        singletons: False leaves out clusters of one mention.
-    """
+    """The clusters, each mention once, without empty ones; ``singletons`` False: nor with one
+    mention."""
     seen: set[Hashable] = set()
     parts = []
     for cluster in clusters:
@@ -117,7 +114,7 @@ def _components(pairs: Iterable[tuple[int, int]]) -> Iterable[tuple[list[int], l
 
 
 def best_assignment(scores: np.ndarray) -> float:
-    """Largest sum of scores, at most one of each row and column [rows, columns].
+    """Largest sum of scores [rows, columns] that takes at most one of each row and of each column.
 
     Rows are added one by one along shortest augmenting paths (Jonker and Volgenant 1987).
     """
@@ -148,8 +145,13 @@ def best_assignment(scores: np.ndarray) -> float:
 
 
 def counts(key: Clusters, response: Clusters) -> dict[str, Counts]:
-    """The counts of each of `METRICS` for a document, with all clusters and, as `MULTIPLE`, with
-    those of two mentions at least on both sides."""
+    """Counts of each of `METRICS` for a document, {name: (recall found, recall there, precision
+    found, precision there)}; with the prefix `MULTIPLE` those of clusters of two mentions at least.
+
+    Args:
+        key: gold clusters, each a list of mentions, which can be anything hashable.
+        response: clusters of the answer.
+    """
     result = {}
     for prefix in ("", MULTIPLE):
         sides = [_distinct(side, singletons=not prefix) for side in (key, response)]
@@ -169,7 +171,8 @@ _COUNTED = ("recall:found", "recall:there", "precision:found", "precision:there"
 
 
 def score(key: Clusters, response: Clusters) -> dict[str, float]:
-    """The counts of a document by name, of which `figures` makes metrics."""
+    """`counts` of a document as {"muc:recall:found": number, ...}, of which `figures` makes
+    metrics."""
     return {
         f"{name}:{counted}": float(value)
         for name, values in counts(key, response).items()
@@ -178,7 +181,8 @@ def score(key: Clusters, response: Clusters) -> dict[str, float]:
 
 
 def figures(sums: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics from 0 to 100: CoNLL F1, then precision, recall and F1 of each metric.
+    """Metrics from 0 to 100: conll_f1, then precision, recall and f1 of each of `METRICS`, as
+    muc_f1.
 
     Args:
         sums: sums or means of what `score` gives, or arrays of them.
@@ -198,11 +202,11 @@ def figures(sums: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ratios(right: Any, there: Any, correct: Any, claimed: Any) -> tuple[Any, Any, Any]:
-    """Precision, recall and F1, from 0 to 1; 0 where undefined.
+    """Precision, recall and F1, from 0 to 1; 0 where undefined. All are numbers, or arrays of them.
 
     Args:
-        right, there: what is found of the gold, and how much there is; numbers or arrays.
-        correct, claimed: what is correct of the answer, and how much it claims.
+        right, there: how much of the gold is found, and how much there is.
+        correct, claimed: how much of the answer is correct, and how much it claims.
     """
     recall, precision = right / (there + (there == 0)), correct / (claimed + (claimed == 0))
     both = precision + recall
@@ -210,28 +214,26 @@ def ratios(right: Any, there: Any, correct: Any, claimed: Any) -> tuple[Any, Any
 
 
 def measure(pairs: Iterable[tuple[Clusters, Clusters]]) -> dict[str, float]:
-    """`figures` of all documents.
-
-    Args:
-        pairs: key and response of each.
-    """
+    """`figures`, from 0 to 100, of all documents together, given (gold clusters, clusters of the
+    answer) of each."""
     return mean([score(*pair) for pair in pairs], figures)
 
 
 def _links(clusters: Clusters) -> list[tuple[Any, Any]]:
-    """Each mention but the first of its cluster, with the one before it in the text."""
     return [pair for cluster in _distinct(clusters) for pair in pairwise(sorted(cluster))]  # type: ignore[type-var]
 
 
 def by_distance(documents: Iterable[tuple[Clusters, Clusters]]) -> list[dict[str, Any]]:
-    """Rows of links (`_links`) by the words between the starts of their mentions.
+    """Precision, recall and f1, 0 to 100, of links by the words between the starts of their
+    mentions: a row {words, links, precision, recall, f1} for each of `DISTANCES` with links. A link
+    joins a mention with the one before it in its cluster; ``links`` is the number of gold ones.
 
     A gold link is found if the answer has both mentions in one cluster, and one of the answer is
     right if the gold document has; so far as that is defined, F1 is that of both shares.
 
     Args:
-        documents: key and response of each, their mentions as (first word, the one behind the
-            last).
+        documents: gold clusters and those of the answer, their mentions as (first word, the one
+            behind the last).
     """
     sums = np.zeros((len(DISTANCES), 4))
     for sides in documents:

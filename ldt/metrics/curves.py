@@ -1,7 +1,7 @@
 """Precision-recall and ROC curves of one label over all thresholds.
 
-Throughout, ``scores`` are [documents], ``right`` are [documents] bool (True if the document has the
-label), and ``weights`` are [draws, documents]: how often a document occurs in each bootstrap draw.
+Throughout, ``scores`` are [documents], and ``right`` are [documents] bool (True if the document has
+the label).
 """
 
 from __future__ import annotations
@@ -12,24 +12,28 @@ RECALLS = tuple(step / 20 for step in range(21))  # where a curve is told
 
 
 def precision_recall(scores: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Precision and recall [thresholds], with each score as the threshold, in falling order."""
+    """Precision and recall, 0 to 1, each [thresholds], with each different score as the threshold,
+    in falling order."""
     true, positive = (counts[0] for counts in _counts(scores, right, np.ones((1, len(scores)))))
     return true / positive, true / max(true[-1], 1)
 
 
 def average_precision(scores: np.ndarray, right: np.ndarray) -> float:
     """Average precision, from 0 to 100, as scikit-learn defines it; NaN if no document has the
-    label.
-    """
+    label, True in ``right``."""
     return float(ranking_of_draws(scores, right, np.ones((1, len(scores))))["average_precision"][0])
 
 
 def ranking_of_draws(
     scores: np.ndarray, right: np.ndarray, weights: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return average_precision and roc_auc of each draw, [draws], from 0 to 100, as scikit-learn.
+    """Return average_precision and roc_auc of one label in each draw, [draws], from 0 to 100, as
+    scikit-learn; NaN in draws without a positive document, roc_auc also without a negative one.
 
-    Both are NaN in draws without a positive document, roc_auc also in draws without a negative one.
+    Args:
+        scores: [documents], probabilities or other scores of the label.
+        right: [documents] bool, True if the document has the label.
+        weights: [draws, documents], how often each document counts.
     """
     if not len(scores):
         nothing = np.full(len(weights), np.nan)
@@ -57,8 +61,8 @@ def _counts(
 
 
 def curve(scores: np.ndarray, right: np.ndarray) -> list[float]:
-    """Interpolated precision-recall curve: the highest precision, from 0 to 100, at a recall of at
-    least each of `RECALLS` (Manning, Raghavan and Schütze 2008, section 8.4).
+    """Interpolated precision-recall curve: for each of `RECALLS` the highest precision, from 0 to
+    100, at that recall or a higher one (Manning, Raghavan and Schütze 2008, section 8.4).
 
     At least one document must have the label.
     """

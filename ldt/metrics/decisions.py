@@ -52,11 +52,8 @@ class Objective:
 
     @classmethod
     def parse(cls, text: str) -> Objective:
-        """Parse ``f1``, ``f2``, ``f0.5``, ``precision>=0.9`` or ``recall>=0.9``.
-
-        Raises:
-            ValueError: the text is none of these.
-        """
+        """Parse ``f1``, ``f2``, ``f0.5``, ``precision>=0.9`` or ``recall>=0.9``; ValueError for
+        other texts."""
         match = TARGET.fullmatch(text.strip())
         if match is None or match[1] and not float(match[1]):
             raise ValueError(f"expected f1, f2, precision>=0.9 or recall>=0.9, got {text!r}")
@@ -65,7 +62,8 @@ class Objective:
 
     def value(self, true: np.ndarray, predicted: np.ndarray, right: np.ndarray) -> np.ndarray:
         """Value of the objective, higher is better, for numbers of true positives, of predicted and
-        of gold positives."""
+        of gold positives, arrays of one shape: F-beta; with a bound 1 plus the other share where
+        the bounded one reaches it, else the bounded one minus 1."""
         precision, recall = true / np.maximum(predicted, 1), true / np.maximum(right, 1)
         if self.beta is not None:
             square = self.beta**2
@@ -96,7 +94,8 @@ class Outcome(NamedTuple):
 
     @property
     def bound(self) -> str:
-        """Text of the measured share and the deciding bound; empty if there is no target."""
+        """Text of the measured share and the deciding bound, as "18 of 20, at least 75.5%"; empty
+        if there is no target."""
         if self.verdict not in ("reached", "missed", "too few"):
             return ""
         if not self.total:
@@ -106,8 +105,8 @@ class Outcome(NamedTuple):
 
 
 def outcome(predicted: np.ndarray, right: np.ndarray, target: Objective) -> Outcome:
-    """Compare out-of-fold predictions of one label, [documents] bool, with its gold labels and its
-    target."""
+    """Compare out-of-fold predictions of one label, [documents] bool, with its gold labels
+    ``right``, [documents] bool, and its target."""
     if not right.any():
         return Outcome("no documents")
     if not target.bounded:
@@ -125,7 +124,7 @@ def outcome(predicted: np.ndarray, right: np.ndarray, target: Objective) -> Outc
 def best_threshold(
     scores: np.ndarray, right: np.ndarray, target: Objective
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the best threshold of each label and the value of the objective there.
+    """Return the best threshold of each label and the value of the objective there, both [labels].
 
     A threshold lies midway between two neighbouring scores, below the lowest score midway to 0. Of
     equally good thresholds the highest is taken. Labels without positives get NaN.
@@ -159,7 +158,9 @@ def label_thresholds(
     weight n / (n + strength) for n positives. A label without positives gets `DEFAULT`.
 
     Args:
-        scores, right, target: as for `best_threshold`.
+        scores: [documents, labels], probabilities.
+        right: [documents, labels] bool, the gold labels.
+        target: objective to maximise.
         strength: number of positives at which both weigh the same; 0 disables the shrinkage.
     """
     best, _ = best_threshold(scores, right, target)
@@ -196,8 +197,9 @@ class Abstention(NamedTuple):
     def measured(
         cls, threshold: float, confidence: np.ndarray, right: np.ndarray, bound: float = math.nan
     ) -> Abstention:
-        """Make an abstention threshold with its coverage and its share of wrong answers on the
-        documents of the fit."""
+        """Make an `Abstention` with the coverage and the share of wrong answers that this threshold
+        has on documents of ``confidence`` [documents], correct where ``right`` [documents] is
+        True."""
         answered = confidence >= threshold
         risk = float((~right[answered]).mean()) if answered.any() else math.nan
         return cls(threshold, float(answered.mean()) if len(answered) else 0.0, risk, bound)
@@ -205,7 +207,7 @@ class Abstention(NamedTuple):
 
 def abstain_for_coverage(confidence: np.ndarray, right: np.ndarray, coverage: float) -> Abstention:
     """Choose the least confidence of an answer that a new document reaches with at least the given
-    probability.
+    probability; documents at or above it are answered.
 
     Uses order statistics: the confidence of an exchangeable new document is equally likely to fall
     in each gap (Vovk et al. 2005; Angelopoulos and Bates 2021, section 1,
@@ -215,10 +217,6 @@ def abstain_for_coverage(confidence: np.ndarray, right: np.ndarray, coverage: fl
         confidence: [documents], confidence on held-out documents.
         right: [documents] bool, True where the answer is correct.
         coverage: share of documents to answer, from 0 to 1.
-
-    Returns:
-        The threshold (documents at or above it are answered), with the coverage and the risk (share
-            of wrong answers) on these documents.
     """
     lowest = math.floor((len(confidence) + 1) * (1 - coverage) + 1e-9)
     ordered = [-math.inf, *np.sort(confidence).tolist(), math.inf]
@@ -237,7 +235,8 @@ def abstain_for_risk(
     https://arxiv.org/abs/1705.08500, with a fixed grid in place of a search).
 
     Args:
-        confidence, right: as for `abstain_for_coverage`.
+        confidence: [documents], confidence on held-out documents.
+        right: [documents] bool, True where the answer is correct.
         risk: highest share of wrong answers, from 0 to 1.
         delta: probability that the bound fails.
     """
@@ -276,11 +275,15 @@ def upper_bound(wrong: int, count: int, delta: float) -> float:
 
 
 def risk_coverage(confidence: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return coverage and risk [documents] of answering only the most confident documents; the mean
-    of the risks is the AURC.
+    """Return coverage and risk, 0 to 1, of answering only the 1, 2, ... most confident documents,
+    each [documents]; the mean of the risks is the AURC.
 
     Documents of equal confidence share their errors evenly (Geifman et al. 2019,
     https://arxiv.org/abs/1805.08206).
+
+    Args:
+        confidence: [documents].
+        right: [documents] bool, True where the answer is correct.
     """
     order = np.argsort(-confidence, kind="stable")
     wrong = (~right[order]).astype(float)
@@ -334,7 +337,8 @@ class Rules:
     positive: int | None = None
 
     def tuned(self, labels: int) -> list[int]:
-        """Numbers of the labels, of so many, whose thresholds are fitted."""
+        """Numbers, from 0, of those of so many labels whose thresholds are fitted; [] for fixed
+        thresholds and for single labels without a ``positive`` one."""
         if self.thresholds is not None or not (self.several or self.positive is not None):
             return []
         return list(range(labels)) if self.several else [self.positive or 0]
@@ -361,13 +365,15 @@ class Policy:
     quantiles: Sequence[float] = ()
 
     def scores(self, logits: np.ndarray) -> np.ndarray:
-        """Calibrated probabilities [documents, labels] of merged logits."""
+        """Calibrated probabilities of logits that are merged over chunks, both [documents,
+        labels]."""
         if self.calibrator is not None:
             return self.calibrator.apply(logits)
         return logistic(logits) if self.several else softmax(logits)
 
     def predicted(self, scores: np.ndarray) -> np.ndarray:
-        """Predicted labels, [documents, labels] bool."""
+        """Predicted labels, [documents, labels] bool, of calibrated probabilities [documents,
+        labels]; in single-label classification one a document."""
         if self.several:
             return scores >= self.thresholds
         if self.thresholds is not None:
@@ -380,18 +386,17 @@ class Policy:
         """Probability that the whole answer is correct, [documents].
 
         In multi-label classification the product over all labels, as if they were independent.
+
+        Args:
+            scores: [documents, labels], calibrated probabilities.
+            predicted: [documents, labels] bool, the labels of the answer.
         """
         if not self.several:
             return (scores * predicted).sum(1)
         return np.exp(np.log(np.maximum(np.where(predicted, scores, 1 - scores), 1e-300)).sum(1))
 
     def _abstention(self, scores: np.ndarray, empty: bool) -> dict[str, Any]:
-        """Return the answer's keys ``abstained`` and ``why`` if the model abstains, else {}.
-
-        Args:
-            scores: [labels], the probabilities of one document.
-            empty: True if the document has no text.
-        """
+        """Return the answer's keys ``abstained`` and ``why`` if the model abstains, else {}."""
         if self.least == -math.inf:
             return {}
         confidence = float(self.confidence(scores[None], self.predicted(scores[None]))[0])
@@ -406,7 +411,9 @@ class Policy:
     def decided(
         self, logits: np.ndarray, names: Sequence[str], empty: bool = False
     ) -> tuple[Any, np.ndarray, dict[str, Any]]:
-        """Return the predicted label or labels of a document, its probabilities, and `silence`.
+        """Return (label, probabilities [labels], {}) of a document, the label a name, or with
+        several a list of names; if the model abstains, (None, probabilities, {"abstained": True,
+        "why": text}).
 
         Args:
             logits: [labels], merged over chunks.
@@ -422,14 +429,12 @@ class Policy:
 
     def label_set(self, scores: np.ndarray, coverage: float) -> np.ndarray:
         """Return the conformal label set [labels] bool, which contains all gold labels of a new
-        document with at least this probability (`conformal_quantile`).
+        document with at least this probability (`conformal_quantile`); ValueError if the model has
+        no quantiles, or for a coverage above the highest of `COVERAGES`.
 
         Args:
             scores: [labels], the probabilities of one document.
             coverage: probability that all gold labels are in the set.
-
-        Raises:
-            ValueError: the model has no quantiles, or coverage exceeds the highest of `COVERAGES`.
         """
         least = next((n for n, each in enumerate(COVERAGES) if each >= coverage - 1e-9), None)
         if not self.quantiles or least is None:
@@ -437,7 +442,8 @@ class Policy:
         return 1 - scores <= self.quantiles[least]
 
     def facts(self, names: Sequence[str]) -> dict[str, Any]:
-        """The policy as JSON, for `from_facts`, with these names of labels."""
+        """The policy as a dict for JSON, which `from_facts` reads: ``calibration``, ``thresholds``
+        by name, ``abstain`` and ``label_sets``, without those that it lacks."""
         facts: dict[str, Any] = {}
         if self.calibrator is not None:
             facts["calibration"] = {"method": self.calibrator.name} | asdict(self.calibrator)
@@ -458,16 +464,14 @@ class Policy:
         several: bool,
         thresholds: np.ndarray | None = None,
     ) -> Policy:
-        """Read the policy from a model's config.
+        """Make a policy from the facts in a model's config; LookupError, TypeError or ValueError if
+        they do not fit the labels.
 
         Args:
             facts: output of `Policy.facts`, other keys are ignored; {} gives the default policy.
             names: names of the labels.
             several: True for multi-label classification.
             thresholds: [labels], used if the facts contain none.
-
-        Raises:
-            LookupError, TypeError, ValueError: the facts do not fit the labels.
         """
         policy = cls(several, thresholds=thresholds)
         if "calibration" in facts:
@@ -510,7 +514,7 @@ class Decided(NamedTuple):
 
 
 def decide(logits: np.ndarray, right: np.ndarray, rules: Rules) -> Decided:
-    """Fit a policy to held-out documents.
+    """Fit a policy to held-out documents; ValueError for a logit that is not finite.
 
     Calibration and thresholds are fitted to all documents. Abstention and label sets are fitted to
     out-of-fold probabilities, since in-sample ones are overconfident. A single document is its own
@@ -521,9 +525,6 @@ def decide(logits: np.ndarray, right: np.ndarray, rules: Rules) -> Decided:
         right: [documents, labels] bool, the gold labels; single-label rows have one label, or none
             if every answer is wrong.
         rules: settings of the fit.
-
-    Raises:
-        ValueError: a logit is not finite.
     """
     if not np.isfinite(logits).all():
         raise ValueError("a logit is not finite")
@@ -597,7 +598,6 @@ def _out_of_fold(
 
 
 def _tried(logits: np.ndarray, right: np.ndarray, rules: Rules) -> dict[str, dict[str, float]]:
-    """Out-of-fold figures of each calibration method; thresholds do not matter here."""
     rules = replace(rules, thresholds=np.full(logits.shape[1], DEFAULT))
     if not rules.several:
         logits, right = logits[right.any(1)], right[right.any(1)]
@@ -609,9 +609,6 @@ def _tried(logits: np.ndarray, right: np.ndarray, rules: Rules) -> dict[str, dic
 
 
 def _best(tried: Mapping[str, Mapping[str, float]]) -> str:
-    """Method with the lowest cross-entropy among those that worsen neither it nor the calibration
-    error; ``none`` if there is none.
-    """
     plain = tried.get("none", {})
     helps = {
         method: each["nll"]
@@ -622,7 +619,8 @@ def _best(tried: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def label_of(predicted: np.ndarray, names: Sequence[str], several: bool) -> str | list[str]:
-    """Name of the predicted label, or in multi-label classification the list of names."""
+    """Name of the predicted label, or in multi-label classification the list of names;
+    ``predicted`` is [labels] bool."""
     chosen = [name for name, there in zip(names, predicted, strict=True) if there]
     return chosen if several else chosen[0]
 
@@ -641,8 +639,8 @@ def in_words(facts: Mapping[str, Any]) -> str:
     empty if the model has no policy.
 
     Args:
-        facts: ``decisions`` of the model's config: the policy, its `summary` under ``measured``,
-            and ``source`` and ``sha256`` of the documents.
+        facts: ``decisions`` of the model's config: the policy (`Policy.facts`), figures of its fit
+            under ``measured``, with ``source`` and ``sha256`` of the documents.
     """
     measured, parts = facts.get("measured", {}), []
     if "thresholds" in facts and "threshold_target" in measured:

@@ -24,16 +24,13 @@ class Entity(NamedTuple):
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """Read the entities of one sentence from its tags.
+    """Read the entities of one sentence from its tags; ValueError for a tag of another form.
 
     IOB1, IOB2, IOBES, BILOU and BMES tags are accepted. An entity starts at B, S, U or W, and at I,
     E or L after O or another type; E, L, S, U and W end it.
 
     Args:
         tags: one per word: O, or a letter of `LETTERS` with a type, such as B-PER.
-
-    Raises:
-        ValueError: a tag has another form.
     """
     listed: list[Entity] = []
     before = ""
@@ -52,12 +49,8 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def tags_of(entities: Iterable[Entity], length: int) -> list[str]:
-    """IOB2 tags of a sentence; entities beyond its end are dropped.
-
-    Args:
-        entities: entities counted in words.
-        length: number of words.
-    """
+    """IOB2 tags of a sentence of ``length`` words from its entities, which count in words; what
+    lies beyond its end is dropped."""
     written = ["O"] * length
     for start, end, label in entities:
         for place in range(start, min(end, length)):
@@ -66,7 +59,8 @@ def tags_of(entities: Iterable[Entity], length: int) -> list[str]:
 
 
 def by_sentence(sentences: Iterable[Sequence[str]]) -> list[Entity]:
-    """Entities of a document, from the tags of its sentences; none crosses a sentence border."""
+    """Entities of a document, in words from its beginning, given the tags of each of its sentences;
+    none crosses a sentence border. ValueError as `entities`."""
     listed, begin = [], 0
     for tags in sentences:
         listed += [Entity(a + begin, b + begin, label) for a, b, label in entities(tags)]
@@ -109,8 +103,9 @@ def score(example: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, fl
 
 
 def result_of(title: str, items: list[Item]) -> Result:
-    """Make the `Result`, under this title, of documents scored by `score`: figures over all types
-    and for each type."""
+    """Make the `Result`, under this title, of documents whose ``scores`` `score` counted:
+    precision, recall and F1, 0 to 100, over all types and for each type. In the items, types
+    that a document lacks get the count 0."""
     # Every document counts every type, those without it 0 times.
     labels = sorted({name.rpartition(":")[0] for item in items for name in item.scores})  # "" first
     for item in items:

@@ -36,10 +36,11 @@ def doubts(probabilities: np.ndarray, gold: np.ndarray) -> np.ndarray:
 
 
 def doubts_of_each(probabilities: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    """Return `doubts` of multi-label documents, [documents, classes], each class as a yes/no label.
+    """Return the `doubts` of multi-label documents, [documents, classes], NaN if not suspected,
+    with each class as a yes/no label.
 
     Args:
-        probabilities: [documents, classes].
+        probabilities: [documents, classes], by a model that was not trained on these documents.
         gold: [documents, classes] bool.
     """
     of_each = np.full(probabilities.shape, np.nan)

@@ -48,7 +48,8 @@ HEADLINES = ("ndcg@10", "macro_f1", "joint_f1", "Answer F1", "class.accuracy", "
 
 
 def meaning(name: str) -> str:
-    """Return the explanation of a metric; empty for an unknown name."""
+    """Return a phrase that explains a metric or a column, by its name or the last word of it, and
+    says which direction is better; "" for an unknown name."""
     if name.startswith("answered_"):
         return f"of the documents that have an answer alone: {meaning(name[9:])}"
     for table, direction in (

@@ -18,14 +18,16 @@ OWN_UNITS = (
 
 
 def metric_text(name: str, value: float) -> str:
-    """Format a metric: a share with two decimals, a count without, anything else with four."""
+    """Format a metric: an int with thousands separators, a share (`is_share`) with two decimals,
+    another float with four."""
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.2f}" if is_share(name) else f"{value:.4f}"
 
 
 def is_share(name: str) -> bool:
-    """True if the metric is a share from 0 to 100."""
+    """True if the name of a metric is that of a share from 0 to 100, not of a loss, error or
+    correlation."""
     words = name.replace(".", "_").split("_")  # conll_f1 is a share
     return not {"ece", "nll"} & {*words} and not any(unit in name for unit in OWN_UNITS)
 
@@ -58,10 +60,10 @@ def logistic(logit: float) -> float:
 
 
 def by_doubling(lengths: Sequence[int] | np.ndarray) -> list[tuple[int, np.ndarray]]:
-    """Group documents by length: up to 512 tokens, up to 1,024, and so on.
+    """Group documents by length in tokens: up to 512, up to 1,024, and so on.
 
     Returns:
-        (upper limit in tokens, numbers of the documents) of each group that has documents.
+        (upper limit in tokens, indices of the documents) of each group that has documents.
     """
     doublings = np.ceil(np.log2(np.maximum(lengths, 1) / 512)).clip(0).astype(int)
     return [(512 << int(each), np.flatnonzero(doublings == each)) for each in np.unique(doublings)]

@@ -19,11 +19,13 @@ def ranked(scores: Mapping[str, float]) -> list[str]:
 def measures(
     relevance: Sequence[float], judged: Sequence[float], cuts: Sequence[int] = CUTS
 ) -> dict[str, float]:
-    """Return ``ndcg@k``, ``mrr@k`` and ``recall@k`` at each cut-off k, and ``map``.
+    """Return ``ndcg@k``, ``mrr@k`` and ``recall@k`` at each cut-off k, and ``map``, from 0 to 1, of
+    one query.
 
     Args:
         relevance: relevance of the ranked documents, best first; 0 for unjudged ones.
         judged: relevance of all judged documents, in any order.
+        cuts: the cut-offs k, numbers of documents.
     """
     gains, ideal = _gains(relevance), -np.sort(-_gains(judged))
     hits, total = np.flatnonzero(gains >= 1), max(np.count_nonzero(ideal >= 1), 1)
@@ -39,7 +41,7 @@ def measures(
 
 
 def ndcg_by_chance(judged: Sequence[float], cut: int, count: int | None = None) -> float:
-    """Expected nDCG@k of a random order.
+    """Expected nDCG@k of a random order, from 0 to 1.
 
     Args:
         judged: relevance of the documents, in any order.

@@ -105,7 +105,8 @@ class Result:
 
     @cached_property
     def intervals(self) -> dict[str, tuple[float, float]]:
-        """Bootstrap intervals of the metrics, including those of ``parts`` with their prefix."""
+        """Bootstrap intervals of the metrics, {name: (low, high)}, including those of ``parts``
+        with their prefix; computed once."""
         bounds = intervals(self.items, self.derive, self.figures)
         for prefix, items in self.parts.items():
             bounds |= {prefix + name: pair for name, pair in intervals(items).items()}
@@ -131,11 +132,11 @@ def count_words(text: str) -> int:
 
 
 def mean(scores: Sequence[Mapping[str, float]], derive: Derive = dict) -> dict[str, float]:
-    """Mean of each score, passed through ``derive``, from 0 to 100.
+    """Mean of each score, times 100, passed through ``derive``.
 
     Args:
-        scores: scores from 0 to 1 of each example, with the same names in all.
-        derive: computes metrics from mean scores.
+        scores: scores from 0 to 1 of each example, at least one, with the same names in all.
+        derive: computes metrics from {name: mean}; dict takes the means themselves.
     """
     return derive(
         {name: 100.0 * sum(each[name] for each in scores) / len(scores) for name in scores[0]}
@@ -145,8 +146,8 @@ def mean(scores: Sequence[Mapping[str, float]], derive: Derive = dict) -> dict[s
 def intervals(
     items: Sequence[Item], derive: Derive = dict, figures: Figures | None = None
 ) -> dict[str, tuple[float, float]]:
-    """Return bootstrap intervals, from 0 to 100, of the mean scores, of what ``derive`` computes
-    from them, or of ``figures``; empty for a single unit.
+    """Return bootstrap intervals {name: (low, high)}, from 0 to 100, of the mean scores of items,
+    of what ``derive`` computes from them, or of ``figures``; {} for a single unit.
 
     Units are drawn with replacement, `RESAMPLES` times, each with all of its questions. The
     interval holds the middle `LEVEL` of the resamples and the figure itself. Resamples where a
@@ -183,14 +184,14 @@ def _exact(name: str, low: float, high: float, units: int) -> tuple[float, float
 
 
 def draws(units: int, at_once: int) -> Iterator[np.ndarray]:
-    """Yield `RESAMPLES` rows of random unit numbers, in batches of ``at_once`` rows."""
+    """Yield `RESAMPLES` rows of random numbers below ``units``, [rows, units], at most ``at_once``
+    rows at a time; they are the same in each call."""
     random = np.random.default_rng(SEED)
     for start in range(0, RESAMPLES, at_once):
         yield random.integers(units, size=(min(at_once, RESAMPLES - start), units))
 
 
 def _means(items: Sequence[Item], units: Sequence[int]) -> dict[str, np.ndarray]:
-    """Mean of each score in each resample, from 0 to 100."""
     names = list(items[0].scores)
     sums = np.zeros((max(units) + 1, len(names) + 1))  # the last column counts
     for item, unit in zip(items, units, strict=True):
@@ -203,7 +204,6 @@ def _means(items: Sequence[Item], units: Sequence[int]) -> dict[str, np.ndarray]
 
 
 def _figures(units: Sequence[int], figures: Figures) -> dict[str, np.ndarray]:
-    """Value of each figure in each resample."""
     number, of = max(units) + 1, np.array(units)
     parts = []
     for drawn in draws(number, max(1, BLOCK // len(units))):
@@ -214,7 +214,8 @@ def _figures(units: Sequence[int], figures: Figures) -> dict[str, np.ndarray]:
 
 
 def defined(figures: Figures, counts: np.ndarray) -> dict[str, float]:
-    """Figures that are defined (not NaN) for the given counts [1, items]."""
+    """Metrics that are defined (not NaN) when each item counts as often as ``counts`` [1, items]
+    says."""
     values = {name: float(value[0]) for name, value in figures(counts).items()}
     return {name: value for name, value in values.items() if not np.isnan(value)}
 
@@ -222,7 +223,8 @@ def defined(figures: Figures, counts: np.ndarray) -> dict[str, float]:
 def by_length(
     items: Sequence[Item], derive: Derive = dict, figures: Figures | None = None
 ) -> list[Group]:
-    """Groups by number of words of the document; empty if no length is known."""
+    """Group items by number of words of the document (`LENGTHS`), with the metrics of each group;
+    [] if no length is known."""
 
     def key(item):
         if item.words is None:
@@ -236,9 +238,8 @@ def by_length(
 
 
 def by_place(items: Sequence[Item]) -> list[Group]:
-    """Groups by the quarter of the document that holds the answer, and by reason where there is
-    none.
-    """
+    """Group items by the quarter of the document that holds the answer, and by reason where there
+    is none; [] if no place is known."""
     number = len(PARTS)
 
     def key(item):
@@ -272,7 +273,8 @@ def _groups(
 
 
 def compare(gold: Sequence[_Id], predictions: Any) -> tuple[list[_Id], list[_Id]]:
-    """Return gold ids without a prediction, and prediction ids that are not in the gold file."""
+    """Return gold ids without a prediction, and prediction ids that are not in the gold file, each
+    in order. ``predictions`` are ids, or a mapping by them."""
     known = set(gold)
     return (
         [key for key in gold if key not in predictions],
@@ -298,12 +300,13 @@ def unmatched(result: Result, predictions: str) -> list[str]:
 
 
 def some(ids: Sequence[Hashable]) -> str:
-    """The first few ids, for a message."""
+    """Format the first `NAMED` ids for a message, as "'a', 'b', 'c', ..."."""
     return ", ".join(map(repr, ids[:NAMED])) + (", ..." if len(ids) > NAMED else "")
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """The whole result at full precision; metrics, intervals and groups from 0 to 100."""
+    """The whole result at full precision as a dict for JSON; metrics, intervals and groups are in
+    its ``scale``, 0 to 100."""
     return {
         "format": result.title,
         "scale": result.scale,

@@ -24,7 +24,8 @@ _THOUSANDS = re.compile(r",(?=\d{3}(?:\D|$))")
 
 
 def words(text: str) -> list[str]:
-    """Lower-cased runs of letters and digits; Chinese and Japanese characters count one each."""
+    """Lower-cased runs of letters and digits in order; Chinese and Japanese characters count one
+    each."""
     return _WORD.findall(text.lower())
 
 
@@ -34,14 +35,12 @@ def numbers(text: str) -> list[str]:
 
 
 def _ngrams(words: Sequence[str], n: int) -> Iterator[tuple[str, ...]]:
-    """All n-grams of the words."""
     return zip(*(words[start:] for start in range(n)), strict=False)
 
 
 def names(text: str) -> list[str]:
-    """Lower-cased capitalised words, except single letters and the first word of a sentence or
-    line.
-    """
+    """Lower-cased capitalised words in order, except single letters and the first word of a
+    sentence or line."""
     capitalised = []
     for line in text.splitlines():
         for start, end in sentences(line):
@@ -60,7 +59,9 @@ class SourceText:
         self.joined = f" {' '.join(self.words)} "
 
     def counts(self, summary: str) -> dict[str, float]:
-        """Count what `figures` needs of one summary."""
+        """Count what `figures` needs of one summary: ``copied``, the longest run of its words in
+        the source; ``numbers``, ``names`` and "1grams" to "4grams", all of them, and with
+        ":found", ":new" or ":again" those found in the source, new there, or repeated."""
         summary_words = words(summary)
         counts: dict[str, float] = {"copied": self.longest_run(summary_words)}
         for what, listed, known in (
@@ -76,7 +77,7 @@ class SourceText:
         return counts
 
     def longest_run(self, summary: Sequence[str]) -> int:
-        """Length of the longest run of the summary's words in the source."""
+        """Length in words of the longest run of the summary's words that stands in the source."""
         longest = 0
         for start in range(len(summary)):
             while start + longest < len(summary):
@@ -111,6 +112,5 @@ def _share(part: Any, whole: Any) -> Any:
 
 
 def _repetitions(grams: Iterable[tuple[str, ...]]) -> int:
-    """Number of n-grams that occurred before."""
     listed = list(grams)
     return len(listed) - len(set(listed))

@@ -45,7 +45,8 @@ class Judged(NamedTuple):
 
 
 def classes(judged: Sequence[Judged], names: Sequence[str], *, several: bool) -> Result:
-    """Score class predictions: `class_metrics`, macro means of `ranking_of_draws`, and calibration.
+    """Score class predictions: `class_metrics`, macro means of `ranking_of_draws`, and calibration,
+    with tables of classes, confusions and the worst errors.
 
     Ranking places missing answers last and averages over the classes where it is defined.
     Calibration covers the answered documents if scores are probabilities. Answers without scores
@@ -102,7 +103,8 @@ def classes(judged: Sequence[Judged], names: Sequence[str], *, several: bool) ->
 
 
 def numbers(judged: Sequence[Judged]) -> Result:
-    """Score predicted numbers: `number_metrics` of the answered documents, and their share."""
+    """Score predicted numbers: `number_metrics`, in the unit of the labels, of the documents that
+    have one; where some have none also ``coverage``, the share, 0 to 100, of those that have."""
     gold = np.array([each.gold for each in judged], float)
     labels = [each.answer and each.answer["label"] for each in judged]
     predicted = np.array([np.nan if label is None else label for label in labels], float)
@@ -131,7 +133,8 @@ def numbers(judged: Sequence[Judged]) -> Result:
 
 
 def choices(judged: Sequence[Judged]) -> Result:
-    """Score multiple choice: accuracy and calibration."""
+    """Score multiple choice: accuracy, 0 to 100, and calibration if scores are probabilities, with
+    a table of the worst errors."""
     scores, scored = _choice_table(judged), _scored(judged)
     known = np.array([each.answer is not None for each in judged])
     chosen = [None if each.answer is None else each.answer["choice"] for each in judged]
@@ -155,7 +158,8 @@ def choices(judged: Sequence[Judged]) -> Result:
 
 
 def entities(judged: Sequence[Judged]) -> Result:
-    """Score entities as conlleval does, by place and type, with calibration if they have scores."""
+    """Score entities as conlleval does, by place and type, with calibration if they have scores,
+    and tables of confusions and the worst errors."""
     answers = [list(each.answer["entities"]) if each.answer else [] for each in judged]
     items = []
     for each, mine in zip(judged, answers, strict=True):
@@ -193,7 +197,6 @@ def _result(title: str, judged: Sequence[Judged], metrics: dict[str, float], **m
 
 
 def _told(result: Result, judged: Sequence[Judged]) -> Result:
-    """The result, completed with warnings and tables common to all kinds."""
     result.missing = [each.id for each in judged if each.answer is None]
     result.noun = "document"
     result.no_length = "the gold file has no text"
@@ -202,7 +205,6 @@ def _told(result: Result, judged: Sequence[Judged]) -> Result:
 
 
 def _scored(judged: Sequence[Judged]) -> np.ndarray:
-    """Mask [documents] bool: True where an answer with scores exists."""
     return np.array([bool(each.answer and each.answer["scores"]) for each in judged])
 
 
@@ -230,9 +232,6 @@ class _Calibrated:
 
     ``each`` holds brier and nll of each document, scaled so that the mean over all documents is
     that over the scored ones; ``loss`` is the nll, 0 where there is none.
-
-    Args:
-        scores: [documents, classes], -inf where a class has no score; None without any.
     """
 
     def __init__(
@@ -256,13 +255,11 @@ class _Calibrated:
             self.answers = calibration.answers_of(values, right[scored], several)
 
     def means(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """Mean of each figure over the scored documents; NaN in a draw without any."""
         with np.errstate(invalid="ignore", divide="ignore"):
             total = weights[:, self.scored].sum(1)
             return {name: weights @ values / total for name, values in self.each.items()}
 
     def tell(self, result: Result) -> None:
-        """Add the calibration error and the reliability diagram to the result."""
         if self.each:
             _reliability(result, *self.answers)
 
@@ -278,9 +275,8 @@ def _rankings(scores: np.ndarray, right: np.ndarray, weights: np.ndarray) -> lis
 
 
 def _macro(scores: np.ndarray, right: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Mean of each figure over the classes where it is defined. A class missing from a draw takes
-    its figure from all documents `drawn`, so that every mean has the same number of terms.
-    """
+    """Mean over the classes where a figure is defined. A class missing from a draw takes its figure
+    from all documents `drawn`, so that every mean has the same number of terms."""
     rankings = _rankings(scores, right, np.concatenate([classification.drawn(weights), weights]))
     figures = {}
     for name in ("average_precision", "roc_auc"):
@@ -293,8 +289,7 @@ def _macro(scores: np.ndarray, right: np.ndarray, weights: np.ndarray) -> dict[s
 
 def _answered(found: Mapping[str, np.ndarray], weights, answered, known) -> dict[str, np.ndarray]:
     """The figures and, if the model abstains, the share of answered documents and the figures of
-    those.
-    """
+    those."""
     if answered[known].all():
         return dict(found)
     name = next(iter(found))  # accuracy, or exact_match
@@ -305,7 +300,6 @@ def _answered(found: Mapping[str, np.ndarray], weights, answered, known) -> dict
 
 
 def _confusion(counts: np.ndarray, names: Sequence[str]) -> Rows:
-    """Rows of gold class, predicted class and count; the most frequent errors come first."""
     answers = [*names, _NOTHING]
     places = zip(*np.nonzero(counts), strict=True)
     pairs = Counter({(names[g], answers[p]): int(counts[g, p]) for g, p in places})
@@ -320,7 +314,6 @@ def _ordered(pairs: Counter[tuple[str, str]], noun: str) -> Rows:
 
 
 def _confusion_of_each(counts: np.ndarray, names: Sequence[str]) -> Rows:
-    """Two-by-two confusion counts of each class, the classes with most errors first."""
     rows = [
         {"class": name, "right": int(t[1, 1]), "missed": int(t[1, 0])}
         | {"not_there": int(t[0, 1]), "rightly_without": int(t[0, 0])}
@@ -341,7 +334,6 @@ def _worst(
 
 
 def _largest(values: np.ndarray, chosen: np.ndarray) -> list[int]:
-    """Numbers of the chosen documents by falling value."""
     places = np.flatnonzero(chosen)
     return places[np.argsort(-values[places], kind="stable")][:WORST].tolist()
 
@@ -352,8 +344,7 @@ def _row(each: Judged, gold: Any, answer: Any, **more: float) -> dict[str, Any]:
 
 def _pairs(gold: set[Entity], found: set[Entity]) -> Counter[tuple[str, str]]:
     """Count (gold type, predicted type) of entities at the same place, "none" if one side is
-    missing.
-    """
+    missing."""
     sides = [{(each.start, each.end): each.label for each in side} for side in (gold, found)]
     places = sides[0].keys() | sides[1].keys()
     return Counter(

@@ -23,22 +23,19 @@ NOTHING = Overlap(0.0, 0.0, 0.0)
 
 
 def tidy(text: str) -> str:
-    """Lower-case ``text`` without punctuation, and remove articles and extra white space."""
+    """Remove the articles a, an and the, and extra white space, from a text in lower case."""
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 
 def normalise(text: str) -> str:
     """SQuAD's normalisation: lower-case, remove ASCII punctuation ("well-known" becomes one word)
-    and articles.
-    """
+    and articles."""
     return tidy(text.lower().translate(_PUNCTUATION))
 
 
 def overlap(answer: Sequence[Hashable], gold: Sequence[Hashable]) -> Overlap:
-    """Return F1, precision and recall of an answer's words, counted with multiplicity.
-
-    All three are 0 if nothing is shared or a side is empty.
-    """
+    """Return F1, precision and recall, 0 to 1, of an answer's words, counted with multiplicity; all
+    are 0 if nothing is shared or a side is empty."""
     same = sum((Counter(answer) & Counter(gold)).values())
     if not same:
         return NOTHING
@@ -46,19 +43,15 @@ def overlap(answer: Sequence[Hashable], gold: Sequence[Hashable]) -> Overlap:
 
 
 def with_f1(precision: float, recall: float) -> Overlap:
-    """The precision and recall with their F1; 0 if both are 0."""
+    """Make an `Overlap` of precision and recall with their harmonic mean as F1, 0 if both are 0."""
     if precision + recall == 0:
         return NOTHING
     return Overlap(2 * precision * recall / (precision + recall), precision, recall)
 
 
 def best(answer: str, golds: Sequence[str]) -> tuple[int, float]:
-    """Return (exact match, F1) of a normalised answer, each the best over the normalised gold
-    answers.
-
-    Raises:
-        ValueError: ``golds`` is empty.
-    """
+    """Return (exact match, F1), 0 to 1, of a normalised answer, each the best over the normalised
+    gold answers; ValueError if there are none."""
     words = answer.split()
     return int(max(answer == gold for gold in golds)), max(
         overlap(words, gold.split()).f1 for gold in golds
@@ -70,10 +63,10 @@ def score_text(
     right: Mapping[str, Any],
     answer: Mapping[str, Any] | None,
 ) -> dict[str, float]:
-    """Return exact_match and f1 of an answer.
+    """Return exact_match and f1 of an answer, 0 to 1.
 
     Args:
-        match: returns (exact match, f1) of an answer and the gold answers.
+        match: returns (exact match, f1) of a text and the gold texts, as `best` does.
         right: ``answers``, the accepted texts.
         answer: ``answer``, a text; None in either place is a missing prediction, which scores 0.
     """
