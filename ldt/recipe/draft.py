@@ -25,7 +25,7 @@ NARROW = 512  # width below which a model learns at a higher rate
 _WIDTH = 98  # of the comments
 
 
-class Key(NamedTuple):
+class _Key(NamedTuple):
     """Key of a recipe, its value, and the observation in the data that suggests it."""
 
     name: str
@@ -37,7 +37,10 @@ def lengths(survey: Survey, task: str, count: Callable[[str], int] | None = None
     """Estimate the tokens of each of the file's first documents, in rising order.
 
     Args:
-        count: function that counts the tokens of a text; by default they are estimated from words.
+        survey: the data file.
+        task: name of the task that reads it.
+        count: function that counts the tokens of a text, applied to the beginnings of 50 documents;
+            by default tokens are estimated from words.
     """
     documents = survey.documents(task)
     if count is None:
@@ -70,23 +73,23 @@ def draft(
     width: int | None = None,
     name: str = "recipe.yaml",
 ) -> str:
-    """Write a first recipe for a data file, as YAML with comments.
+    """Draft a first recipe for a data file: text of a YAML file with comments.
 
     Args:
         survey: the data file.
         task, model, max_length: as in a recipe.
         tokens: number of tokens of each document (`lengths`).
         width: hidden size of the model, None if it is unknown.
-        name: file that the recipe is written to, for its first lines.
+        name: file that the recipe is written to, for the commands in its first lines.
     """
     kind = TASKS[task].reads.kind
     head = f"A first recipe for {survey.source}: {task}. Keys left out have their defaults."
     lines = [f"# {line}" for line in [head, *commands(task, name)]]
     labels = survey.labels if task == "classification" else None
     task_keys = {"name": task} | (labels.task if labels else {})
-    sections: dict[str, tuple[Any, Iterable[Key]]] = {
-        "task": (TASKS[task], itertools.starmap(Key, task_keys.items())),
-        "model": (MODELS[kind], [Key("path", model)]),
+    sections: dict[str, tuple[Any, Iterable[_Key]]] = {
+        "task": (TASKS[task], itertools.starmap(_Key, task_keys.items())),
+        "model": (MODELS[kind], [_Key("path", model)]),
         "data": (OPTIONS[kind], _data_keys(survey, task, max_length, tokens)),
         "training": (object, _training_keys(survey, task, width)),
     }
@@ -98,29 +101,30 @@ def draft(
 
 
 def commands(task: str, name: str) -> list[str]:
-    """The commands that check and run a recipe."""
+    """The commands that check and run a recipe: ``ldt check NAME`` and ``ldt finetune NAME`` or
+    ``ldt pretrain NAME``, by the task. ``name`` is the recipe's file."""
     return [f"ldt check {name}", f"ldt {COMMANDS[TASKS[task].reads.kind]} {name}"]
 
 
-def _data_keys(survey: Survey, task: str, max_length: int, tokens: list[int]) -> Iterator[Key]:
+def _data_keys(survey: Survey, task: str, max_length: int, tokens: list[int]) -> Iterator[_Key]:
     inputs, labelled = TASKS[task].inputs, TASKS[task].reads.kind == "examples"
     labels = survey.labels if task == "classification" else None
     keys = {"train": survey.source, "format": survey.format, **survey.keys, "eval": survey.eval}
     keys["text"] = survey.text_key(task)
     keys["id"] = survey.id if labelled else None
-    yield from (Key(key, value) for key, value in keys.items() if value)
+    yield from (_Key(key, value) for key, value in keys.items() if value)
     if not survey.eval:
-        yield Key("eval_fraction", *_share(survey, task))
+        yield _Key("eval_fraction", *_share(survey, task))
     if labels:
-        yield Key("label", labels.path, f"Here {labels.words()}.")
-        yield from itertools.starmap(Key, labels.data.items())
-    yield Key("max_length", max_length, _lengths_seen(tokens, max_length))
+        yield _Key("label", labels.path, f"Here {labels.words()}.")
+        yield from itertools.starmap(_Key, labels.data.items())
+    yield _Key("max_length", max_length, _lengths_seen(tokens, max_length))
     if not labelled:
-        yield Key("tokens_per_step", 16 * max_length)
+        yield _Key("tokens_per_step", 16 * max_length)
         return
-    yield Key("overflow", inputs.overflows[0])
+    yield _Key("overflow", inputs.overflows[0])
     if 4 * inputs.stride < max_length and inputs.stride:
-        yield Key("stride", inputs.stride)
+        yield _Key("stride", inputs.stride)
 
 
 def _share(survey: Survey, task: str) -> tuple[float, str]:
@@ -136,20 +140,20 @@ def _share(survey: Survey, task: str) -> tuple[float, str]:
     return share, f"Here {share * count:,.0f} of {count:,} records{rare}."
 
 
-def _training_keys(survey: Survey, task: str, width: int | None) -> Iterator[Key]:
+def _training_keys(survey: Survey, task: str, width: int | None) -> Iterator[_Key]:
     name = Path(survey.source.rstrip("/").rpartition(":")[2]).name.partition(".")[0]
-    yield Key("output_dir", f"runs/{name}" if name.strip("*") else "runs/first")
+    yield _Key("output_dir", f"runs/{name}" if name.strip("*") else "runs/first")
     narrow = width is not None and width < NARROW
     rate = 1e-4 if narrow else 3e-5
-    yield Key("learning_rate", rate, "The first key to try other values of.")
+    yield _Key("learning_rate", rate, "The first key to try other values of.")
     if TASKS[task].reads.kind == "examples":
         few = len(survey.examples) < 1000
-        yield Key("num_train_epochs", 5 if few else 3)
-        yield Key("per_device_train_batch_size", 1, "Larger ones take more memory.")
-        yield Key("gradient_accumulation_steps", 8, "Batches that make one step.")
+        yield _Key("num_train_epochs", 5 if few else 3)
+        yield _Key("per_device_train_batch_size", 1, "Larger ones take more memory.")
+        yield _Key("gradient_accumulation_steps", 8, "Batches that make one step.")
     else:
-        yield Key("max_steps", 1000)
-    yield Key("seed", 0)
+        yield _Key("max_steps", 1000)
+    yield _Key("seed", 0)
 
 
 def _lengths_seen(tokens: list[int], max_length: int) -> str:
@@ -162,8 +166,7 @@ def _lengths_seen(tokens: list[int], max_length: int) -> str:
     )
 
 
-def _lines(key: Key, meaning: str) -> Iterator[str]:
-    """The comment and the value of a key, indented."""
+def _lines(key: _Key, meaning: str) -> Iterator[str]:
     meaning = meaning and meaning[0].upper() + meaning[1:]
     comment = f"{meaning} {key.seen}".strip().replace("``", "`")
     for line in textwrap.wrap(comment, _WIDTH - 4, break_long_words=False):

@@ -36,7 +36,7 @@ class Problems:
     """Collected problems with values whose places are known.
 
     Args:
-        places: where the value at each path of keys was written.
+        places: where the value at each path of keys, such as ("data", "train"), was written.
     """
 
     def __init__(self, places: dict[tuple, Place]):
@@ -49,7 +49,8 @@ class Problems:
         self.found.append((place.order, keys, f"{place.say(keys)}: {what}"))
 
     def place(self, keys: tuple) -> Place:
-        """Place of the value at these keys, or of the nearest value around it."""
+        """Place of the value at these keys, or of the nearest one around it; ``recipe`` if none is
+        known."""
         while keys and keys not in self.places:
             keys = keys[:-1]
         return self.places.get(keys, Place("recipe"))
@@ -81,7 +82,7 @@ _EXPECTED = {
 
 def explain(error: ValidationError, value: Any) -> Iterable[tuple[tuple, str | None]]:
     """Yield (keys, message) for each problem of a pydantic error; the message is None for an
-    unknown key.
+    unknown key. ``value`` is what was validated.
 
     A union has an error for each of its branches; they become one line, of the branch that came
     furthest.
@@ -122,7 +123,7 @@ def _reason(items):
 
 
 def shown(value: Any) -> str:
-    """Write a value as in a recipe, on one line, shortened if it is long."""
+    """Write a value for a message as in a recipe: on one line, of at most 80 characters."""
     if isinstance(value, dict):
         return "keys and values"
     text = repr(value) if isinstance(value, str) else json.dumps(value)
@@ -130,8 +131,8 @@ def shown(value: Any) -> str:
 
 
 def word(text: str) -> str:
-    """Write a key or override for a message: quoted if it does not fit on a line, shortened if
-    long."""
+    """Write a key or override for a message: in quotes if it has line ends or control characters,
+    and of at most 80 characters."""
     return _cut(text if text.isprintable() else repr(text))
 
 

@@ -160,6 +160,9 @@ def of_keys(task: dict[str, Any], overrides: Iterable[str], label: str) -> Recip
         task: the task section, such as {"name": "squad"}.
         overrides: ``key=value`` as of `load`.
         label: name that stands for the file in messages.
+
+    Raises:
+        RecipeError: all that is wrong, one problem a line.
     """
     reader = _Reader({"task": task}, Problems({(): Place(label)}))
     reader.override(overrides)
@@ -169,11 +172,18 @@ def of_keys(task: dict[str, Any], overrides: Iterable[str], label: str) -> Recip
 
 
 def values_of(overrides: Iterable[str], known: Sequence[str]) -> tuple[dict[str, Any], Problems]:
-    """Read ``key=value`` arguments without a recipe: their values, and `Problems` that know their
-    places.
+    """Read ``key=value`` arguments without a recipe, such as ``data.text=body``.
 
     Args:
+        overrides: the arguments.
         known: dotted keys that may be given, each with all below it.
+
+    Returns:
+        The values as nested dicts, {"data": {"text": "body"}}, and `Problems`, empty, that know
+            their places.
+
+    Raises:
+        RecipeError: all that is wrong, one problem a line.
     """
     reader = _Reader({}, Problems({}))
     reader.override(overrides)
@@ -196,6 +206,9 @@ def reading(overrides: Iterable[str], names: Sequence[str] = READING) -> DataSec
         overrides: ``key=value`` as of `load`; keys that none of them names are not in the section's
             ``model_fields_set``.
         names: keys of the section that may be given, each with all below it.
+
+    Raises:
+        RecipeError: all that is wrong, one problem a line.
     """
     reader = _Reader(*values_of(overrides, [f"data.{name}" for name in names]))
     data = reader.section(DataSection, "data")
@@ -227,7 +240,7 @@ def check_training(training: dict[str, Any], places: dict[tuple, Place] | None =
 
 
 def backends(task: Any) -> tuple[str, ...]:
-    """Names that ``model.attention`` can have for a class of tasks; imports torch."""
+    """Names that ``model.attention`` can have for ``task``, a class of tasks; imports torch."""
     from ldt.tasks.base import config_fields
 
     fields = config_fields(task.model_construct())
@@ -241,7 +254,7 @@ class _Reader:
         self.root, self.problems = root, problems
 
     def override(self, overrides: Iterable[str]) -> None:
-        """Replace values, and their places, by those of ``key=value`` arguments."""
+        """Replace values, and their places, by those of arguments."""
         problems = self.problems
         for number, text in enumerate(overrides):
             key, equals, written = text.partition("=")
@@ -280,7 +293,6 @@ class _Reader:
 
     @property
     def _kind(self) -> str:
-        """Kind of the task; of an unknown one that of fine-tuning."""
         task = self.task_class
         return "examples" if task is None else task.reads.kind
 
@@ -305,7 +317,6 @@ class _Reader:
         return values if isinstance(values, dict) else {}
 
     def _task(self) -> Any:
-        """The task, or None with problems added."""
         from ldt.tasks import TASKS
 
         cls = self.task_class
@@ -323,7 +334,6 @@ class _Reader:
         return self._instance(cls, self._values(name), (name,))
 
     def _instance(self, cls: type[BaseModel], value: dict, section: tuple) -> Any:
-        """An instance of the class, or None with problems added."""
         try:
             return cls.model_validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
@@ -355,7 +365,6 @@ class _Reader:
     # -- what depends on other modules
 
     def check_data(self, data: Any, task: Any) -> None:
-        """Check names of formats, and of the fields that a task reads."""
         if not isinstance(data, DataSection):
             return
         problems = self.problems
@@ -385,8 +394,7 @@ class _Reader:
             problems.add(("data", "fields", name), f"no such field of the task{near}")
 
     def check_command(self, task: Any, command: str) -> None:
-        """Check that a command trains this task, has the keys that it needs, and that these fit
-        the model's config and the training's arguments."""
+        """Check that a command trains this task and has the keys that it needs, and these."""
         trained_by = command if task is None else COMMANDS[task.reads.kind]
         if trained_by != command:
             self.problems.add(("task", "name"), f"{task.name} is trained by ldt {trained_by}")
@@ -399,7 +407,6 @@ class _Reader:
         self.check_training()
 
     def _check_model(self, task: Any) -> None:
-        """Check the name of the backend, and ``model.config`` by the fields of a task's config."""
         from ldt.tasks.base import config_fields, model_types
 
         values = self._values("model")
@@ -419,7 +426,6 @@ class _Reader:
         self._instance(config_fields(instance, model_type), fields, ("model", "config"))
 
     def check_training(self) -> None:
-        """Check the training section by the arguments of transformers and those of ldt."""
         training = self._values("training")
         for key in filter(REFUSED.get, training):
             self.problems.add(("training", key), REFUSED[key])
@@ -482,8 +488,6 @@ def _fit_evaluation(path: Path, root: dict[str, Any], overrides: Iterable[str]) 
 
 
 def _with_paths(section: _Section, name: str, path: Path, search: bool = True) -> _Section:
-    """Return the section with its paths resolved against the current directory or the recipe's
-    folder."""
     changed: dict[str, Any] = {}
     for key in FILES[name]:
         match getattr(section, key, None):

@@ -116,8 +116,13 @@ class Run:
 
     @classmethod
     def find(cls, model: str | Path | None) -> Run:
-        """Find the folder of a fine-tuned model; None is the newest run of the current
-        directory."""
+        """Find the folder of a fine-tuned model; None is ``runs/latest``, the newest run of the
+        current directory, which is logged.
+
+        Raises:
+            UserError: it is a file.
+            ModelError: there is no such folder.
+        """
         folder = Path(model or LATEST).expanduser()
         if folder.is_file():
             raise UserError(
@@ -154,7 +159,7 @@ class Run:
     # -- reading
 
     def record(self) -> dict[str, Any] | None:
-        """Content of run.json, None if there is none."""
+        """Content of run.json, None if there is none; ModelError if it is damaged."""
         file = self.folder / RUN
         if not os.path.lexists(file):
             return None
@@ -164,7 +169,8 @@ class Run:
         return record
 
     def results(self) -> dict[str, Any]:
-        """Content of metrics.json; {} for a run that is not finished."""
+        """Content of metrics.json; {} for a run that is not finished; ModelError if it is
+        damaged."""
         file = self.folder / RESULTS
         results = _object(file) if file.is_file() else {}
         if results is None:
@@ -182,7 +188,7 @@ class Run:
         return decisions if isinstance(decisions, dict) else {}
 
     def classes(self) -> list[str] | None:
-        """Classes of the model, from its config; None if it has none."""
+        """Names of the model's classes in order, from its config; None if it has none."""
         labels = self.config().get("id2label")
         return list(map(str, labels.values())) if isinstance(labels, dict) else None
 
@@ -190,7 +196,12 @@ class Run:
         """Read the folder of a run, finished or not.
 
         Args:
-            overrides: keys of its recipe to change, such as those for reading another gold file.
+            overrides: ``key=value`` arguments that change its recipe, such as those for reading
+                another gold file.
+
+        Raises:
+            ModelError: it is no folder of a run, or a file in it is damaged.
+            RecipeError: the recipe with the overrides is wrong.
         """
         file = self.folder / RECIPE
         if not file.is_file():
@@ -212,7 +223,7 @@ class Run:
         return total
 
     def fingerprint(self, recipe: Recipe) -> str:
-        """Hash of the files that decide what the model answers.
+        """SHA-256, in hex digits, of the files that decide what the model answers.
 
         Args:
             recipe: recipe of the run, read from a file.
@@ -263,7 +274,6 @@ class Run:
             files.write_whole(self.folder / LOG, "".join(f"{text}\n" for text in lines))
 
     def _log_lines(self) -> list[tuple[dict[str, Any], str]]:
-        """The lines that are whole, read and as they are."""
         try:
             text = (self.folder / LOG).read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
@@ -287,6 +297,10 @@ class Run:
         Args:
             wanted: the `identity` of the run to be.
             resume, overwrite: options of the user.
+
+        Raises:
+            UserError: the folder holds something else, or a run that these options do not allow
+                for.
         """
         record = self.record()
         if record is None:
@@ -320,7 +334,7 @@ class Run:
         )
 
     def stopped(self) -> str:
-        """Progress of a run that is not being trained, in words."""
+        """Progress of a run that is not being trained, such as ``stopped after step 500``."""
         steps = list(self.checkpoints())
         return f"stopped {f'after step {steps[-1]:,}' if steps else 'before its first checkpoint'}"
 
@@ -334,8 +348,8 @@ class Run:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Context manager that locks the folder for this process; if it stays empty it is
-        removed."""
+        """Context manager that locks the folder, which is created, for this process; removed if
+        still empty at the end."""
         lock = files.Lock(self.folder)
         try:
             with lock:
@@ -456,8 +470,8 @@ class Run:
     # -- a folder that goes away while its run trains
 
     def fault(self) -> str | None:
-        """Fate of the folder since `begin`, in words to follow its name, such as "was removed";
-        None if it is unchanged, or before `begin`."""
+        """Fate of the folder since `begin`, such as "was removed or renamed while it was trained
+        in"; None if it is unchanged, or before `begin`."""
         if self._begun is None:
             return None
         session, place = self._begun
@@ -498,8 +512,8 @@ class Run:
 
 
 def recipe_file(path: Path) -> Path:
-    """Path of the recipe of a run folder, or of the run of a checkpoint; a file stands for
-    itself."""
+    """Path of the recipe in a run folder, or for a checkpoint without one in the run around it; a
+    file stands for itself. It need not exist."""
     if not path.is_dir():
         return path
     inherited = path.name.startswith("checkpoint-") and not (path / RECIPE).is_file()
@@ -572,7 +586,6 @@ def _known_digest(file: Path, known: Any) -> str | None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, or a folder such as that of an adapter, if it is there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -583,18 +596,19 @@ def _remove(path: Path) -> None:
 
 
 def number(value: Any) -> float | None:
-    """Convert a value of a log to a finite number; None for anything else."""
+    """Convert a value of a log to a finite float; None for anything else."""
     is_finite = isinstance(value, int | float) and math.isfinite(value)
     return float(value) if is_finite else None
 
 
 def is_metric(name: str) -> bool:
-    """True if a number of an evaluation is about the model, not about its speed."""
+    """True for names such as ``eval_f1``, False for speeds of an evaluation and for other names."""
     return name.startswith("eval_") and not name.endswith(
         ("_runtime", "_per_second", "_preparation_time")
     )
 
 
-def evaluated(metric: Any) -> str:
-    """Name of a metric in the log, with ``eval_``; recipes may leave that out."""
+def eval_name(metric: Any) -> str:
+    """Name of a metric in the log: ``eval_f1`` for ``f1``, as recipes may write, and for
+    ``eval_f1``."""
     return f"eval_{str(metric).removeprefix('eval_')}"

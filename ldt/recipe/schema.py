@@ -64,7 +64,7 @@ def schema(task: str | None = None) -> dict[str, Any]:
 
 
 class _Described(GenerateJsonSchema):
-    """Descriptions by the docstrings of the classes, and no titles, which repeat the names."""
+    """Descriptions by the docstrings of the classes, without titles."""
 
     def field_title_should_be_set(self, schema):
         return False
@@ -105,8 +105,7 @@ def _sections(task: type[AnyTask], definitions: dict[str, Any]) -> dict[str, Any
 
 
 def _configure(value: dict[str, Any], task: type[AnyTask]) -> None:
-    """Give ``model.config`` the fields of the config that the task's model has, of each kind that
-    it names by ``model_type``."""
+    """Give ``model.config`` the fields of the configs that the task's model can have."""
     instance = task.model_construct()
     names_of: dict[Any, list[str | None]] = {}  # by class; the first is what is left out
     for name in model_types(instance) or (None,):
@@ -139,7 +138,6 @@ def _describe(section: dict[str, Any], known: dict[str, str]) -> None:
 
 
 def _only(value: dict[str, Any], names: Iterable[str | None]) -> None:
-    """Allow these names alone, whatever the field's type allows."""
     value.pop("anyOf", None)
     value.pop("type", None)
     value["enum"] = list(names)

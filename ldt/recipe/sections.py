@@ -284,12 +284,13 @@ def training_section() -> type[BaseModel]:
 
 
 def summary(item: object) -> str:
-    """First paragraph of a docstring, on one line."""
+    """First paragraph of an object's docstring, on one line; "" without one."""
     return " ".join((inspect.getdoc(item) or "").partition("\n\n")[0].split())
 
 
 def meanings(cls: type) -> dict[str, str]:
-    """Descriptions by name from the ``Args:`` of a class's docstring and those of its bases."""
+    """Descriptions of the keys of a section or task, by name, from the ``Args:`` of the docstrings
+    of its class and of those that it derives from."""
     from ldt.tasks.base import AnyTask
 
     known: dict[str, str] = {}
@@ -319,8 +320,8 @@ def training_meanings() -> dict[str, str]:
 
 
 def meant(name: str, names: Iterable[str]) -> str:
-    """End of a message about an unknown key: the key to use instead, or the most similar of
-    ``names``; "" if there is none."""
+    """End of a message about an unknown key, such as ``, did you mean 'seed'?``: the key to use
+    instead, or the most similar of ``names``; "" if there is none."""
     if key := KEYS.get(name):
         tail = key.partition(".")[2]
         return f", did you mean {(tail if tail in names else key)!r}?"
@@ -328,7 +329,8 @@ def meant(name: str, names: Iterable[str]) -> str:
 
 
 def unknown_option(option: str) -> str:
-    """End of a message about an unknown option of a command that takes keys of a recipe; may import
+    """End of a message about an unknown option, such as ``--lr``, of a command that takes keys of a
+    recipe: the key to write (``, write training.learning_rate=VALUE``), or "". May import
     transformers."""
     name = option.lstrip("-").partition("=")[0].replace("-", "_")
     keys = {key: f"training.{key}" for key in training_section().model_fields}

@@ -75,7 +75,7 @@ class Labels:
     trouble: str | None = None
 
     def words(self) -> str:
-        """Kind of the labels, in words for a message."""
+        """Classes with their counts, or "numbers", for a message."""
         if not self.counts:
             return "numbers"
         counts = self.counts.most_common()
@@ -113,20 +113,22 @@ class Survey:
     eval: str | None = None
     keys: dict[str, Any] = field(default_factory=dict)
 
-    def document(self, task: str) -> str | None:
-        """The field that a task reads the document from; None where there is none."""
+    def document_field(self, task: str) -> str | None:
+        """Name of the field that a task reads the document from; None where there is none."""
         reads = TASKS[task].reads
         fields = (name for name in (reads.document, *reads.instead) if name in self.columns)
         return next(fields, None if self.text in _signs(reads) else self.text)
 
     def text_key(self, task: str) -> str | None:
-        """The key ``data.text`` that a recipe needs; None where a task reads the field anyway."""
-        name, reads = self.document(task), TASKS[task].reads
+        """Value of the key ``data.text`` that a recipe needs, a field; None where a task reads it
+        anyway."""
+        name, reads = self.document_field(task), TASKS[task].reads
         needed = name == self.text and name not in (reads.document, *reads.instead)
         return name if needed and not self.format and "text_files" not in self.keys else None
 
     def documents(self, task: str) -> list[str]:
-        """The text of each document with its question, as a task reads them; empty if it cannot."""
+        """Texts of the first documents, each with its question, as a task reads them; "" for one
+        that it cannot read."""
         if self.texts:
             return list(self.texts)
         reader: Any = TASKS[task].model_construct()
@@ -143,13 +145,13 @@ class Survey:
         return documents
 
     def lines(self, task: str) -> Iterator[str]:
-        """Yield the findings that concern a task, one line of text each."""
+        """Yield what was found in the file, as far as it concerns a task, in lines of text."""
         count = len(self.texts) or len(self.examples)
         more = " or more" if count == _most(self.format) else ""
         more += f", layout {self.format}" if self.format else ""
         yield f"{self.source}: {plural(count, 'document' if self.texts else 'record')}{more}"
         tokens = sum(map(guessed, self.documents(task))) // count
-        yield f"text: {self.document(task) or 'plain'}, some {tokens:,} tokens on average"
+        yield f"text: {self.document_field(task) or 'plain'}, some {tokens:,} tokens on average"
         if task == "classification" and self.labels and not self.labels.trouble:
             paths = [self.labels.path] if isinstance(self.labels.path, str) else self.labels.path
             yield f"label: {listed(paths, 8, str)}, {self.labels.words()}"
@@ -205,7 +207,12 @@ def survey(source: str) -> Survey:
 
 
 def check_fields(survey: Survey, task: str) -> None:
-    """Raise a UserError if the file lacks the fields of a task."""
+    """Raise an error if the file lacks the fields of a task.
+
+    Raises:
+        UserError: a field is missing, or the layout is that of another task.
+        DataError: the labels cannot be learned.
+    """
     reads, labels = TASKS[task].reads, survey.labels
     other = survey.format is not None and survey.format not in TASKS[task].answers.layouts
     if other and survey.task != task and task != "mlm":
@@ -220,7 +227,7 @@ def check_fields(survey: Survey, task: str) -> None:
     missing = [] if survey.format else [n for n in _signs(reads) if n not in survey.columns]
     if task == "classification" and labels is None:
         missing = ["label"]
-    if survey.columns and survey.document(task) is None:
+    if survey.columns and survey.document_field(task) is None:
         missing.append(reads.document)
     if missing:
         has = listed(survey.columns) if survey.columns else "plain text"
@@ -231,7 +238,7 @@ def check_fields(survey: Survey, task: str) -> None:
 
 
 def guessed(text: str) -> int:
-    """Estimate the tokens of a text from its words; in scripts without spaces each letter
+    """Number of tokens of a text, estimated by its words; in scripts without spaces each letter
     counts."""
     unspaced = sum(letter >= "\u2e80" for letter in text)
     return unspaced + math.ceil(TOKENS_A_WORD * len(text.split()))
@@ -241,7 +248,6 @@ def guessed(text: str) -> int:
 
 
 def _most(layout: str | None) -> int:
-    """Number of records to look at."""
     return PAGES if layout in _PAGED else MOST
 
 
@@ -343,7 +349,6 @@ def _beside(source: str) -> str | None:
 
 
 def _longest(columns: Columns) -> str | None:
-    """The field of the longest texts, blanks left out."""
     sizes = {
         name: sum(len("".join(value.split())) for value in values) / len(values)
         for name, values in columns.items()
@@ -353,7 +358,7 @@ def _longest(columns: Columns) -> str | None:
 
 
 def _id(columns: Columns, count: int) -> str | None:
-    """The field of the ids, where there is one that is not called id."""
+    """The field of the ids, unless it is called id."""
     if "id" in columns:
         return None
     for name, values in columns.items():
@@ -376,7 +381,6 @@ def _task(layout: str | None, columns: Columns, text: str | None, has_labels: bo
 
 
 def _has_signs(reads: TaskReads, columns: Columns, text: str | None) -> bool:
-    """True if the fields of a file tell that it is a task's."""
     signs = next((each for each in reads.signs if set(each) <= set(columns)), ())
     if not signs or (len(signs) == 1 and _NAMED & set(columns)):
         return False
@@ -397,7 +401,6 @@ def _signs(reads: TaskReads) -> tuple[str, ...]:
 
 
 def _flat(values: list[Any]) -> Iterator[Any]:
-    """The values, items of lists in their place."""
     for value in values:
         yield from value if isinstance(value, list) else [value]
 
@@ -427,7 +430,6 @@ def _read_labels(examples: Sequence[Example], path: str | list[str]) -> Labels:
 
 
 def _are_codes(cells: Sequence[str]) -> bool:
-    """True for the texts of a few whole numbers."""
     try:
         return len(set(cells)) <= MOST_CODES and all(float(cell) % 1 == 0 for cell in cells)
     except ValueError:

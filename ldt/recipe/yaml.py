@@ -53,8 +53,6 @@ class _Refused(Exception):
 
 
 class _Composer(yaml.SafeLoader):
-    """Nodes with their marks, as far as the caps allow."""
-
     nodes = depth = 0
 
     def compose_node(self, parent, index):
@@ -113,7 +111,7 @@ def _compose(text):
 
 
 def _read(node):
-    """The value of a node, where each alias counts as often as it is used."""
+    """The value of a node."""
     tree = Tree()
     count = 0
 
@@ -149,7 +147,7 @@ def _read(node):
     def scalar(node, path, line):
         try:
             node.value.encode()
-            return node.value if node.style else resolve(node.value)
+            return node.value if node.style else _resolve(node.value)
         except UnicodeEncodeError:
             tree.problems.append((path, line, "text with half a surrogate pair"))
         except (ValueError, OverflowError):
@@ -161,12 +159,7 @@ def _read(node):
     return tree
 
 
-def resolve(text: str) -> Any:
-    """Value of a plain (unquoted) scalar.
-
-    Raises:
-        ValueError: a number that Python cannot hold.
-    """
+def _resolve(text: str) -> Any:
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
@@ -180,7 +173,7 @@ def resolve(text: str) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what either YAML 1.1 or `resolve` would not read as text."""
+    """Quotes what either YAML 1.1 or `_resolve` would not read as text."""
 
     def ignore_aliases(self, data):
         return True

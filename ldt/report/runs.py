@@ -14,7 +14,7 @@ from ldt.errors import ModelError, UserError
 from ldt.io import files
 from ldt.metrics.baseline import is_better
 from ldt.recipe.recipe import COMMANDS, RECIPE
-from ldt.recipe.run import LOG, RESULTS, RUN, Run, evaluated, is_metric, number
+from ldt.recipe.run import LOG, RESULTS, RUN, Run, eval_name, is_metric, number
 from ldt.tasks import TASKS
 
 FINISHED, RUNNING, STOPPED, DAMAGED = "finished", "running", "stopped", "damaged"
@@ -151,7 +151,7 @@ def _finished(run: Run, record: dict[str, Any], facts: dict[str, Any]) -> Summar
         facts["length"] = _typed(int, results.get("max_length")) or facts["length"]
         facts["time"] = number(results["seconds"])
         metric = (results["metric"] or "train_loss").removeprefix("eval_")
-        names = [evaluated(metric), metric]
+        names = [eval_name(metric), metric]
         facts["value"] = next((number(metrics[name]) for name in names if name in metrics), None)
         facts["metric"] = metric
     except (ModelError, ValueError, LookupError, TypeError, AttributeError):
@@ -163,7 +163,7 @@ def _logged(log: list[dict[str, Any]], metric: Any) -> dict[str, Any]:
     """Metric of the last evaluation, else the last loss; no value if it is not finite."""
     for row in reversed(log):
         if names := [name for name in row if is_metric(name)]:
-            names.sort(key=lambda name: (name != evaluated(metric), name == "eval_loss"))
+            names.sort(key=lambda name: (name != eval_name(metric), name == "eval_loss"))
             return {"metric": names[0].removeprefix("eval_"), "value": number(row[names[0]])}
     losses = [row["loss"] for row in log if "loss" in row]
     return {"metric": "train_loss", "value": number(losses[-1])} if losses else {}
