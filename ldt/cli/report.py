@@ -111,7 +111,7 @@ def _page(
     from ldt.report import build, charts, page
     from ldt.report.subject import PASSAGES, subject
 
-    charts.check()
+    charts.require_matplotlib()
     path = Path(name)
     beside = path / PAGE if path.is_dir() else path.with_suffix(".html")
     target, asked["gold"] = output or beside, asked["gold"] or ()

@@ -25,7 +25,8 @@ TITLES = {"classes": "Classes", "confusion": "Right and wrong by class"}  # of t
 
 
 def report(subject: Subject) -> Report:
-    """Content of the page about a run or a file of answers."""
+    """Gather the content of the page about a run or a file of answers: headline, facts, metrics,
+    charts, tables and documents."""
     run, result, documents = subject.run, subject.result, subject.documents
     final = _of_run(run) if run else []
     figures = _of_result(result, subject) if result else final
@@ -60,12 +61,10 @@ def report(subject: Subject) -> Report:
 
 
 def _metric(run: Description) -> str | None:
-    """Main metric of a run."""
     return (run.results.get("metric") or "").removeprefix("eval_") or None
 
 
 def _of_result(result: Result, subject: Subject) -> list[Figure]:
-    """Metrics that are not counts, the main metric first."""
     run = subject.run
     names = [name for name, value in result.metrics.items() if isinstance(value, float)]
     first = _metric(run) if run else next((name for name in HEADLINES if name in names), None)
@@ -159,7 +158,6 @@ def _facts(subject: Subject) -> dict[str, str]:
 
 
 def _data(facts: Mapping[str, Any]) -> str:
-    """Description of a dataset: source and size."""
     nouns = ("document", "token", "character", "byte")
     sizes = [plural(facts[f"{noun}s"], noun) for noun in nouns if f"{noun}s" in facts]
     return ": ".join([str(facts["source"]), *sizes[:1]])

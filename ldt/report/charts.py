@@ -72,7 +72,7 @@ class Lines:
         return WIDTH, (360 if self.diagonal else 270) + legend
 
     def draw(self, axes: Any) -> None:
-        """Draw the lines on matplotlib's axes."""
+        """Draw the lines, without points that are not finite, on matplotlib's axes."""
         series = {
             name: [point for point in points if all(map(math.isfinite, point))]
             for name, points in self.series.items()
@@ -103,8 +103,8 @@ class Lines:
         axes.yaxis.set_major_formatter(_number)
 
     def numbers(self) -> tuple[list[str], list[list[Any]]]:
-        """Table behind the chart: (headings, rows), a row for each of some 30 points of a
-        series."""
+        """Table behind the chart: (headings, rows), a row for each point; of a series of more than
+        200, for every n-th, some 200 at most."""
         first = 0 if len(self.series) > 1 else 1
         rows = [
             [name, *point][first:]
@@ -147,7 +147,8 @@ class Bars:
         axes.xaxis.set_major_formatter(_number)
 
     def numbers(self) -> tuple[list[str], list[list[Any]]]:
-        """Table behind the chart: (headings, rows), a row for each bar."""
+        """Table behind the chart: (headings, rows), a row of name, value and number of items for
+        each bar."""
         rows = [[name, value, self.counts.get(name)] for name, value in self.bars.items()]
         return [self.x, self.y, "number"], rows
 
@@ -198,12 +199,8 @@ class Matrix:
 Chart = Lines | Bars | Matrix
 
 
-def check() -> None:
-    """Refuse to start if charts cannot be drawn.
-
-    Raises:
-        UserError: matplotlib is missing.
-    """
+def require_matplotlib() -> None:
+    """Raise UserError if matplotlib, which draws the charts, is not installed."""
     if find_spec("matplotlib") is None:
         raise UserError("a report needs matplotlib for its charts; pip install matplotlib adds it")
 
@@ -214,7 +211,7 @@ def image(chart: Chart) -> str:
     Raises:
         UserError: matplotlib is missing.
     """
-    check()
+    require_matplotlib()
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -237,11 +234,11 @@ def _number(value: float, _: object = None) -> str:
 
 
 def of_training(log: Sequence[Mapping[str, Any]], metric: str | None) -> list[Chart]:
-    """Charts of loss, evaluation metric and learning rate by step.
+    """Charts of loss, evaluation metric and learning rate by step; none of what was not logged.
 
     Args:
         log: lines of metrics.jsonl.
-        metric: main metric of the run; None without an evaluation.
+        metric: main metric of the run, without ``eval_``; None without an evaluation.
     """
     losses = {"training": _logged(log, "loss"), "evaluation": _logged(log, "eval_loss")}
     losses = {name: points for name, points in losses.items() if points}
@@ -267,7 +264,8 @@ def _logged(log: Sequence[Mapping[str, Any]], key: str) -> Points:
 
 
 def of_result(result: Result, metric: str) -> list[Chart]:
-    """Charts of errors, ranking, calibration, and scores by length and position.
+    """Charts of errors, ranking, calibration, and scores by length and position, as far as the
+    result has numbers for them.
 
     Args:
         result: scored answers.
@@ -292,7 +290,6 @@ def of_result(result: Result, metric: str) -> list[Chart]:
 
 
 def _confusion(result: Result) -> list[Chart]:
-    """Confusion matrix of the most frequent classes."""
     rows = [row for row in result.tables.get("confusion", ()) if "gold" in row]
     if not rows:
         return []
@@ -332,7 +329,9 @@ def _classes(result: Result) -> list[Chart]:
 
 
 def reliability(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """Reliability diagram with the diagonal."""
+    """Reliability diagram with the diagonal, as a list of one chart; empty without rows. A row has
+    the mean ``probability`` of some answers, and the share of them that is ``right``, from 0 to
+    1."""
     if not rows:
         return []
     points = [(100 * row["probability"], 100 * row["right"]) for row in rows]
@@ -342,7 +341,6 @@ def reliability(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
 
 
 def _groups(title: str, x: str, groups: Sequence[Group], metric: str) -> list[Chart]:
-    """Bar chart of groups if there are at least two."""
     groups = [group for group in groups if metric in group.metrics]
     if len(groups) < 2:
         return []

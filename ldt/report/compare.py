@@ -106,7 +106,8 @@ class Comparison:
 
 
 def compare(subjects: Sequence[Subject]) -> Comparison:
-    """Compare answers on the documents that all have in common.
+    """Compare answers on the documents that all have in common: the others with the first, by
+    paired bootstrap.
 
     Args:
         subjects: two or more, each with a result.
@@ -118,7 +119,7 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
     first = results[0]
     ids, warnings = _common(subjects, results)
     units = {item.id: item.unit for item in first.items if item.id in ids}
-    measured = paired(results, units)
+    measured = _paired(results, units)
     before = [each for each in subjects[0].documents if each.id in ids]
     others = []
     for subject, other in zip(subjects[1:], measured[1:], strict=True):
@@ -159,7 +160,7 @@ def _common(subjects: Sequence[Subject], results: Sequence[Result]) -> tuple[set
     return common, warnings
 
 
-def paired(
+def _paired(
     results: Sequence[Result], units: Mapping[str, Hashable]
 ) -> list[tuple[dict[str, float], dict[str, np.ndarray]]]:
     """Return, for each result, its metrics and their values in every resample, on the same
@@ -168,15 +169,7 @@ def paired(
     All results are recomputed on the same `RESAMPLES` resamples of units, drawn with replacement,
     each with all of its questions (Efron and Tibshirani 1993, chapter 8; Koehn 2004,
     https://aclanthology.org/W04-3250). So document difficulty that both share does not widen the
-    interval of a difference.
-
-    Args:
-        results: scored answers.
-        units: bootstrap unit by id, for ids that all results have.
-
-    Returns:
-        Metrics by name (shares from 0 to 100), and arrays [`RESAMPLES`] of those with an interval,
-            empty for a single unit.
+    interval of a difference. ``units`` has the unit by id, for ids that all results have.
     """
     places = {unit: place for place, unit in enumerate(dict.fromkeys(units.values()))}
     place_of = {id: places[unit] for id, unit in units.items()}
@@ -224,7 +217,6 @@ def _weights(items: Sequence[Item], place_of: Mapping[str, int], counts: np.ndar
 
 
 def _means(items: Sequence[Item], derive) -> Figures:
-    """Metrics computed from mean scores."""
     names = list(items[0].scores)
     scores = np.array([[item.scores[name] for name in names] for item in items], np.float64)
 
@@ -259,7 +251,6 @@ def _differences(first, other) -> list[Difference]:
 
 
 def _unrounded(differences: np.ndarray) -> np.ndarray:
-    """The differences, with rounding errors set to 0."""
     return np.where(np.abs(differences) < ROUNDING, 0.0, differences)
 
 
@@ -291,7 +282,8 @@ def _belief(document: Document) -> float:
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """The comparison at full precision."""
+    """The comparison as a dict of JSON values, not rounded, with ``interval``: level, resamples and
+    seed."""
     values = asdict(comparison)
     interval = {"level": LEVEL, "resamples": RESAMPLES, "resampled": comparison.units}
     return values | {"interval": interval | {"seed": SEED}}

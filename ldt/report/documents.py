@@ -73,23 +73,15 @@ _WRITES = {
 }
 
 
-def recipe_of(
+def _recipe_of(
     answer: Example,
     format: str | None,
     recipe: str | None,
     overrides: Iterable[str],
     gold: Names | None,
 ) -> Recipe:
-    """Recipe for reading gold file, documents and answers.
-
-    Args:
-        answer: first answer, from which the task is guessed if nothing else gives it.
-        format, recipe, overrides, gold: options as for `gather`.
-
-    Raises:
-        UserError: a gold file without format or recipe, or answers of an unknown task.
-        RecipeError: the recipe or a key cannot be used.
-    """
+    """Recipe for reading gold file, documents and answers; of the task of the first ``answer`` if
+    no option names one."""
     if format in OWN:
         return evaluate.recipe_of(format, recipe, overrides)
     if format is not None and format not in _PUBLISHED:
@@ -110,9 +102,9 @@ def recipe_of(
     return recipes.of_keys({"name": name}, keys, f"--format {format}" if format else "the answers")
 
 
-def result_of(answers: str, gold: Names, asked: Recipe, format: str | None) -> Result:
-    """Score a file of answers against gold: by the metric of a published format, else as training's
-    evaluation does; raises as `ldt.inference.evaluate.evaluate`."""
+def _result_of(answers: str, gold: Names, asked: Recipe, format: str | None) -> Result:
+    """Score a file of answers: by the metric of a published format, else as training's evaluation
+    does."""
     if format in METRICS and not asked.task.answers.formats:
         return benchmarks.evaluate(gold, answers, format=format, data=asked.data)
     return evaluate.scored(asked, gold, answers)
@@ -122,16 +114,7 @@ def _scores(
     task: Task, data, read: Read, item: Item | None
 ) -> tuple[bool | None, dict[str, float]]:
     """Return True if the document is answered correctly (None if that is a matter of degree), and
-    its scores by metric, from 0 to 1.
-
-    Args:
-        task, data: task and data section.
-        read: the document.
-        item: its item in the `Result`; None if there is none.
-
-    Raises:
-        DataError: the answer is not one of ``ldt predict``.
-    """
+    its scores by metric, from 0 to 1."""
     scores = dict(item.scores) if item is not None else {}
     if not scores or any(":" in name for name in scores):  # counts, of entities or of mentions
         where = (read.answer or read.example).where
@@ -180,6 +163,9 @@ def gather(
             without gold.
         recipe, overrides: as for `ldt.inference.evaluate.evaluate`.
 
+    Returns:
+        The scores, None without gold, and the documents.
+
     Raises:
         UserError: a file is missing or cannot be read twice, or the recipe does not fit.
         DataError: a file cannot be used, or a span does not fit its text.
@@ -189,7 +175,7 @@ def gather(
         raise UserError("a report reads its files twice; save standard input first")
     answered = _by_id(answer_files.answers(answers), answers)
     first = next(iter(answered.values()))
-    asked = recipe_of(first, format, recipe, overrides, gold)
+    asked = _recipe_of(first, format, recipe, overrides, gold)
     task, data = asked.task, asked.data
     result, items = None, dict[str, Item]()
     if gold is None:
@@ -206,7 +192,7 @@ def gather(
             Read(each, right, _with_choice(task, data, each, answered.get(str(each.id))))
             for each, right in zip(examples, _rights(task, data, examples, name), strict=True)
         ]
-        result = result_of(answers, gold, asked, format)
+        result = _result_of(answers, gold, asked, format)
         items = {item.id: item for item in result.items}
     doubted = _doubts(read)
     if documents is not None:
@@ -246,7 +232,6 @@ def _with_choice(task: Any, data, example: Example, answer: Example | None) -> E
 def _with_text(
     example: Example, texts: Mapping[str, Example], documents: Names, is_alone: bool
 ) -> Example:
-    """Gold example, or the fields kept in an answer, completed from its document."""
     document = texts.get(str(example.id))
     if document is None:
         raise DataError(

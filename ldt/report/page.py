@@ -21,11 +21,12 @@ MARKS = 5_000  # of a text
 
 
 def render(report: Report, all_texts: bool = False) -> str:
-    """HTML page of a report; equal reports give equal pages.
+    """HTML page of a report, as text; equal reports give equal pages.
 
     Args:
         report: content of the page.
-        all_texts: True includes the texts of all documents, False a sample.
+        all_texts: True includes the texts of all documents, False those of the worst errors and
+            doubtful labels and of 40 at random.
 
     Raises:
         UserError: matplotlib, which draws the charts, is missing.
@@ -186,7 +187,6 @@ def _listed(ranking: RankedDocuments, documents: Sequence[Document]) -> dict[str
 
 
 def _about_texts(documents: Sequence[Document], shown: set[int]) -> str:
-    """Sentence about texts left out of the page."""
     there = [i for i, each in enumerate(documents) if each.text is not None]
     inside = sum(i in shown for i in there)
     if inside == len(there):
@@ -199,7 +199,6 @@ def _about_texts(documents: Sequence[Document], shown: set[int]) -> str:
 
 
 def _data(documents: Sequence[Document], shown: set[int]) -> dict[str, Any]:
-    """Documents for the page's script."""
     metrics = list(dict.fromkeys(name for document in documents for name in document.scores))
     rows = []
     for number, each in enumerate(documents):
@@ -219,8 +218,8 @@ def _data(documents: Sequence[Document], shown: set[int]) -> dict[str, Any]:
         if number in shown:
             row["asks"] = [[name, cut(text, LONG)] for name, text in each.asks.items()]
         if number in shown and each.text is not None:
-            marks = merged(each.marks, len(each.text))[:MARKS]
-            parts = excerpts(each.text, marks)
+            marks = _merged(each.marks, len(each.text))[:MARKS]
+            parts = _excerpts(each.text, marks)
             row |= {"marks": marks, "parts": parts, "characters": len(each.text)}
         rows.append(row)
     return {"metrics": metrics, "documents": rows}
@@ -230,9 +229,9 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def merged(marks: Iterable[Mark], length: int) -> list[dict[str, Any]]:
-    """Marks sorted by position, each with its kinds. Equal marks are merged, as gold and answer of
-    a correct one. Marks outside the ``length`` characters of the text are dropped."""
+def _merged(marks: Iterable[Mark], length: int) -> list[dict[str, Any]]:
+    """Marks sorted by position, each with its kinds; equal ones are merged, those outside the text
+    dropped."""
     merged_marks: dict[tuple[int, int, str], dict[str, Any]] = {}
     for mark in sorted(marks, key=lambda mark: (mark.start, -mark.end)):
         start, end = max(mark.start, 0), min(mark.end, length)
@@ -246,7 +245,7 @@ def merged(marks: Iterable[Mark], length: int) -> list[dict[str, Any]]:
     return list(merged_marks.values())
 
 
-def excerpts(text: str, marks: Sequence[dict[str, Any]]) -> list[list[Any]]:
+def _excerpts(text: str, marks: Sequence[dict[str, Any]]) -> list[list[Any]]:
     """Parts of a text, [offset, characters]: the whole text, or for a very long one its beginning
     and the surroundings of marks."""
     if len(text) <= WHOLE:

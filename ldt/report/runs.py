@@ -50,7 +50,7 @@ class Summary:
     note: str = ""
 
     def facts(self) -> dict[str, Any]:
-        """The row for JSON, with the date in ISO 8601."""
+        """The row as a dict for JSON, with the date in ISO 8601."""
         return asdict(self) | {"date": self.date.isoformat() if self.date else None}
 
 
@@ -70,8 +70,8 @@ SORTS: dict[str, Callable[[Summary], Any]] = {
 
 
 def listed(folders: Iterable[str], sort: str = "date") -> list[Summary]:
-    """Runs of the folders, each a run itself or the parent of runs (`Run.below`), without
-    repetition.
+    """Summaries of the runs in folders, each a run itself or a parent of runs (`Run.below`),
+    without repetition.
 
     Args:
         folders: paths.
@@ -100,7 +100,7 @@ def listed(folders: Iterable[str], sort: str = "date") -> list[Summary]:
 
 
 def summary(run: Run) -> Summary:
-    """Summarise a run folder; damage is reported in its state."""
+    """Summarise a run folder; damage to it is told by ``state`` and ``note``, not raised."""
     size = run.size()
     try:
         record = run.record()
@@ -138,7 +138,6 @@ def summary(run: Run) -> Summary:
 
 
 def _finished(run: Run, record: dict[str, Any], facts: dict[str, Any]) -> Summary:
-    """Summary of a finished run."""
     names = [name for name in record.get("files", []) if isinstance(name, str)]
     missing = [name for name in names if not (run.folder / name).exists()]
     if missing:

@@ -52,7 +52,7 @@ class Subject:
     warnings: Sequence[str] = field(default_factory=tuple)
 
     def facts(self) -> dict[str, str]:
-        """Settings and cost of the run by name; empty for a file of answers."""
+        """Settings, cost and versions of the run as text, by name; empty for a file of answers."""
         if self.run is None:
             return {}
         took = {"steps": "steps", "training time (s)": "seconds", "parameters": "parameters"}
@@ -119,14 +119,18 @@ def subject(
 
 
 def evaluation_set(run: Description, gold: Names = ()) -> tuple[list[str], str, list[str]]:
-    """Return the files that a run is evaluated on, or the reason why there are none, and remarks.
+    """Find the files that a run is evaluated on.
 
     Args:
         run: description of the run.
         gold: other files to use instead.
 
+    Returns:
+        The files; if there are none the reason, else ""; and remarks, such as that they have
+            changed.
+
     Raises:
-        UserError: a pattern matches no file.
+        UserError: a pattern in ``gold`` matches no file.
     """
     task, data = run.recipe.task, run.recipe.data
     if task.reads.kind != "examples":

@@ -62,7 +62,7 @@ class View:
         self.asks = self._asks()
         if keys:
             key = "answer" if "answer" in keys else keys[0]
-            self.answer_text = words(optional(self.answer, key))
+            self.answer_text = _words(_optional(self.answer, key))
         _KINDS.get(kind, _first)(self)
         if self.text is not None and self.answer is not None:
             answered = {*KEYS} - {"passages"} - _PLACED.get(kind, set())
@@ -71,26 +71,30 @@ class View:
         self.marks = sorted(dict.fromkeys(self.marks), key=_order)
 
     def value(self, name: str) -> Any:
-        """Field of the example under the task's name for it; None if missing."""
-        return optional(self.example, path_of(self.task, name, self.data))
+        """Value of the example's field that the task knows as ``name``; None if missing."""
+        return _optional(self.example, path_of(self.task, name, self.data))
 
     def add(self, kind: str, spans: Iterable[Span]) -> None:
-        """Mark spans of the text as of a kind, with their labels and scores."""
+        """Append marks of a kind (`GOLD`, `ANSWER` or `PASSAGE`) at spans, with their labels and
+        scores; nothing is checked."""
         self.marks += [Mark(each.start, each.end, kind, each.label, each.score) for each in spans]
 
     def mark(self, kind: str, places: Places, label: str, where: str = "") -> None:
-        """Mark non-empty spans, checked against the text."""
+        """Append marks of a kind at (start, end) pairs that are not empty; without a text none.
+
+        Raises:
+            DataError: a pair lies outside the text; ``where`` names its source, else the example's.
+        """
         if self.text is not None:
             where = where or self.example.where
             spans = [Span(start, end, label) for start, end in places if start < end]
             self.add(kind, [checked(span, None, self.text, where, where) for span in spans])
 
     def _text(self, between: str) -> str | None:
-        """Text of the document, or texts joined by ``between``."""
         for path in dict.fromkeys(
             (path_of(self.task, self.task.reads.document, self.data), *TEXTS)
         ):
-            value = optional(self.example, path)
+            value = _optional(self.example, path)
             if isinstance(value, str):
                 return value
             if isinstance(value, list) and all(isinstance(part, str) for part in value):
@@ -98,11 +102,10 @@ class View:
         return None
 
     def _asks(self) -> dict[str, str]:
-        """Further texts by name, lists with one item per line."""
         texts = {}
         names = ("question",) if self.task.answers.kind == "summary" else self.task.reads.asked
         for name in names:
-            value = self.value(name) or optional(self.answer, name)
+            value = self.value(name) or _optional(self.answer, name)
             if isinstance(value, list):
                 value = "\n".join(map(str, value))
             if isinstance(value, str):
@@ -118,16 +121,15 @@ def _order(mark: Mark) -> tuple[int, int, str, str]:
 _PLACED = {"facts": {"answer"}, "entities": {"entities"}}
 
 
-def optional(example: Example | None, path: str) -> Any:
-    """Field of an example; None if missing."""
+def _optional(example: Example | None, path: str) -> Any:
     try:
         return None if example is None else records.field(example, path)
     except DataError:
         return None
 
 
-def words(value: Any) -> str | None:
-    """Class, list of classes, number or text in readable form; None for None."""
+def _words(value: Any) -> str | None:
+    """Class, list of classes, number or text in readable form."""
     if value is None:
         return None
     names = [f"{each:g}" if isinstance(each, float) else str(each) for each in as_list(value)]
@@ -141,7 +143,7 @@ def _one_of(answers: Iterable[str]) -> str:
 
 def _first(view: View) -> None:
     gold = view.right
-    view.gold = words(next(iter(gold.values()), None) if isinstance(gold, dict) else gold)
+    view.gold = _words(next(iter(gold.values()), None) if isinstance(gold, dict) else gold)
 
 
 def _choice(view: View) -> None:
@@ -155,7 +157,7 @@ def _ranking(view: View) -> None:
         view.text = view.task.parts(view.example, view.data)[0]
     if view.right is not None:
         relevant = [place for place, label in enumerate(view.right) if label > 0]
-        view.gold = words(relevant)
+        view.gold = _words(relevant)
 
 
 def _vectors(view: View) -> None:
@@ -165,7 +167,7 @@ def _vectors(view: View) -> None:
         view.asks = {"query": query} if query else {}
         if view.right is not None:
             first = view.task.group(view.example, view.data).positives[0]
-            view.gold = words(view.right.get("score", first))
+            view.gold = _words(view.right.get("score", first))
     if view.answer is not None:
         key = "documents" if "documents" in view.answer.fields else "vectors"
         view.answer_text = f"vectors of {plural(len(view.answer.fields[key]), 'text')}"
@@ -199,7 +201,7 @@ def _entities(view: View) -> None:
     """Entities in characters of a text, or of words joined to one."""
     example, answer, places = view.example, view.answer, None
     path = path_of(view.task, "tokens", view.data)
-    if view.text is None and optional(example, path) is not None:
+    if view.text is None and _optional(example, path) is not None:
         view.text, places = _joined(read_sentences(example, path)[0])
     gold = [Span(*entity) for entity in view.right or ()]
     answered_spans: list[Span] = []
@@ -321,7 +323,7 @@ def _paper(view: View) -> None:
         return
     view.text, places = view.task.paper(view.example, view.data)
     numbers = {n for each in view.right["paragraphs"] for n in each} if view.right else ()
-    answered = optional(view.answer, "paragraphs") or ()
+    answered = _optional(view.answer, "paragraphs") or ()
     for kind, chosen in ((GOLD, numbers), (ANSWER, answered)):
         if any(not 0 <= n < len(places) for n in chosen):
             what = f"a paragraph of {len(places):,} that is not there"
@@ -336,7 +338,7 @@ def _clusters(view: View) -> None:
     """Text with the mentions of each cluster under its number and its longest first words."""
     with suppress(DataError):
         view.text = view.task.document(view.example, view.data).text
-    answered = optional(view.answer, "clusters")
+    answered = _optional(view.answer, "clusters")
     sides = {GOLD: view.right, ANSWER: None if answered is None else spans_of(answered)}
     names: dict[str, str | None] = dict.fromkeys(sides)
     for kind, clusters in sides.items():
