@@ -70,11 +70,13 @@ class Groups(TyperGroup):
         self.commands: dict[str, Any] = dict.fromkeys(COMMANDS)
 
     def get_command(self, ctx: Any, name: str) -> Any:
+        """Command of a name, imported at its first use; None if there is none."""
         if name in COMMANDS and self.commands[name] is None:
             self.commands[name] = _imported(name)
         return self.commands.get(name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write names and lines of the commands, main ones first, to the formatter of the help."""
         more = [name for name in COMMANDS if name not in MAIN]
         for title, names in (("Main commands", MAIN), ("More commands", more)):
             with formatter.section(title):
@@ -116,7 +118,8 @@ def ldt(
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run a command, say in a line what went wrong if anything did, and exit with its code."""
+    """Run the command of ``arguments`` (None: those of the process), say in a line what went wrong
+    if anything did, and exit with its code."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if not sys.warnoptions:

@@ -40,12 +40,12 @@ def check(
     loaded = load(recipe, overrides or (), command=ITS_OWN)
     results.check(json, recipe)
     report = check(loaded, cost=cost)
-    results.tell(report.facts, json, lambda: show(report))
+    results.tell(report.facts, json, lambda: _show(report))
     return report.exit_code
 
 
-def show(report: "CheckReport") -> None:
-    """Print a report of ``ldt check``: findings by level, then lengths and cost."""
+def _show(report: "CheckReport") -> None:
+    """Print a report: findings by level, then lengths and cost."""
     for level, findings in groupby(report.findings, lambda finding: finding.level):
         for finding in findings:
             _show_finding(level, finding)
@@ -59,7 +59,6 @@ def show(report: "CheckReport") -> None:
 
 
 def _say(line: str) -> None:
-    """Print a line, wrapped as pipes and narrow terminals need it."""
     indent = " " * (len(line) - len(line.lstrip()) + 2)
     for part in textwrap.wrap(
         line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
@@ -68,7 +67,6 @@ def _say(line: str) -> None:
 
 
 def _show_finding(level: str, finding: "Finding") -> None:
-    """A finding: its amount and what it is, its places, and what would do."""
     if finding.about_all:
         amount = ""
     else:

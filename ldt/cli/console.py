@@ -15,7 +15,8 @@ stderr = Console(stderr=True, highlight=False, emoji=False)
 
 
 def say(text: str, prefix: str = "", style: str = "", console: Console = stderr) -> None:
-    """Print each line as it is, unwrapped, behind the prefix in that style (``bold red``)."""
+    """Print each line as it is, unwrapped, without control characters, behind the prefix in that
+    style (``bold red``); by default on standard error."""
     for line in without_controls(text).splitlines() or [""]:
         console.print(Text.assemble((prefix, style), line), soft_wrap=True)
 
@@ -24,6 +25,7 @@ class LogLines(logging.Handler):
     """Log records as lines of `stderr`: warnings behind ``warning:``, the others bare."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Print a record's message to `stderr`, a warning or an error behind ``warning:``."""
         if record.levelno < logging.WARNING:
             say(record.getMessage())
         else:

@@ -65,14 +65,13 @@ class Size(int):
 
 
 @dataclass(frozen=True)
-class MachineReport:
-    """Report on a machine: facts by part and name, and what is slow here."""
+class _MachineReport:
+    """Facts by part and name, and what is slow here."""
 
     parts: dict[str, dict[str, Any]]
     slow: list[MachineFinding]
 
     def lines(self) -> Iterator[str]:
-        """Lines of text that show the report."""
         yield f"ldt {__version__} on {platform.system()} {platform.release()}"
         for part, facts in self.parts.items():
             yield f"{part}:"
@@ -84,19 +83,18 @@ class MachineReport:
             yield f"  {finding.what}; {finding.remedy}"
 
     def json(self) -> str:
-        """The report as JSON text, for programs."""
         slow = [finding._asdict() for finding in self.slow]
         return json.dumps({"ldt": __version__, **self.parts, "slow": slow}, indent=2)
 
 
-def examine() -> MachineReport:
+def examine() -> _MachineReport:
     """Look at the machine and measure; some 3 seconds without the imports.
 
     A part that fails says why, and the others go on.
     """
     looks = (versions, processor, threads, memory, gpu, attention, hub, speed)
     parts = {look.__name__: _facts(look) for look in looks}
-    return MachineReport(parts, list(slow(parts)))
+    return _MachineReport(parts, list(slow(parts)))
 
 
 def versions() -> dict[str, Any]:
@@ -129,7 +127,7 @@ def processor() -> dict[str, Any]:
 
 def threads() -> dict[str, Any]:
     """Numbers of processors in the machine and usable here, and of threads that commands give
-    torch."""
+    torch, which are set."""
     import torch
 
     quota, (number, why) = system.cpu_quota(), system.threads()
@@ -147,7 +145,8 @@ def threads() -> dict[str, Any]:
 
 
 def memory() -> dict[str, Any]:
-    """Memory, its limits, and the disk of the current folder."""
+    """Memory, its limits, and the free disk of the current folder, in bytes (`Size`); None: no
+    limit."""
     import psutil
 
     there = psutil.virtual_memory()
@@ -285,7 +284,8 @@ def _without_home(text: str) -> str:
 
 
 def slow(parts: dict[str, dict[str, Any]]) -> Iterator[MachineFinding]:
-    """Yield findings about slow or failed parts."""
+    """Yield findings about slow or failed parts of a machine; ``parts`` are the facts by part and
+    name."""
     for name, facts in parts.items():
         if "failed" in facts:
             what = f"{name} could not be looked at ({facts['failed']})"

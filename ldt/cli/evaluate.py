@@ -134,7 +134,6 @@ def evaluate(
 
 
 def _only(models: list[str]) -> str:
-    """The one model that is named."""
     for name in models:
         if Path(name).is_file():
             raise UserError(f"{name}: a file; --gold and --pred name files, MODEL is a folder")
@@ -151,7 +150,6 @@ def _collection(gold: list[str] | None) -> str | None:
 
 
 def _of_collection(model: str, gold: str, keys: list[str], rankings: str | None) -> "Result":
-    """Score the rankings of a collection by a model of vectors."""
     from ldt.inference.options import parsed
     from ldt.inference.retrieval import evaluate
 
@@ -174,7 +172,6 @@ def _of_predictions(
     keys: list[str],
     options: dict[str, Any],
 ) -> "Result":
-    """Score predictions, and print which decision the named run made them by."""
     from ldt import benchmarks
     from ldt.inference import evaluate
 
@@ -194,7 +191,6 @@ def _of_predictions(
 
 
 def _of_run(run: str, keys: list[str], gold: list[str]) -> "Result":
-    """Let the model of a run answer, and score its answers."""
     from ldt.report.subject import subject
 
     answered = subject(run, gold=gold, overrides=keys)
@@ -217,12 +213,11 @@ def _tell_decision(run: str, gold: list[str]) -> None:
 
 
 def _tell(result: "Result", json: str | None) -> None:
-    """Print a score, or write it as JSON; what is odd about it goes to the log."""
     from ldt.metrics.result import as_json
 
     for line in result.warnings:
         log.warning("%s", line)
-    results.tell(lambda: as_json(result), json, lambda: show(result))
+    results.tell(lambda: as_json(result), json, lambda: _show(result))
 
 
 def _choose(
@@ -232,7 +227,6 @@ def _choose(
     choose_thresholds: bool,
     undo_thresholds: bool,
 ) -> None:
-    """Choose thresholds, calibration and abstention of a run anew, or take the last choice back."""
     from ldt.inference.engine import read_recipe
     from ldt.recipe.recipe import values_of
     from ldt.recipe.run import Run
@@ -262,7 +256,6 @@ def _choose(
 def _language_model(
     model: str, keys: list[str], gold: list[str], json: str | None, **options: Any
 ) -> None:
-    """Measure how well a language model predicts a text."""
     from ldt.inference.perplexity import perplexity
     from ldt.recipe.recipe import reading
 
@@ -277,8 +270,8 @@ def _language_model(
     results.tell(measured.as_json, json, show)
 
 
-def show(result: "Result") -> None:
-    """Print metrics with their intervals, then groups, on standard output."""
+def _show(result: "Result") -> None:
+    """Print metrics with their intervals, then groups."""
     from ldt.metrics import result as scores
 
     answered = len(result.items) - len(result.missing)
@@ -303,7 +296,6 @@ def show(result: "Result") -> None:
 
 
 def _metrics(result: "Result") -> Iterator[str]:
-    """Yield each metric with its interval, its baseline and its note."""
     metrics = {**result.metrics}
     for subset, each in result.subsets.items():
         metrics |= {f"{subset} {name}": value for name, value in each.items()}

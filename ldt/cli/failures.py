@@ -39,8 +39,8 @@ _REFUSED |= {errno.EAGAIN, errno.EIO, errno.ESTALE, errno.EROFS, errno.EACCES, e
 
 
 def explain(error: BaseException) -> tuple[str | int | None, str, str]:
-    """Turn an exception into (exit code for `sys.exit`, prefix of each line, lines to
-    print or "")."""
+    """Turn an exception into (exit code for `sys.exit`, prefix of each line, lines to print or "");
+    the traceback of a bug is written to a temporary file."""
     if isinstance(error, SystemExit | typer.Abort):  # typer and rich wrap some of what they catch
         inner = error.__cause__ or error.__context__
         if not isinstance(inner, BrokenPipeError | EOFError):

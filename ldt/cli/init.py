@@ -80,7 +80,7 @@ def _write(
         )
 
     def read_task(name: str) -> str:
-        check_task(name)
+        _check_task(name)
         check_fields(data, name)
         return name
 
@@ -107,7 +107,7 @@ def _write(
     return [f"{target}: written; next:", *(f"  {command}" for command in commands)]
 
 
-def check_task(name: str) -> None:
+def _check_task(name: str) -> None:
     """Refuse a name that is no task's, or that of a task which needs more than a data file."""
     from ldt.tasks import TASKS
 
@@ -119,7 +119,6 @@ def check_task(name: str) -> None:
 
 
 def _need_answers(given: dict[str, object], yes: bool) -> None:
-    """Refuse to ask where nobody can answer."""
     if sys.stdin is not None and sys.stdin.isatty() and not yes:
         return
     missing = [name for name, value in given.items() if value is None]

@@ -59,8 +59,8 @@ _SHARED = documented(
 
 
 def explained(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator that gives the parameters of a command their help: from the ``Args:`` of its
-    docstring, else from those that several commands share, or from `PredictOptions`, with its
+    """Decorator that gives the parameters of a command, in place, their help: from the ``Args:`` of
+    its docstring, else from those that several commands share, or from `PredictOptions`, with its
     bounds.
 
     A text beside a type is its metavar; a parameter without a default is an argument, and a bool a
@@ -132,6 +132,7 @@ def keyed(words: Iterable[str], keys: Iterable[str]) -> tuple[list[str], dict[st
     """Separate arguments into files, and values of KEY=VALUE by key.
 
     Args:
+        words: the arguments.
         keys: names that there are.
 
     Raises:
@@ -142,8 +143,8 @@ def keyed(words: Iterable[str], keys: Iterable[str]) -> tuple[list[str], dict[st
 
 
 def takes(command: Callable[..., Any], keys: Mapping[str, str]) -> frozenset[str]:
-    """Register the KEY=VALUE arguments of a command for its help; return the options of prediction
-    that it has as --name."""
+    """Set ``command.keys``, the KEY=VALUE arguments that its help lists: ``keys``, meanings by
+    name, without those that it has as --name. Return these: names of `PredictOptions`."""
     flags = frozenset(inspect.signature(command).parameters) & PredictOptions.model_fields.keys()
     left = {name: meaning for name, meaning in keys.items() if name not in flags}
     command.keys = left  # type: ignore[attr-defined]
@@ -154,6 +155,7 @@ class Command(TyperCommand):
     """Command whose help also lists its KEY=VALUE arguments."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options, and a section of keys (`takes`), to the formatter of the help."""
         super().format_options(ctx, formatter)
         if keys := getattr(self.callback, "keys", None):
             with formatter.section("Keys"):

@@ -174,7 +174,6 @@ VECTOR_FLAGS = takes(embed, VECTOR_KEYS)
 
 
 def _answers(documents: Sequence[str], **keywords: Any) -> int:
-    """Write the answers for files (`ldt.inference.predict.predict`)."""
     gc.set_threshold(50_000)  # what is made until the first answer are modules, which stay
     from ldt.inference.predict import predict
 
@@ -190,7 +189,6 @@ def _merge_parts(output: str, files: Sequence[str], overwrite: bool) -> int:
 
 
 def _check_unused(where: str, given: dict[str, Any]) -> None:
-    """Raise UserError for an option that has no use there."""
     for name, value in given.items():
         if value is not None:
             raise errors.UserError(f"{name} {value}: not with {where}")

@@ -156,10 +156,15 @@ def _last(model: str) -> str:
 
 
 def new_file(target: Path, overwrite: bool, other: str = "") -> Path:
-    """Check that a recipe can be written to a path, and return the path.
+    """Check that a recipe can be written to a path, and return the path, with ``~`` expanded.
 
     Args:
+        target: the path.
+        overwrite: True allows for a file that exists.
         other: further remedies for the message if the file exists.
+
+    Raises:
+        UserError: its folder does not exist, or the file does.
     """
     target = target.expanduser()
     if not target.parent.is_dir():
@@ -170,7 +175,7 @@ def new_file(target: Path, overwrite: bool, other: str = "") -> Path:
 
 
 def summary(text: str) -> str:
-    """First sentence of the comment that a recipe begins with, or its first half."""
+    """First sentence of the comment that the text of a recipe begins with, or its first half."""
     comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
     words = " ".join(line.removeprefix("#").strip() for line in comment)
     return re.split(r"(?<!\bal)\.(?: |$)|[:;] |(?<=\?) ", words)[0]

@@ -106,7 +106,6 @@ def _holds_runs(name: str) -> bool:
 def _page(
     name: str, keys: list[str], *, output: Path | None, all: bool = False, **asked: Any
 ) -> None:
-    """Write the page of a run, or of answers."""
     from ldt.io import files
     from ldt.report import build, charts, page
     from ldt.report.subject import PASSAGES, subject
@@ -128,7 +127,6 @@ def _page(
 
 
 def _compare(names: list[str], keys: list[str], json: str | None, **asked: Any) -> None:
-    """Print several runs or answers beside the first."""
     from ldt.recipe.run import Run
     from ldt.report.compare import as_json, compare
     from ldt.report.subject import evaluation_set, subject
@@ -156,7 +154,6 @@ def _compare(names: list[str], keys: list[str], json: str | None, **asked: Any) 
 
 
 def _show_comparison(made: "Comparison") -> None:
-    """Print what differs, the metrics and the first documents that changed, on standard output."""
     from ldt.metrics.result import LEVEL, RESAMPLES, SEED
 
     letters = ascii_uppercase[: len(made.names)]
@@ -184,7 +181,6 @@ def _show_comparison(made: "Comparison") -> None:
 
 
 def _row(each: "Difference", letter: str) -> dict[str, Any]:
-    """Cells of text for a metric."""
     from ldt.metrics.numbers import metric_text
 
     def text(value: float | None, sign: str = "") -> str:
@@ -200,7 +196,6 @@ def _row(each: "Difference", letter: str) -> dict[str, Any]:
 
 
 def _changes(other: "Beside", letter: str, noun: str) -> None:
-    """The first documents that changed."""
     if not other.changes:
         say(f"no {noun} is right in one and wrong in the other", console=stdout)
         return
@@ -227,7 +222,6 @@ def _short(text: str | None, most: int = LONGEST) -> str:
 
 
 def _list(folders: list[str], sort: str, json: str | None) -> None:
-    """Print the runs of folders."""
     from ldt.report.runs import listed
 
     results.check(json)

@@ -20,7 +20,7 @@ TARGETS = ("target", "with 90 % certainty")  # columns of targets, in a table of
 
 
 def check(target: str | Path | None, *inputs: Any, option: str = "--json") -> None:
-    """Refuse a results file that cannot be written or is an input; called before anything is
+    """Raise UserError if a results file cannot be written or is an input; called before anything is
     computed.
 
     Args:
@@ -62,7 +62,13 @@ def show_metrics(
     rows: list[dict[str, Any]],
     baselines: Mapping[str, tuple[str, float]],
 ) -> None:
-    """Print metrics, each with its baseline, and the table of further ones if it has rows."""
+    """Print metrics on standard output, each with its baseline, and a table of further ones.
+
+    Args:
+        metrics: values by name, with or without ``eval_``.
+        rows: rows of the table by column name; none if empty.
+        baselines: (trivial answer, value) by name without ``eval_``.
+    """
     from ldt.metrics.numbers import metric_text
 
     for key, value in metrics.items():

@@ -116,7 +116,6 @@ def _need_no_temporary_files() -> None:
 
 
 def _key(file: Path | None) -> str | None:
-    """The key that callers must have, of a file or of the environment."""
     if file is None:
         where, key = KEY, os.environ.get(KEY)
     else:
