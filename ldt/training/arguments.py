@@ -187,7 +187,6 @@ def _by_one_name(recipe: Recipe) -> dict[str, Any]:
 
 
 def _fill_steps(recipe: Recipe, values: dict[str, Any]) -> None:
-    """Fill in the number of batches per step, and the settings of an endless stream."""
     corpus = recipe.data if isinstance(recipe.data, CorpusSection) else None
     tokens = corpus and corpus.tokens_per_step
     inputs = values["per_device_train_batch_size"] * processes.count()
@@ -280,7 +279,6 @@ def all_steps(training: Mapping[str, Any], inputs: int) -> int:
 
 
 def _newest_name(key: str) -> str:
-    """Current name of a key of TrainingArguments."""
     new = next((new for new, old in NEW_NAMES.items() if old == key), key)
     return new if new in TrainingArguments.__dataclass_fields__ else key
 

@@ -50,8 +50,6 @@ SHOWN = 60  # characters of the first input
 
 
 class _CharacterTrainer(LanguageModelTrainer):
-    """Trainer of character and byte models."""
-
     unit = "character"
 
 
@@ -282,7 +280,6 @@ def phases(recipe: Recipe) -> list[Recipe]:
 
 
 def _config(recipe: Recipe) -> LdtCausalConfig:
-    """Config of the first phase, without vocabulary size."""
     model = recipe.model
     if model.path is not None:
         return read_causal_config(model.path, **config_changes(recipe))

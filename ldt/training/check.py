@@ -97,7 +97,6 @@ class _TokenCounter:
 
     @classmethod
     def of(cls, recipe: Recipe) -> _TokenCounter:
-        """Token counter of a recipe's model; weights are not read."""
         from ldt.model import load_tokenizer, usable_length
         from ldt.model.loading import find_folder, read_config
         from ldt.training.job import config_changes, longest_input
@@ -193,7 +192,6 @@ def check(recipe: Recipe, *, cost: bool = False) -> CheckReport:
 
 
 def _cost(recipe: Recipe, documents: int) -> list[str]:
-    """Forecast of the training's cost; with many documents only some are encoded for it."""
     from ldt.training import TrainingOptions
     from ldt.training.loop import train
 
@@ -219,7 +217,6 @@ def _cost(recipe: Recipe, documents: int) -> list[str]:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Suppress the log of the training code."""
     level = log.level
     log.setLevel(logging.ERROR)
     try:
@@ -305,14 +302,12 @@ def _compare(
 
 
 def _labelled(recipe: Recipe, ruler: _TokenCounter, sketches: Sketches) -> dict[str, Profile]:
-    """Examine labelled documents."""
     task, data = recipe.task, recipe.data
     if ruler.tokenizer is not None:
         add_tokens(ruler.tokenizer, task.inputs.markers)
     changes: dict[str, Any] = {}
 
     def profile_of(name: str, step: Callable[[Iterator[Example]], Any] | None) -> Profile:
-        """Profile a set while a training step reads it, and note if that step fails."""
         profile = Profile(name, partial(ruler.example, task, data))
         records = read(getattr(data, name), data, on_error=profile.reject)
         usable = _usable(profile, records, task, data, sketches)

@@ -240,13 +240,7 @@ def _minutes(seconds: float) -> str:
 
 
 class _Sample:
-    """Items by their tokens; of items whose lengths are not known, a sample.
-
-    ``count``: of all items; a stream has as many as a batch may have.
-
-    Args:
-        items: one of ``every`` so many.
-    """
+    """Items by their tokens; of items of unknown lengths, a sample. ``count``: of all items."""
 
     def __init__(self, items: Any, every: int = 1):
         sized = isinstance(items, Sequence)
@@ -269,7 +263,6 @@ class _Sample:
         return self._at(np.resize(self._order[::-1], count))
 
     def typical(self, batches: int, size: int) -> list[list]:
-        """Batches of items that stand for all: as many of each length, dealt out in turn."""
         shares = (np.arange(batches * size) + 0.5) / (batches * size)
         places = self._order[(shares * len(self._order)).astype(int)]
         return [self._at(places[number::batches]) for number in range(batches)]
@@ -334,7 +327,6 @@ def measure(
 
 
 def _twin(trainer: Trainer, batches: Sequence[list], peak: Peak) -> Trainer:
-    """A Trainer of the same model and class, whose steps are these batches."""
     args = copy.copy(trainer.args)
     vars(args).update(_MEASURED | {"max_steps": len(batches)})
     twin = type(trainer)(
@@ -356,8 +348,7 @@ def _twin(trainer: Trainer, batches: Sequence[list], peak: Peak) -> Trainer:
 
 @contextmanager
 def _restored(trainer: Trainer) -> Iterator[int]:
-    """Restore weights, forward and random state at the end of the block; yields the bytes of the
-    copy."""
+    """Restore weights, forward and random state at the end; yields the bytes of the copy."""
     device, attributes = trainer.args.device, vars(trainer.model)
     wrapped = {name: attributes[name] for name in _FORWARD if name in attributes}
     states = random_state(device), random.getstate(), np.random.get_state()  # noqa: NPY002

@@ -126,7 +126,6 @@ def folder_of(recipe: Recipe, hashes: Mapping[str, str | None], seed: int) -> Pa
 
 @functools.cache
 def _code() -> str:
-    """Hash of the code that makes inputs."""
     total = hashlib.sha256()
     for package in _CODE:
         for path in sorted((Path(__file__).parents[1] / package).rglob("*.py")):

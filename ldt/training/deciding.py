@@ -191,7 +191,6 @@ def _keep(run: Path, recipe: Recipe, config, training: dict[str, Any], measured:
 
 
 def _text(file: Path) -> str:
-    """Text of a file, unchanged to the last byte."""
     return file.read_bytes().decode("utf-8")
 
 

@@ -193,7 +193,6 @@ class ByExample(Measure):
         return whole
 
     def _by_name(self, outputs) -> dict[str, np.ndarray]:
-        """Outputs of a head under the names in ``task.answers.outputs``."""
         arrays = outputs if isinstance(outputs, tuple | list) else (outputs,)
         return dict(zip(self.task.answers.outputs, arrays, strict=True))
 

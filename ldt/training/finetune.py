@@ -189,8 +189,6 @@ class Finetuning(Job[Inputs]):
         }
 
     def _notices(self, sets: LabelledSets, tokenizer, config, seed: int) -> list[Notice]:
-        """First lines of a training: kind of labels, split, lengths and labels of the documents,
-        and the first input."""
         data, sizes = self.recipe.data, {name: len(part) for name, part in sets.examples.items()}
         decided = [Notice(line) for line in [self.recipe.task.meaning(config)] if line]
         if data.eval_fraction and not data.eval:
@@ -212,7 +210,6 @@ class Finetuning(Job[Inputs]):
 
 
 def _count(golds: Iterable) -> Counter[str]:
-    """Number of documents by label; empty if gold answers are not labels."""
     counts: Counter = Counter()
     for gold in golds:
         counts.update(
@@ -231,7 +228,6 @@ def apply_fitted(recipe: Recipe, config: PreTrainedConfig, measured: Measured) -
 
 
 def _source(data: DataSection) -> dict[str, Any]:
-    """Description of the evaluation set, stored with the decision policy."""
     if data.eval:
         return {"source": named(each(data.eval)), "sha256": digest(data.eval)}
     share = {"share": data.eval_fraction, "sha256": digest(data.train or ())}

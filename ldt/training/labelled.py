@@ -405,7 +405,6 @@ def encode_all(
 def _encoded(
     examples: Iterable[Example], first: int, encode: Encode, workers: int
 ) -> Iterator[list[Feature]]:
-    """Inputs of each document from number ``first`` on, in order."""
     if not isinstance(examples, Examples):
         return map(encode, islice(examples, first, None))
     left = examples.only(range(first, len(examples)))
@@ -437,7 +436,6 @@ def _by_processes(
 
 
 def _begin(examples: Sequence[Example], encode: Encode) -> None:
-    """Initialise an encoding process, which ends with its parent."""
     global _given
     end_with_parent(signal.SIGINT)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"

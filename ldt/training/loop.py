@@ -79,7 +79,6 @@ def train(job: Job, options: TrainingOptions) -> TrainingResult:
 
 
 def _dry_run(job: Job, scratch: Path) -> TrainingResult:
-    """Do everything up to the first step, without writing to the run folder."""
     training, run = settings(job.recipe), Run.of(job.recipe)
     inputs = job.open(training, scratch)
     run.check_writable()
@@ -103,8 +102,6 @@ def _announce(job: Job, prepared, trainer, run: Run, training: dict[str, Any]) -
 
 
 def _require_space(run: Run, model, training: dict[str, Any]) -> None:
-    """Raise ResourceError if the disk cannot hold the weights plus three times their size per
-    checkpoint."""
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     count = 0
     if training["save_strategy"] != "no":
@@ -127,12 +124,7 @@ def _measure(job: Job, prepared, trainer) -> Cost | None:
 
 
 class _Training:
-    """Training of one job into its run folder.
-
-    Args:
-        job, options: as for `train`.
-        stack: exit stack, closed with the training.
-    """
+    """Training of one job; ``stack`` is closed with it."""
 
     def __init__(self, job: Job, options: TrainingOptions, stack: ExitStack):
         self.job, self.options, self.stack = job, options, stack
@@ -218,7 +210,6 @@ class _Training:
             raise
 
     def _evaluate(self) -> None:
-        """Evaluate the final weights, and finish the model."""
         trainer, prepared, measured = self.trainer, self.prepared, self.measured
         if isinstance(trainer.compute_metrics, MetricsByStep):
             measured = trainer.compute_metrics.of_weights(trainer)
@@ -323,7 +314,6 @@ class _Training:
         raise ResourceError(f"{run}: {why}; {saved} is in {place}{further}")
 
     def _closed(self) -> TrainingResult:
-        """Result of the finished run, after pointing runs/latest to it."""
         run, measured = self.run, self.measured
         if not processes.is_first():
             return TrainingResult(measured.metrics, measured.table, run.folder)

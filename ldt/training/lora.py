@@ -84,7 +84,6 @@ def adapt(model: PreTrainedModel, recipe: Recipe, lora: dict[str, Any], new: Seq
 
 
 def _words(model: PreTrainedModel) -> str:
-    """Attribute name of the word embeddings."""
     words = model.get_input_embeddings()
     names = (name for name, module in model.named_modules() if module is words)
     return next(names).rpartition(".")[2]

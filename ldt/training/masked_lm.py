@@ -76,16 +76,8 @@ _ELSEWHERE = {
 
 @dataclass
 class _CorpusInputs(Inputs):
-    """Tokenized corpus.
-
-    Args:
-        data: data section; a dry run has another cache.
-        sources: files by set, train and eval.
-        tokenizer: tokenizer of the corpus.
-        config: config of the model.
-        stores: tokens by set; empty for a stream.
-        whole: False if a dry run may have read only part of the text.
-    """
+    """Tokenized corpus by set; ``data`` has the cache, of a dry run another; ``stores`` is empty
+    for a stream; ``whole`` is False if a dry run may have read only part of the text."""
 
     data: CorpusSection
     sources: dict[str, list[CorpusSource]]
@@ -288,7 +280,6 @@ class Pretraining(Job[_CorpusInputs]):
 
 
 def _facts(store: TokenStore, items: LmItems) -> dict[str, Any]:
-    """Numbers and hash of a set, for metrics.json."""
     return {
         "documents": len(items.documents),
         "tokens": items.tokens,
@@ -386,7 +377,6 @@ def _train(sources: Sequence[CorpusSource], recipe: Recipe, seed: int, folder: P
 
 
 def _texts(sources: Sequence[CorpusSource], recipe: Recipe, seed: int) -> Iterator[str]:
-    """Yield the training documents, without those of the evaluation."""
     fraction, seen = recipe.data.eval_fraction, 0
     for source in sources:
         for text in Reader(source, recipe.data):
@@ -407,8 +397,7 @@ def _from_folder(folder: str | Path):
 
 
 def _config(recipe: Recipe, tokenizer) -> Any:
-    """Config of a model trained from scratch; a Longformer's unless ``model_type`` names
-    another."""
+    """Config of a new model; a Longformer's unless ``model_type`` names another."""
     chosen = recipe.model.config
     config_class = encoder_class(chosen.get("model_type", LdtConfig.model_type)).config_class
     if recipe.model.window is not None and "attention_window" in config_class.lacks:

@@ -200,7 +200,6 @@ def _by_length(results: dict[str, Any]) -> str:
 
 
 def _windows(task: AnyTask, config) -> str:
-    """Attention windows: by layer for a character model, otherwise each size once."""
     windows = getattr(config, "attention_window", [])
     windows = windows if isinstance(windows, list) else [windows]
     if task.reads.kind != "characters":

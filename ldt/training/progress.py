@@ -291,7 +291,6 @@ for _event in _EVENTS:
 
 
 def _trackers(wanted: str | list[str] | None) -> list[str]:
-    """Names of the trackers, without ``none``."""
     names = [wanted] if isinstance(wanted, str) else wanted or []
     if "all" in names:
         names = get_available_reporting_integrations()
@@ -304,7 +303,6 @@ def _tracker(name: str) -> Any:
 
 
 def _is_missing(name: str) -> bool:
-    """True if a tracker's package is missing; some callbacks print in that case."""
     is_there = getattr(integrations, f"is_{name}_available", None)
     return is_there is not None and find_spec(name) is None and not is_there()
 

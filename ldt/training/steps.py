@@ -184,8 +184,8 @@ class ItemTrainer(transformers.Trainer):
         return loss
 
     def _run(self, model, batches, items) -> torch.Tensor | None:
-        """Run batches and return the sum of their losses; None, with a smaller micro-batch, if
-        memory runs out."""
+        """Return the sum of the batches' losses; None, with a smaller micro-batch, out of
+        memory."""
         total = torch.zeros((), device=self.args.device)
         try:
             for inputs, rows in batches:
@@ -214,8 +214,8 @@ class ItemTrainer(transformers.Trainer):
         return None
 
     def _parts(self, inputs: dict, rows: torch.Tensor) -> list[dict]:
-        """Micro-batches of a batch; for a loss over the whole batch one, with the groups that the
-        model runs at a time."""
+        """Micro-batches of a batch; for a loss over the whole batch one, with its groups
+        of rows."""
         sizes = self.micro_batch, self.micro_batch_tokens
         if not self.model.whole_batch_loss:
             parts = list(micro_batches(inputs, rows, *sizes))
@@ -340,15 +340,8 @@ def micro_batches(
 def _row_groups(
     mask: torch.Tensor, rows: torch.Tensor, size: int | None, tokens: int | None = None
 ) -> list[list[int]]:
-    """Groups of row numbers that are run together, longest first.
-
-    Args:
-        mask: [rows, n], 0 at padding.
-        rows: [inputs] int64, number of rows of each input.
-        size: a group has as many tokens as this number of the longest inputs; 1 runs each row
-            alone; None: all.
-        tokens: largest number of tokens of a group, unless a single row is longer; None: no limit.
-    """
+    """Groups of row numbers that are run together, longest first, each with as many tokens as
+    ``size`` of the longest inputs (1: each row alone) and at most ``tokens``; None: no limit."""
     lengths = mask.count_nonzero(1)
     most = [tokens] if tokens else []
     if size is not None:

@@ -161,7 +161,6 @@ class Trainer(ItemTrainer):
         return bool(control.get("args", {}).get("should_training_stop"))
 
     def _take_up(self, folder: Path) -> None:
-        """Complete a run after its last step: load the best weights."""
         self._load_from_checkpoint(str(folder))
         self.state = TrainerState.load_from_json(str(folder / "trainer_state.json"))
         saved = self._restore(folder)
@@ -321,8 +320,7 @@ class Trainer(ItemTrainer):
             raise OSError(reason)
 
     def _write_checkpoint(self, run: Run) -> str | None:
-        """Write a checkpoint of the current state; returns the reason if the disk failed, the same
-        in all processes."""
+        """Write a checkpoint; returns the reason if the disk failed, the same in all processes."""
         step = self.state.global_step
         target = run.checkpoint(step)
         folder = Path(broadcast_object_list([str(files.temporary(target))])[0])
