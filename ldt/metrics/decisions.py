@@ -395,7 +395,7 @@ class Policy:
             return (scores * predicted).sum(1)
         return np.exp(np.log(np.maximum(np.where(predicted, scores, 1 - scores), 1e-300)).sum(1))
 
-    def _abstention(self, scores: np.ndarray, empty: bool) -> dict[str, Any]:
+    def abstention(self, scores: np.ndarray, empty: bool) -> dict[str, Any]:
         """Return the answer's keys ``abstained`` and ``why`` if the model abstains, else {}."""
         if self.least == -math.inf:
             return {}
@@ -424,7 +424,7 @@ class Policy:
         label: Any = label_of(self.predicted(scores)[0], names, self.several)
         if not self.several and self.thresholds is None:
             label = names[int(logits.argmax())]
-        abstained = self._abstention(scores[0], empty)
+        abstained = self.abstention(scores[0], empty)
         return None if abstained else label, scores[0], abstained
 
     def label_set(self, scores: np.ndarray, coverage: float) -> np.ndarray:

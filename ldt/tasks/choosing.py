@@ -202,7 +202,7 @@ class MultipleChoice(Choosing):
         answer = {"answer": choices[best], "choice": best, "score": float(scores[best])}
         answer |= {"scores": scores.tolist(), "chunks": chunks}
         flags = features[0].get("flags", {})
-        silence = self.policy(config).silence(scores, "empty" in flags)
+        silence = self.policy(config).abstention(scores, "empty" in flags)
         nothing = {"answer": None, "choice": None} if silence else {}
         return answer | flags | nothing | silence
 
@@ -386,7 +386,7 @@ class WikiHop(Choosing):
         ]
         flags = features[0].get("flags", {})
         answer = best[0] | ({"n_best": best} if self.n_best > 1 else {}) | flags
-        if silence := self.policy(config).silence(scores, "empty" in flags):
+        if silence := self.policy(config).abstention(scores, "empty" in flags):
             answer |= {"answer": None, "best": answer["answer"]} | silence
         return answer
 
