@@ -19,7 +19,7 @@ from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import Item, Result, compare, mean, unmatched
 
-Answers = Mapping[Any, Any]  # predictions by id, each as `Benchmark.score` takes it
+AnswersById = Mapping[Any, Any]  # predictions by id, each as `Benchmark.score` takes it
 
 # Kinds of fields, for `Shape`. An id may be a whole number, as evaluators' keys are not.
 Id = Annotated[str, BeforeValidator(lambda id: str(id) if type(id) is int else id)]
@@ -92,7 +92,7 @@ class Benchmark:
         value."""
         return strict_json.read(only(files, "predictions of this layout")).value
 
-    def parse(self, value: Any, name: str) -> Answers:
+    def parse(self, value: Any, name: str) -> AnswersById:
         """Check predictions and convert them to {id: answer}; here {id: text} to {id: {"answer":
         text}}. DataError for another layout, or what the published script refuses.
 
@@ -102,7 +102,7 @@ class Benchmark:
         """
         return {id: {"answer": text} for id, text in _TEXTS(value, name).items()}
 
-    def answers(self, files: Sequence[str]) -> Answers:
+    def answers(self, files: Sequence[str]) -> AnswersById:
         """Read predictions as {id: answer} from files in the published layout, or from those of ldt
         predict, which ``published`` converts first. UserError for files that are missing, or too
         many; DataError for damage, or a line that lacks what the layout needs."""
@@ -126,7 +126,7 @@ class Benchmark:
         once(((line.fields.get("language"), str(line.id)) for line in lines), name_of(files))
         return [line.fields for line in lines]
 
-    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+    def aggregate(self, items: Sequence[Item], answers: AnswersById, name: str) -> Result:
         """Score the answers: a `Result` with the metrics of all items, here means of ``score``,
         from 0 to 100, and the ids that only one side has. Copies of the items get the scores.
 
@@ -139,7 +139,7 @@ class Benchmark:
         metrics: dict[str, float | int] = {**mean([item.scores for item in items])}
         return self.result(items, metrics, *compare([i.id for i in items], answers))
 
-    def scored(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+    def scored(self, items: Sequence[Item], answers: AnswersById, name: str) -> Result:
         """Score the answers by `aggregate`; add the metrics of `baselines`, and warnings about ids
         that do not match and about metrics no better than the baselines."""
         result = self.aggregate(items, answers, name)
@@ -163,7 +163,7 @@ class Benchmark:
         title = known.pop("title")
         return Result(title, list(items), {**metrics}, self.units, *ids or ([], []), **known)
 
-    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
+    def constants(self, items: Sequence[Item]) -> dict[str, AnswersById]:
         """Trivial predictions, which ignore the text, by their description: {description: {id:
         answer}}. Each data set defines it."""
         raise NotImplementedError
@@ -172,10 +172,10 @@ class Benchmark:
         """True if `baselines` gives a value for the metric of this name; here always."""
         return True
 
-    def baselines(self, items: Sequence[Item], answers: Answers, name: str) -> Baselines:
+    def baselines(self, items: Sequence[Item], answers: AnswersById, name: str) -> Baselines:
         """Best value of each metric, from 0 to 100, among the `constants`, with their description;
-        metrics of parts of the items, and those that are not `compared`, are left out. Neither
-        ``answers`` nor ``name`` is used."""
+        metrics of parts of the items, and those that are not `compared`, are left out. Only
+        ``items`` is used."""
         figures = {}
         for words, constant in self.constants(items).items():
             result = self.aggregate(items, constant, words)
@@ -188,7 +188,7 @@ class Benchmark:
         return {name: each for name, each in best.items() if self.compared(name)}
 
 
-def always(answer: str, items: Sequence[Item], **more: Any) -> dict[str, Answers]:
+def always(answer: str, items: Sequence[Item], **more: Any) -> dict[str, AnswersById]:
     """Predict ``answer`` for each item: {"always '<answer>'": {id: {"answer": answer, **more}}}, as
     `Benchmark.constants` returns it."""
     return {baseline.quoted(answer): {item.id: {"answer": answer} | more for item in items}}
@@ -276,7 +276,7 @@ def checked(items: list[Item], where: str, noun: str) -> list[Item]:
     return items
 
 
-def same_ids(ids: Sequence[str], answers: Answers, name: str, noun: str) -> None:
+def same_ids(ids: Sequence[str], answers: AnswersById, name: str, noun: str) -> None:
     """Raise a DataError if the predictions' ids are not exactly the gold ``ids``, as the published
     scripts do; the message has the file ``name`` of the predictions and ``noun`` for a question."""
     for odd, what in zip(compare(ids, answers), ("no prediction of", "no gold of"), strict=True):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ldt.benchmarks.base import Answers, Benchmark, Shape
+from ldt.benchmarks.base import AnswersById, Benchmark, Shape
 from ldt.benchmarks.recognition import BORDER, COMMENT
 from ldt.data.options import DataSection
 from ldt.errors import DataError, shown
@@ -224,12 +224,12 @@ class ConllScorer(Benchmark):
         right = {"tags": tags, "entities": _entities(tags, example.where)}
         return Item(str(example.id), example.id, {}, sum(map(len, tags)), right=right)
 
-    def parse(self, value: Any, name: str) -> Answers:
+    def parse(self, value: Any, name: str) -> AnswersById:
         """Check that predictions are {id: [[tag, ...] of each sentence]}, and return them as they
         are."""
         return _PREDICTIONS(value, name)
 
-    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+    def aggregate(self, items: Sequence[Item], answers: AnswersById, name: str) -> Result:
         """Precision, recall and F1, 0 to 100, of the entities of all documents together; a document
         without a prediction has tags O. DataError if the number of sentences or tags differs
         from gold."""
@@ -250,7 +250,7 @@ class ConllScorer(Benchmark):
         result.no_place = self.no_place
         return result
 
-    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
+    def constants(self, items: Sequence[Item]) -> dict[str, AnswersById]:
         """Trivial prediction: the tag O for every word, which {}, no prediction, stands for."""
         return {"always O": {}}
 

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Answers, Benchmark, Id, Number, Shape, Whole
+from ldt.benchmarks.base import AnswersById, Benchmark, Id, Number, Shape, Whole
 from ldt.data.options import DataSection
 from ldt.errors import DataError, UserError, listed, plural
 from ldt.io import strict_json
@@ -286,7 +286,8 @@ def _means(by_key: Mapping[str, Callable], weights: np.ndarray) -> Figures:
 
 
 def published(answers: Iterable[dict]) -> list[dict]:
-    """Convert answers to the official layout, a list of documents.
+    """Convert answers to the official layout, a list of documents; UserError for one without
+    ``document`` or ``key``.
 
     Args:
         answers: each with ``document`` (its id, as the gold file has it), ``key``, ``scores``
@@ -343,8 +344,8 @@ class ContractNLIScorer(Benchmark):
         words, document = _length(example.fields["text"]), str(right["document"])
         return Item(str(example.id), document, {}, words, right=right)
 
-    def parse(self, value: Any, name: str) -> Answers:
-        """Check predictions and convert them to {"<document>/<hypothesis>": {class_probs,
+    def parse(self, value: Any, name: str) -> AnswersById:
+        """Convert the published list of documents to {"<document>/<hypothesis>": {class_probs,
         span_probs}}."""
         documents = _PREDICTIONS(value, name)
         base.once((document["id"] for document in documents), name)
@@ -355,7 +356,7 @@ class ContractNLIScorer(Benchmark):
             for key, entry in entries["annotations"].items()
         }
 
-    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+    def aggregate(self, items: Sequence[Item], answers: AnswersById, name: str) -> Result:
         """Means over hypotheses of the metrics of classes and spans, 0 to 100, and the other
         published groups as subsets; DataError if a pair has no prediction or another number of
         spans."""
@@ -380,9 +381,9 @@ class ContractNLIScorer(Benchmark):
         result.shown = tuple(key for key in SHOWN if key in metrics)
         return result
 
-    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
-        """Trivial prediction: the most frequent class of each hypothesis, all its spans equally
-        probable."""
+    def constants(self, items: Sequence[Item]) -> dict[str, AnswersById]:
+        """Trivial prediction: the most frequent class of each hypothesis, and 0 as probability of
+        each span."""
         labels: dict[str, list[str]] = {}
         for item in items:
             labels.setdefault(item.right["key"], []).append(item.right["label"])

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ldt.benchmarks.base import Answers, Benchmark, once
+from ldt.benchmarks.base import AnswersById, Benchmark, once
 from ldt.benchmarks.conll import lines
 from ldt.benchmarks.recognition import BEGIN, recognised
 from ldt.data import answer_files, clusters
@@ -236,12 +236,12 @@ class CoreferenceScorer(Benchmark):
         """Read the examples of all files of predictions, in any of the layouts."""
         return [example for file in files for example in self.read(file, self.data)]
 
-    def parse(self, value: list[Example], name: str) -> Answers:
+    def parse(self, value: list[Example], name: str) -> AnswersById:
         """Convert examples to {id: example}; DataError if an id comes twice."""
         once((str(example.id) for example in value), name)
         return {str(example.id): example for example in value}
 
-    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+    def aggregate(self, items: Sequence[Item], answers: AnswersById, name: str) -> Result:
         """Metrics of `ldt.metrics.coreference`, 0 to 100, of all documents together, and a table of
         links by distance; DataError if a document has other words than the gold one."""
         scored, pairs = [], []
@@ -253,7 +253,7 @@ class CoreferenceScorer(Benchmark):
         tables = {"links by distance": metrics.by_distance(pairs)}
         return self.result(scored, figures, *ids, derive=metrics.figures, tables=tables)
 
-    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
+    def constants(self, items: Sequence[Item]) -> dict[str, AnswersById]:
         """Trivial prediction: documents with the clusters of `by_words`, which knows the gold
         mentions."""
         return {

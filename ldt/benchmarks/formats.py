@@ -61,14 +61,15 @@ def read(
     Of several files a record without an id has its place as id, such as "a.jsonl:17".
 
     Args:
-        source: as `ldt.io.records.read` takes it, a pattern, or several of them; most published
-            layouts are read whole into memory, a file at a time.
+        source: a path, "-", "hf:owner/name", a pattern such as "*.jsonl", or several of them; most
+            published layouts are read whole into memory, a file at a time.
         data: its format, id and what else the layout wants.
         document: field of the text where ``data.text`` names none: with it text files and folders
             of them are documents too (`ldt.io.text_files`). None where right answers are needed,
             which text alone does not have.
-        on_error, max_line_bytes: of lines, as in `ldt.io.records.read`. What is wrong with a
-            published layout is always raised.
+        on_error: called with the error and the bytes of a bad record, which is then left out; None
+            raises it. What is wrong with a published layout is always raised.
+        max_line_bytes: longest line; a longer one is an error.
 
     Raises:
         UserError: there is no such file, or an option is missing.

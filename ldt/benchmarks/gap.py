@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ldt.benchmarks.base import Answers, Benchmark, Shape, Whole, once
+from ldt.benchmarks.base import AnswersById, Benchmark, Shape, Whole, once
 from ldt.benchmarks.conll import lines
 from ldt.benchmarks.recognition import GAP, begins_with_object
 from ldt.data import answer_files
@@ -163,7 +163,7 @@ class GapScorer(Benchmark):
         with open_source(file) as each:
             return [(f"{each.name}:{n}", line) for n, line in lines(each, "utf-8") if line.strip()]
 
-    def parse(self, value: Any, name: str) -> Answers:
+    def parse(self, value: Any, name: str) -> AnswersById:
         """Convert what `load` returns to {id: clusters of an answer, or [bool of A, bool of B]};
         DataError for other columns."""
         pairs: list[tuple[str, Any]] = []
@@ -179,7 +179,7 @@ class GapScorer(Benchmark):
         once((id for id, _ in pairs), name)
         return dict(pairs)
 
-    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+    def aggregate(self, items: Sequence[Item], answers: AnswersById, name: str) -> Result:
         """F1, precision and recall of all decisions and by gender, 0 to 100, and the bias."""
         # Copies, since trivial decisions are scored on the same items.
         items = [replace(each, scores=score(each.right, answers.get(each.id))) for each in items]
@@ -187,7 +187,7 @@ class GapScorer(Benchmark):
         ids = compare([item.id for item in items], answers)
         return self.result(items, metrics, *ids, derive=figures)
 
-    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
+    def constants(self, items: Sequence[Item]) -> dict[str, AnswersById]:
         """Trivial predictions: always both names, always A, always B."""
         return {
             words: {item.id: decision for item in items}

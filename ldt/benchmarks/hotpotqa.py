@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Answers, Benchmark, Id, Shape, Whole
+from ldt.benchmarks.base import AnswersById, Benchmark, Id, Shape, Whole
 from ldt.data.options import DataSection
 from ldt.io import strict_json
 from ldt.io.records import Example
@@ -135,16 +135,16 @@ class HotpotQAScorer(Benchmark):
         right = {"answer": example.fields["answer"], "facts": set(inside["supporting_facts"])}
         return Item(str(example.id), example.id, {}, words, right=right)
 
-    def parse(self, value: Any, name: str) -> Answers:
-        """Convert predictions to {id: answer} with ``answer`` and ``supporting_facts``, a set of
-        (title, number of a sentence), each where it is given."""
+    def parse(self, value: Any, name: str) -> AnswersById:
+        """Convert {"answer": {id: text}, "sp": {id: facts}} to {id: answer} with ``answer`` and
+        ``supporting_facts``, a set of (title, number of a sentence), each where it is given."""
         both = _PREDICTIONS(value, name)
         answers: Any = super().parse(both["answer"], name)
         for id, facts in both["sp"].items():
             answers.setdefault(id, {})["supporting_facts"] = set(facts)
         return answers
 
-    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+    def aggregate(self, items: Sequence[Item], answers: AnswersById, name: str) -> Result:
         """Means of `score`, 0 to 100; a question lacking its answer or its facts is among the
         ``missing``."""
         result = super().aggregate(items, answers, name)
@@ -153,7 +153,7 @@ class HotpotQAScorer(Benchmark):
         result.no_length = "the gold file has no context"
         return result
 
-    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
+    def constants(self, items: Sequence[Item]) -> dict[str, AnswersById]:
         """Trivial prediction: the most frequent answer, without facts."""
         usual = baseline.commonest([item.right["answer"]] for item in items)
         return base.always(usual, items, supporting_facts=())

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Answers, Benchmark, Shape
+from ldt.benchmarks.base import AnswersById, Benchmark, Shape
 from ldt.data.options import DataSection
 from ldt.errors import DataError, UserError, listed, plural, shown
 from ldt.io import records
@@ -271,7 +271,7 @@ class LexGlueScorer(Benchmark):
         """Convert answers of ldt predict by `published`, to examples as `load` reads them."""
         return [Example(each, each["id"], f"answer {each['id']}") for each in published(lines)]
 
-    def parse(self, value: Any, name: str) -> Answers:
+    def parse(self, value: Any, name: str) -> AnswersById:
         """Convert predictions to {id: classes [classes] bool}, with the row's number as id for a
         table.
 
@@ -308,7 +308,7 @@ class LexGlueScorer(Benchmark):
             raise DataError(f"{name}: {plural(columns, 'logit')} a row; {what}")
         return part or BY_COLUMNS[columns or 0]
 
-    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+    def aggregate(self, items: Sequence[Item], answers: AnswersById, name: str) -> Result:
         """micro-f1 and macro-f1, 0 to 100; DataError unless each gold document has a prediction.
         Needs what `parse` sets."""
         part, size = self.part, self.outputs
@@ -329,9 +329,9 @@ class LexGlueScorer(Benchmark):
         metrics, title = defined(figures, np.ones((1, len(items)))), f"lexglue, {part.name}"
         return self.result(items, metrics, figures=figures, title=title)
 
-    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
+    def constants(self, items: Sequence[Item]) -> dict[str, AnswersById]:
         """Trivial predictions: the most frequent class, and no class where a document may have
-        none. Needs what `parse` sets."""
+        none, each by the number of the document from 0. Needs what `parse` sets."""
         labels = [_gold_labels(self.part, item.right) for item in items]
         usual = baseline.commonest(labels, default=0)
         constant = {f"always {self.part.classes[usual]}": [usual]}

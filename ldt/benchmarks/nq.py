@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ldt.benchmarks import base, passage_qa
-from ldt.benchmarks.base import Answers, Number, Shape, Truth, Whole
+from ldt.benchmarks.base import AnswersById, Number, Shape, Truth, Whole
 from ldt.benchmarks.passage_qa import NEEDED, NOTE, Curve, PassageAnswer, YesNo, score_parts
 from ldt.data.options import DataSection
 from ldt.data.sentences import Units
@@ -306,16 +306,16 @@ class NaturalQuestionsScorer(passage_qa.PageBenchmark):
         unit, words = passage_qa.page_key(example), page.is_word.count(True)
         return Item(str(example.id), unit, {}, words, right=(first, annotations))
 
-    def parse(self, value: Any, name: str) -> Answers:
-        """Convert predictions to {id: `PassageAnswer`}, with `PageSpan`s for passage and spans;
-        DataError for yes or no beside short answers."""
+    def parse(self, value: Any, name: str) -> AnswersById:
+        """Convert {"predictions": [...]} to {id: `PassageAnswer`}, with `PageSpan`s for passage and
+        spans; DataError for yes or no beside short answers."""
         items = _PREDICTIONS(value, name)["predictions"]
         ids = [str(item["example_id"]) for item in items]
         base.once(ids, name)
         where = [f"{name}: {id}" for id in ids]
         return dict(zip(ids, map(_prediction, items, where), strict=True))
 
-    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+    def aggregate(self, items: Sequence[Item], answers: AnswersById, name: str) -> Result:
         """F1, precision and recall of long and short answers, 0 to 100, at the best thresholds of
         their scores; DataError if the ids differ from gold."""
         base.same_ids([item.id for item in items], answers, name, "question")
@@ -348,13 +348,13 @@ class NaturalQuestionsScorer(passage_qa.PageBenchmark):
             )
         return result
 
-    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
+    def constants(self, items: Sequence[Item]) -> dict[str, AnswersById]:
         """Trivial prediction: the page's first paragraph as the long answer to every question."""
         first = {item.id: PassageAnswer(item.right[0]) for item in items}
         return {"always the first paragraph": first}
 
     def compared(self, name: str) -> bool:
-        """True for metrics of long answers but the threshold."""
+        """True for names that begin with "long-", except thresholds."""
         return name.startswith("long-") and not name.endswith("-threshold")
 
 

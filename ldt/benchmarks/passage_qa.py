@@ -195,7 +195,7 @@ class Curve:
 
     def whole(self, counts: np.ndarray, prefix: str) -> dict[str, np.ndarray]:
         """F1, precision and recall of all answers without a threshold, 0 to 100, each [resamples],
-        under ``prefix`` and their name; arguments are those of `best`."""
+        by ``prefix`` and their name, for ``counts`` [resamples, questions]."""
         right = counts @ self._right
         precision = divide(right, counts @ self._answered)
         recall = divide(right, counts @ self._gold)
@@ -365,16 +365,14 @@ def lines(source: str, shape: Shape, encoding: str | None = None) -> Iterator[Ex
 
 def pair(item: Mapping[str, Any], unit: str, within: Units | int | None, where: str) -> Pair:
     """Read (start, end), end exclusive, from an object; (-1, -1) if both are negative or missing.
+    DataError if only one is, if the start is not before the end, and if they are outside of the
+    text or inside of a character.
 
     Args:
         item: the object that holds them.
         unit: key of the start with ``start`` in it, "start_byte"; that of the end has ``end``.
         within: the text that bytes are of, or the largest end; None if not known.
         where: place of the object, for messages.
-
-    Raises:
-        DataError: only one is negative, the start is not before the end, or they are outside of the
-            text or inside of a character.
     """
     names = unit, unit.replace("start", "end")
     first, last = (item.get(name, -1) for name in names)
@@ -392,8 +390,8 @@ def pair(item: Mapping[str, Any], unit: str, within: Units | int | None, where: 
 
 
 def index(number: int, candidates: int, where: str) -> int | None:
-    """Return the number of a candidate, None for -1; DataError if it is not below the number of
-    ``candidates``. ``where`` is the place for the message."""
+    """Return the number of a candidate, None for -1; DataError, with the place ``where``, if it is
+    neither -1 nor from 0 to ``candidates`` - 1."""
     if not -1 <= number < candidates:
         raise DataError(
             f"{where}: candidate_index is {number}, expected 0 to {candidates - 1:,}, or -1"

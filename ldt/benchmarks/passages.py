@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Answers, Benchmark, Shape, Whole
+from ldt.benchmarks.base import AnswersById, Benchmark, Shape, Whole
 from ldt.data.answer_files import answers
 from ldt.data.options import DataSection
 from ldt.errors import DataError
@@ -74,13 +74,13 @@ class PassagesScorer(Benchmark):
         """Read the lines of one file of answers."""
         return [*answers(only(files, "passages"))]
 
-    def parse(self, value: list[Example], name: str) -> Answers:
+    def parse(self, value: list[Example], name: str) -> AnswersById:
         """Convert answers to {id: passages, best first, each {start, end} with ``label``
         or not}."""
         base.once((str(each.id) for each in value), name)
         return {str(each.id): _PASSAGES(each.fields, each.where)["passages"] for each in value}
 
-    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+    def aggregate(self, items: Sequence[Item], answers: AnswersById, name: str) -> Result:
         """hit@k, the share of lines with a `hit` among the first k passages, 0 to 100, for each k
         of `KS` up to the most passages that an answer has; and their number, ``total``."""
         most = max(map(len, answers.values()), default=0)
@@ -92,6 +92,6 @@ class PassagesScorer(Benchmark):
         metrics = {**mean([item.scores for item in items]), "total": len(items)}
         return self.result(items, metrics, *compare([item.id for item in items], answers))
 
-    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
+    def constants(self, items: Sequence[Item]) -> dict[str, AnswersById]:
         """Return {}: there is no trivial prediction."""
         return {}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Answers, Benchmark, Id, Shape, Truth
+from ldt.benchmarks.base import AnswersById, Benchmark, Id, Shape, Truth
 from ldt.data.options import DataSection
 from ldt.errors import DataError
 from ldt.io import records, strict_json
@@ -207,7 +207,8 @@ class QasperScorer(Benchmark):
 
     def item(self, example: Example) -> Item:
         """Make the `Item` of a question: ``right`` has ``references``, the `Reference` of each
-        annotator; the unit is the paper. DataError without an annotator's answer."""
+        annotator, with ``text_evidence_only`` without tables and figures; the unit is the paper.
+        DataError without any."""
         fields = example.fields
         if not fields["answers"]:
             raise DataError(f"{example.where}: no answers; a question needs one at least")
@@ -227,9 +228,10 @@ class QasperScorer(Benchmark):
         file = only(files, "predictions of qasper")
         return [line.fields for line in records.read(file, format="jsonl")]
 
-    def parse(self, value: Any, name: str) -> Answers:
-        """Convert lines to {question id: {"answer": text, "evidence": paragraphs}}; a later line of
-        a question replaces the earlier."""
+    def parse(self, value: Any, name: str) -> AnswersById:
+        """Convert dicts {question_id, predicted_answer, predicted_evidence} to {question id:
+        {"answer": text, "evidence": paragraphs}}; a later one of a question replaces the
+        earlier."""
         lines = _PREDICTIONS([*value], name)
         return {
             line["question_id"]: {
@@ -238,7 +240,7 @@ class QasperScorer(Benchmark):
             for line in lines
         }
 
-    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+    def aggregate(self, items: Sequence[Item], answers: AnswersById, name: str) -> Result:
         """Answer F1 and Evidence F1, 0 to 100, the number of missing predictions, and as a subset
         the Answer F1 by the type of the best annotator's answer."""
         result = super().aggregate(items, answers, name)
@@ -264,6 +266,6 @@ class QasperScorer(Benchmark):
         result.subsets[BY_TYPE] = {key: whole[f"{BY_TYPE} {key}"] for key in TYPES}
         return result
 
-    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
+    def constants(self, items: Sequence[Item]) -> dict[str, AnswersById]:
         """Trivial predictions: Unanswerable and Yes, each without evidence."""
         return base.always(UNANSWERABLE, items, evidence=[]) | base.always(YES, items, evidence=[])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ldt.benchmarks.base import Answers, Benchmark, Shape, Whole, checked, name_of
+from ldt.benchmarks.base import AnswersById, Benchmark, Shape, Whole, checked, name_of
 from ldt.errors import DataError, UserError, shown
 from ldt.io import records, streams
 from ldt.io.records import Example
@@ -218,8 +218,7 @@ def read_triples(source: str, data: "DataSection") -> Iterator[Example]:
 
 
 def is_collection(name: str) -> bool:
-    """True if this is a folder with files of a corpus and of queries, or a file in a
-    folder of one."""
+    """True for a folder with files of a corpus and of queries, or a file in a subfolder of one."""
     path = Path(name)
     folder = path.parent.parent if path.is_file() else path
     return path.exists() and bool(_files(folder, "corpus") and _files(folder, "queries"))
@@ -353,7 +352,7 @@ class TrecScorer(Benchmark):
         words = max(map(count_words, right), default=None)
         return Item(query, query, {}, words, self.collection.places.get(query), judged)
 
-    def answers(self, files: Sequence[str]) -> Answers:
+    def answers(self, files: Sequence[str]) -> AnswersById:
         """Read one TREC run: scores of documents by query."""
         return read_run(only(files, "a run"))
 
@@ -366,9 +365,9 @@ class TrecScorer(Benchmark):
         """
         return measures([right.get(id, 0) for id in ranked(answer or {})], [*right.values()])
 
-    def baselines(self, items: Sequence[Item], answers: Answers, name: str) -> Baselines:
-        """Metrics of BM25; {} without a collection, or, with a warning in the log, without
-        bm25s."""
+    def baselines(self, items: Sequence[Item], answers: AnswersById, name: str) -> Baselines:
+        """Metrics of BM25 on the queries of ``items``; {} without a collection, or, with a warning
+        in the log, without bm25s. The other arguments are not used."""
         if self.collection is None:
             return {}
         try:

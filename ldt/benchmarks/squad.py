@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Answers, Benchmark, Id, Number, Shape, Whole
+from ldt.benchmarks.base import AnswersById, Benchmark, Id, Number, Shape, Whole
 from ldt.data.options import DataSection
 from ldt.errors import DataError, plural
 from ldt.io import strict_json
@@ -168,9 +168,9 @@ class SquadScorer(Benchmark):
             raise DataError(f"{example.where}: no answers; --format squad2 has such")
         return item
 
-    def parse(self, value: Any, name: str) -> Answers:
-        """Convert predictions to {id: {"answer": text}}, with ``no_answer``, its probability, where
-        a list of entries has it."""
+    def parse(self, value: Any, name: str) -> AnswersById:
+        """Convert {id: text}, or a list of {id, prediction_text, no_answer_probability}, to {id:
+        {"answer": text}}, with ``no_answer``, the probability, where it is given."""
         if not isinstance(value, list):
             return super().parse(value, name)
         entries = _ENTRIES(value, name)
@@ -181,7 +181,7 @@ class SquadScorer(Benchmark):
                 answers[entry["id"]]["no_answer"] = entry["no_answer_probability"]
         return answers
 
-    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
+    def constants(self, items: Sequence[Item]) -> dict[str, AnswersById]:
         """Trivial predictions: the most frequent answer, and "" where questions have no answer."""
         rights = [item.right["answers"] for item in items]
         constants = base.always(baseline.commonest(rights), items)
@@ -211,7 +211,7 @@ class Squad2Scorer(SquadScorer):
         answer."""
         return _item(example)
 
-    def answers(self, files: Sequence[str]) -> Answers:
+    def answers(self, files: Sequence[str]) -> AnswersById:
         """Read predictions, {id: {answer, no_answer}}; the probabilities in the file ``na_prob``,
         if that is given, take the place of those of the predictions."""
         answers = super().answers(files)
@@ -225,10 +225,10 @@ class Squad2Scorer(SquadScorer):
                 each |= {"no_answer": chances[id]} if id in chances else {}
         return answers
 
-    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+    def aggregate(self, items: Sequence[Item], answers: AnswersById, name: str) -> Result:
         """exact and f1, 0 to 100, of all questions and of those with (HasAns) and without an answer
         (NoAns); with probabilities of no answer also the best of both, each with its threshold,
-        and a DataError if a prediction has none."""
+        a DataError if a prediction has none, and a warning if one is above 1."""
         answerable = {item.id for item in items if item.right["answers"]}
         scores = {item.id: score2(item.right, answers.get(item.id)) for item in items}
         predicted = {id: each for id, each in answers.items() if id in scores}
@@ -411,16 +411,16 @@ class CuadScorer(Benchmark):
             raise ValueError(f"{what}: ldt predict --n-best {N_BEST}")
         return published_n_best(lines)
 
-    def parse(self, value: Any, name: str) -> Answers:
-        """Convert predictions to {id: {text: probability}}, without ""; of equal texts the last
-        one's."""
+    def parse(self, value: Any, name: str) -> AnswersById:
+        """Convert {id: [{text, probability}]} to {id: {text: probability}}, without ""; of equal
+        texts the last one's."""
         answers = _N_BEST(value, name)
         return {
             id: {span["text"]: span["probability"] for span in spans if span["text"]}
             for id, spans in answers.items()
         }
 
-    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+    def aggregate(self, items: Sequence[Item], answers: AnswersById, name: str) -> Result:
         """aupr, prec_at_80_recall and prec_at_90_recall, 0 to 100 (`curve_figures`), and aupr of
         each category as a subset; DataError if the ids differ from gold."""
         ids = [item.id for item in items]
@@ -441,7 +441,7 @@ class CuadScorer(Benchmark):
             result.subsets[each] = {"aupr": float(figures(chosen)["aupr"][0])}
         return result
 
-    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
+    def constants(self, items: Sequence[Item]) -> dict[str, AnswersById]:
         """Trivial prediction: the most frequent clause, with probability 1."""
         usual = baseline.commonest(item.right["answers"] for item in items)
         sure = {usual: 1.0} if usual else {}

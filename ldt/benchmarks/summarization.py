@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Answers, Benchmark
+from ldt.benchmarks.base import AnswersById, Benchmark
 from ldt.data import summaries
 from ldt.data.sentences import sentences
 from ldt.errors import DataError, UserError, plural
@@ -136,7 +136,7 @@ class SummarizationScorer(Benchmark):
             return [_line(line, base.name_of(files)) for line in lines]
         return list(records.read(file))
 
-    def parse(self, value: Any, name: str) -> Answers:
+    def parse(self, value: Any, name: str) -> AnswersById:
         """Convert what `load` returns to {id: summary}; those of a text file are numbered
         from 0."""
         if value and isinstance(value[0], str):
@@ -144,7 +144,7 @@ class SummarizationScorer(Benchmark):
         base.once((str(each.id) for each in value), name)
         return {str(e.id): _breaks(take(e.fields, "summary", str, e.where)) for e in value}
 
-    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+    def aggregate(self, items: Sequence[Item], answers: AnswersById, name: str) -> Result:
         """ROUGE, copied shares and lengths of the summaries (`metrics`). Summaries that are
         numbered are matched in order, DataError if there are not as many as documents. Progress
         is logged."""
@@ -179,9 +179,9 @@ class SummarizationScorer(Benchmark):
             )
         return result
 
-    def baselines(self, items: Sequence[Item], answers: Answers, name: str) -> Baselines:
-        """ROUGE of the first words of each document, as many as a reference has in the mean.
-        Progress is logged."""
+    def baselines(self, items: Sequence[Item], answers: AnswersById, name: str) -> Baselines:
+        """ROUGE of the first words of each document, as many as a reference has in the mean; only
+        ``items`` is used. Progress is logged."""
         targets = [item.right["summary"] for item in items]
         most = round(sum(map(count_words, targets)) / len(items))
         scores = []

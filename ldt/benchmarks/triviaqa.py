@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ldt.benchmarks import base
-from ldt.benchmarks.base import Answers, Benchmark, Id, Shape
+from ldt.benchmarks.base import AnswersById, Benchmark, Id, Shape
 from ldt.data.options import DataSection
 from ldt.errors import DataError, UserError, shown
 from ldt.io import strict_json, text_files
@@ -261,7 +261,7 @@ class TriviaQAScorer(Benchmark):
         place = min(starts) / len(text) if starts else "not in the document"
         return {"words": sum(map(count_words, texts)), "place": place} if texts else {}
 
-    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+    def aggregate(self, items: Sequence[Item], answers: AnswersById, name: str) -> Result:
         """exact_match and f1, 0 to 100, with the counts of the published script (common,
         denominator, pred_len, gold_len); for verified questions too, as a subset. Needs what
         `gold` sets."""
@@ -278,6 +278,6 @@ class TriviaQAScorer(Benchmark):
             result.parts, result.subsets = {"verified ": verified}, {"verified": figures(verified)}
         return result
 
-    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
+    def constants(self, items: Sequence[Item]) -> dict[str, AnswersById]:
         """Trivial prediction: the most frequent answer."""
         return base.always(baseline.commonest(item.right["answers"] for item in items), items)

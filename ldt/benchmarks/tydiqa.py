@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from ldt.benchmarks import base, passage_qa
-from ldt.benchmarks.base import Answers, Number, Shape, Whole
+from ldt.benchmarks.base import AnswersById, Number, Shape, Whole
 from ldt.benchmarks.passage_qa import (
     LEFT_OUT,
     NOTE,
@@ -106,7 +106,7 @@ def offsets(
     fields: Mapping[str, Any], passage: int | None, span: tuple[int, int] | None
 ) -> dict[str, Any]:
     """Return {language, passage_answer_index, minimal_answer: {start_byte_offset, end_byte_offset}}
-    of an answer, for `published`; -1 is none.
+    of an answer, for `published`, in bytes of the context's UTF-8; -1 is none.
 
     Args:
         fields: fields of an example of `read`.
@@ -186,9 +186,9 @@ class TydiQAScorer(passage_qa.PageBenchmark):
         """Read the lines of all files of predictions as dicts."""
         return [line.fields for file in files for line in records.read(file, format="jsonl")]
 
-    def parse(self, value: Any, name: str) -> Answers:
-        """Convert lines to {(language, id): `PassageAnswer`}, with the number of a passage and
-        spans in bytes; DataError if there are none."""
+    def parse(self, value: Any, name: str) -> AnswersById:
+        """Convert lines of the published layout to {(language, id): `PassageAnswer`}, with the
+        number of a passage and spans in bytes; DataError if there are none."""
         lines = _PREDICTIONS([*value], name)
         if not lines:
             raise DataError(f"{name}: no predictions in it")
@@ -197,7 +197,7 @@ class TydiQAScorer(passage_qa.PageBenchmark):
         where = [f"{name}: {id}" for _, id in keys]
         return dict(zip(keys, map(_prediction, lines, where), strict=True))
 
-    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+    def aggregate(self, items: Sequence[Item], answers: AnswersById, name: str) -> Result:
         """F1, precision and recall of passages and of minimal answers, 0 to 100, in the mean over
         languages, each language at its own best threshold and as a subset; and ``total``, the
         number of questions."""
@@ -229,13 +229,13 @@ class TydiQAScorer(passage_qa.PageBenchmark):
         result.warnings = _warnings(keys, predicted, missing, name)
         return result
 
-    def constants(self, items: Sequence[Item]) -> dict[str, Answers]:
+    def constants(self, items: Sequence[Item]) -> dict[str, AnswersById]:
         """Trivial prediction: the first passage as the answer to every question."""
         first = {(item.right[0], item.id): PassageAnswer(0) for item in items}
         return {"always the first passage": first}
 
     def compared(self, name: str) -> bool:
-        """True for averages of passages."""
+        """True for names that begin with "avg_passage"."""
         return name.startswith("avg_passage")
 
 
@@ -259,7 +259,7 @@ def _prediction(item: dict[str, Any], where: str) -> PassageAnswer:
 class _Part:
     """The questions of one language, and their scores."""
 
-    def __init__(self, language: str, items: Sequence[Item], answers: Answers):
+    def __init__(self, language: str, items: Sequence[Item], answers: AnswersById):
         self._numbers = [n for n, item in enumerate(items) if item.right[0] == language]
         mine = [items[number] for number in self._numbers]
         scored = [

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ldt.benchmarks.base import Answers, Benchmark, Id, Shape
+from ldt.benchmarks.base import AnswersById, Benchmark, Id, Shape
 from ldt.data.options import DataSection
 from ldt.io import strict_json
 from ldt.io.records import Example
@@ -39,8 +39,8 @@ def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[st
 
 
 def guessing(candidates: Iterable[int]) -> Baselines:
-    """Expected accuracy, 0 to 100, of choosing a candidate at random, in the mean over questions,
-    as a baseline. ``candidates`` are the numbers of candidates, one a question."""
+    """{"accuracy": `Baseline`} of choosing a candidate at random, its value the expected accuracy,
+    0 to 100, in the mean over questions; ``candidates`` has the number of candidates of each."""
     shares = [1 / number for number in candidates]
     return {"accuracy": Baseline("a candidate at random", 100 * sum(shares) / len(shares))}
 
@@ -63,12 +63,13 @@ class WikiHopScorer(Benchmark):
         words = sum(map(count_words, example.fields["supports"]))
         return Item(str(example.id), example.id, {}, words, right=example.fields)
 
-    def aggregate(self, items: Sequence[Item], answers: Answers, name: str) -> Result:
+    def aggregate(self, items: Sequence[Item], answers: AnswersById, name: str) -> Result:
         """Accuracy, 0 to 100, and ``total``, the number of questions."""
         result = super().aggregate(items, answers, name)
         result.metrics["total"] = len(items)
         return result
 
-    def baselines(self, items: Sequence[Item], answers: Answers, name: str) -> Baselines:
-        """Expected accuracy of guessing among the different candidates of each question."""
+    def baselines(self, items: Sequence[Item], answers: AnswersById, name: str) -> Baselines:
+        """Expected accuracy of guessing among the different candidates of each question; only
+        ``items`` is used."""
         return guessing(len(set(item.right["candidates"])) for item in items)

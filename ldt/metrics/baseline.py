@@ -65,5 +65,6 @@ def commonest(answers: Iterable[Iterable[Hashable]], default: Any = "") -> Any:
 
 
 def quoted(answer: str) -> str:
-    """Description of a trivial answer, "always '<answer>'", cut after 39 characters."""
+    """Description of a trivial answer, "always '<answer>'"; a long one is cut after 39
+    characters."""
     return f"always {answer if len(answer) <= 40 else answer[:39] + '…'!r}"

@@ -52,9 +52,10 @@ def reliability(probabilities: np.ndarray, right: np.ndarray, bins: int = BINS) 
 def expected_calibration_error(
     probabilities: np.ndarray, right: np.ndarray, bins: int = BINS
 ) -> float:
-    """Mean distance, 0 to 1, between probability and accuracy over the bins of `reliability`, which
-    has the same arguments (Naeini et al. 2015; Guo et al. 2017, equation 3, with bins of equal
-    mass)."""
+    """Mean distance, 0 to 1, between probability and accuracy over the bins of `reliability`
+    (Naeini et al. 2015; Guo et al. 2017, equation 3, with bins of equal mass). ``right``
+    [answers] is True where the answer is correct that has a probability in ``probabilities``
+    [answers]."""
     rows = reliability(probabilities, right, bins)
     total = sum(row.answers for row in rows)
     return sum(row.answers * abs(row.probability - row.right) for row in rows) / max(total, 1)

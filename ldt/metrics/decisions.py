@@ -337,7 +337,7 @@ class Rules:
     positive: int | None = None
 
     def tuned(self, labels: int) -> list[int]:
-        """Numbers, from 0, of those of so many labels whose thresholds are fitted; [] for fixed
+        """Indices of the labels, so many in all, whose thresholds are fitted; [] for fixed
         thresholds and for single labels without a ``positive`` one."""
         if self.thresholds is not None or not (self.several or self.positive is not None):
             return []

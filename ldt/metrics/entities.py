@@ -60,7 +60,7 @@ def tags_of(entities: Iterable[Entity], length: int) -> list[str]:
 
 def by_sentence(sentences: Iterable[Sequence[str]]) -> list[Entity]:
     """Entities of a document, in words from its beginning, given the tags of each of its sentences;
-    none crosses a sentence border. ValueError as `entities`."""
+    none crosses a sentence border. ValueError for a tag of another form than `entities` reads."""
     listed, begin = [], 0
     for tags in sentences:
         listed += [Entity(a + begin, b + begin, label) for a, b, label in entities(tags)]

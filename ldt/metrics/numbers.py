@@ -26,8 +26,8 @@ def metric_text(name: str, value: float) -> str:
 
 
 def is_share(name: str) -> bool:
-    """True if the name of a metric is that of a share from 0 to 100, not of a loss, error or
-    correlation."""
+    """True if a metric of this name is a share, 0 to 100, not a loss, error, correlation or
+    threshold."""
     words = name.replace(".", "_").split("_")  # conll_f1 is a share
     return not {"ece", "nll"} & {*words} and not any(unit in name for unit in OWN_UNITS)
 

@@ -214,8 +214,8 @@ def _figures(units: Sequence[int], figures: Figures) -> dict[str, np.ndarray]:
 
 
 def defined(figures: Figures, counts: np.ndarray) -> dict[str, float]:
-    """Metrics that are defined (not NaN) when each item counts as often as ``counts`` [1, items]
-    says."""
+    """Metrics that ``figures`` computes when each item counts as often as ``counts`` [1, items]
+    says, without those that are NaN."""
     values = {name: float(value[0]) for name, value in figures(counts).items()}
     return {name: value for name, value in values.items() if not np.isnan(value)}
 
@@ -223,8 +223,8 @@ def defined(figures: Figures, counts: np.ndarray) -> dict[str, float]:
 def by_length(
     items: Sequence[Item], derive: Derive = dict, figures: Figures | None = None
 ) -> list[Group]:
-    """Group items by number of words of the document (`LENGTHS`), with the metrics of each group;
-    [] if no length is known."""
+    """Group items by number of words of the document (`LENGTHS`), with the metrics of each group,
+    which ``derive`` or ``figures`` compute as in `Result`; [] if no length is known."""
 
     def key(item):
         if item.words is None:
