@@ -60,7 +60,8 @@ def _train(command: str, recipe: Path, overrides: list[str] | None, **options: b
 
 
 def train(recipe: "LoadedRecipe", **options: bool) -> "TrainingResult":
-    """Train as a recipe says: progress to standard error, results to standard output.
+    """Train as a recipe says: progress to standard error, results to standard output. At the end
+    the process group of a distributed training is left.
 
     Args:
         recipe: the recipe of the training.

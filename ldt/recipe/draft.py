@@ -52,11 +52,12 @@ def lengths(survey: Survey, task: str, count: Callable[[str], int] | None = None
 
 
 def suggested(tokens: list[int], longest: int | None = None) -> int:
-    """Suggest the longest input in tokens (``max_length``) for documents of these lengths.
+    """Suggest the longest input in tokens (``max_length``): the shortest usual length that 95 % of
+    the documents fit into, at most ``longest``.
 
     Args:
-        tokens: number of tokens of each document, without special ones.
-        longest: longest input of the model, in tokens; None if it is yet to be converted.
+        tokens: number of tokens of each document, without special ones, in rising order.
+        longest: longest input of the model, in tokens; None if it is yet to be converted: 4,096.
     """
     limit = longest or USUAL
     most = tokens[min(len(tokens) - 1, int(FITTING * len(tokens)))] if tokens else limit

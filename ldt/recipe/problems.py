@@ -123,7 +123,8 @@ def _reason(items):
 
 
 def shown(value: Any) -> str:
-    """Write a value for a message as in a recipe: on one line, of at most 80 characters."""
+    """Text of a value for a message, as in a recipe: one line of at most 80 characters; of a dict
+    the words "keys and values"."""
     if isinstance(value, dict):
         return "keys and values"
     text = repr(value) if isinstance(value, str) else json.dumps(value)
@@ -131,7 +132,7 @@ def shown(value: Any) -> str:
 
 
 def word(text: str) -> str:
-    """Write a key or override for a message: in quotes if it has line ends or control characters,
+    """Text of a key or override for a message: in quotes if it has line ends or control characters,
     and of at most 80 characters."""
     return _cut(text if text.isprintable() else repr(text))
 

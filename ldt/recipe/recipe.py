@@ -179,8 +179,8 @@ def values_of(overrides: Iterable[str], known: Sequence[str]) -> tuple[dict[str,
         known: dotted keys that may be given, each with all below it.
 
     Returns:
-        The values as nested dicts, {"data": {"text": "body"}}, and `Problems`, empty, that know
-            their places.
+        The values as nested dicts, {"data": {"text": "body"}}, and a `Problems` without problems
+            that knows their places.
 
     Raises:
         RecipeError: all that is wrong, one problem a line.
@@ -218,7 +218,7 @@ def reading(overrides: Iterable[str], names: Sequence[str] = READING) -> DataSec
 
 
 def dump(recipe: Recipe) -> str:
-    """Write every key of the recipe as YAML, defaults too; `load` of it gives an equal recipe."""
+    """YAML text of every key of the recipe, defaults too; `load` of it gives an equal recipe."""
     parts = (recipe.task, recipe.model, recipe.data)
     values = [section.model_dump(mode="json") for section in parts]
     return yaml.dump(dict(zip(SECTIONS, [*values, recipe.training], strict=True)))
@@ -239,7 +239,7 @@ def check_training(training: dict[str, Any], places: dict[tuple, Place] | None =
     reader.problems.stop()
 
 
-def backends(task: Any) -> tuple[str, ...]:
+def backends(task: type[Any]) -> tuple[str, ...]:
     """Names that ``model.attention`` can have for ``task``, a class of tasks; imports torch."""
     from ldt.tasks.base import config_fields
 

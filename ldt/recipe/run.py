@@ -178,7 +178,7 @@ class Run:
         return results
 
     def config(self) -> dict[str, Any]:
-        """Content of the model's config.json; {} if loading refuses it."""
+        """Content of the model's config.json; {} if it is missing or cannot be read."""
         return _object(self.folder / CONFIG) or {}
 
     def decisions(self) -> dict[str, Any]:
@@ -255,8 +255,8 @@ class Run:
         return self.folder / f"checkpoint-{step}"
 
     def log(self) -> list[dict[str, Any]]:
-        """Read the lines of the log, each with a whole number of its ``step``; others are left out,
-        such as one that is being written. Empty if there is no log.
+        """Read the lines of metrics.jsonl as dicts, each with a whole number as its ``step``;
+        others are left out, such as one that is being written. Empty if there is no log.
 
         Raises:
             OSError: it is there and cannot be read.
@@ -349,7 +349,7 @@ class Run:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Context manager that locks the folder, which is created, for this process; removed if
-        still empty at the end."""
+        still empty at the end. UserError if another process has the lock."""
         lock = files.Lock(self.folder)
         try:
             with lock:

@@ -189,6 +189,6 @@ _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _number, list("-+.01234
 
 
 def dump(value: Any) -> str:
-    """Write dicts, lists and scalars as YAML, keys in their order; `parse` gives the same value
+    """YAML text of dicts, lists and scalars, keys in their order; `parse` gives the same value
     back."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)

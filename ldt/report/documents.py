@@ -161,7 +161,8 @@ def gather(
         documents: file of the texts, if neither gold file nor answers contain them.
         format: one of `ldt.tasks.OWN` or `ldt.benchmarks.METRICS`; None if a recipe gives it or
             without gold.
-        recipe, overrides: as for `ldt.inference.evaluate.evaluate`.
+        recipe: recipe or run folder that says how files are read and scored; None: by ``format``.
+        overrides: ``key=value`` arguments that change keys of the recipe.
 
     Returns:
         The scores, None without gold, and the documents.

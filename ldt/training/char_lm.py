@@ -72,23 +72,23 @@ class CharacterTraining(Job[Inputs]):
         self.unit = recipe.task.vocabulary.removesuffix("s")
 
     @classmethod
-    def phases(cls, recipe):
+    def phases(cls, recipe: Recipe) -> list[Job]:
         recipes = phases(recipe)
         return [cls(phase, recipes[:number]) for number, phase in enumerate(recipes)]
 
     @property
-    def title(self):
+    def title(self) -> str:
         recipe = self.recipe
         return (
             f"inputs of {recipe.data.max_length:,}, windows {_windows(recipe.model.window)}, "
             f"learning rate {recipe.training['learning_rate']:.3g}"
         )
 
-    def open(self, training, scratch):
+    def open(self, training: dict[str, Any], scratch: Path | None) -> Inputs:
         """Hash the local files by set, one text of space-separated SHA-256; ``scratch`` is not
         used. They are read in `prepare`, once the vocabulary is known: a resumed run uses that
         of the checkpoint."""
-        hashes = {}
+        hashes: dict[str, str | None] = {}
         for part in ("train", "eval", "test"):
             names = getattr(self.recipe.data, part)
             names = [names] if isinstance(names, str) else names or []
@@ -97,7 +97,7 @@ class CharacterTraining(Job[Inputs]):
                 hashes[part] = " ".join(digests)
         return Inputs(training, hashes)
 
-    def prepare(self, inputs, checkpoint):
+    def prepare(self, inputs: Inputs, checkpoint: Path | None) -> Prepared:
         recipe, task, seed = self.recipe, self.recipe.task, inputs.training["seed"]
         folder = checkpoint or recipe.model.path
         known = task.vocabulary
@@ -189,7 +189,7 @@ class CharacterTraining(Job[Inputs]):
             )
         return [Notice(line) for line in lines]
 
-    def table(self, metrics, rows):
+    def table(self, metrics: dict[str, float], rows: list[dict]) -> list[dict]:
         """Rows of phase, length, windows, learning rate and bits per character (if evaluated),
         those of earlier phases from their run folders; empty for a training without phases."""
         if not self.earlier:
@@ -202,7 +202,7 @@ class CharacterTraining(Job[Inputs]):
             for number, phase, phase_metrics in zip(count(1), recipes, results, strict=False)
         ]
 
-    def next_command(self, run):
+    def next_command(self, run: Path) -> str:
         return f"ldt predict --input PROMPTS --model {run}"
 
 

@@ -46,11 +46,11 @@ class Examples(RecordStore[Example]):
 
     noun = "documents"
 
-    def pack(self, item):
+    def pack(self, item: Example) -> tuple[dict[str, Any], Any]:
         """Split a document into its fields and the tuple (id, where, folder)."""
         return item.fields, (item.id, item.where, item.folder)
 
-    def unpack(self, fields, more):
+    def unpack(self, fields: dict[str, Any], more: Any) -> Example:
         """Document from its fields and (id, where, folder)."""
         return Example(fields, *more)
 

@@ -146,9 +146,9 @@ class ByExample(Measure):
             table.append({"most_tokens": most, "documents": len(members), "metrics": metrics})
         return table
 
-    def names(self, trainer):
+    def names(self, trainer: Trainer) -> set[str]:
         rows = self.rows[0]
-        features = [self.features[row] for row in rows]
+        features: Any = [self.features[row] for row in rows]
         batch = trainer.data_collator([features] if self.task.inputs.together else features)
         trainer.model.eval()
         outputs = trainer.prediction_step(trainer.model, batch, prediction_loss_only=False)[1]
@@ -213,7 +213,7 @@ class BySum(Measure):
             raise TrainingDiverged("training diverged: the loss in evaluation is not finite")
         return Measured(self.metrics(nats, int(np.sum(prediction.label_ids))), [])
 
-    def names(self, trainer):
+    def names(self, trainer: Trainer) -> set[str]:
         return {*self.metrics(0.0, 1)}
 
 

@@ -69,7 +69,7 @@ class Finetuning(Job[Inputs]):
         super().__init__(recipe)
         self.every = every
 
-    def open(self, training, scratch):
+    def open(self, training: dict[str, Any], scratch: Path | None) -> Inputs:
         """Hash the files of train and eval; with ``scratch``, in a dry run, not even that. They are
         read in `prepare`, so a refused run need not wait, and a resumed run uses the
         checkpoint's tokenizer."""
@@ -78,7 +78,7 @@ class Finetuning(Job[Inputs]):
         hashes = {k: digest(files) if files and not dry else None for k, files in sources.items()}
         return Inputs(training, hashes, dry=dry)
 
-    def prepare(self, inputs, checkpoint):
+    def prepare(self, inputs: Inputs, checkpoint: Path | None) -> Prepared:
         """Read and encode the documents, or load them from the cache; then load the model with a
         new head, and with an adapter if the recipe has LoRA. Arguments are those of
         `Job.prepare`."""
@@ -204,7 +204,7 @@ class Finetuning(Job[Inputs]):
         labelled = labelled_data(sets.lengths, sets.labels, sets.remarks)
         return [*decided, *labelled, *warnings(sets.doubts), shown]
 
-    def next_command(self, run):
+    def next_command(self, run: Path) -> str:
         verb = "embed" if self.recipe.task.answers.kind == "vectors" else "predict"
         return f"ldt {verb} FILE --model {run}"
 

@@ -144,7 +144,7 @@ class Job(ABC, Generic[OpenedT]):
         """
 
     def plan(self, prepared: Prepared, args: TrainingArguments) -> str:
-        """Line that describes the length of the training and its data."""
+        """Line that describes the length of the training, its data and the size of the model."""
         # Groups of inputs and documents encoded anew are items of their own; else inputs are.
         grouped = self.recipe.task.reads.kind == "examples"
         grouped = grouped and not isinstance(prepared.train_items, Features)
@@ -161,7 +161,7 @@ class Job(ABC, Generic[OpenedT]):
 
     @abstractmethod
     def next_command(self, run: Path) -> str:
-        """Command to suggest at the end of the run."""
+        """Command to suggest at the end of the run, such as ``ldt predict FILE --model RUN``."""
 
 
 def build_trainer(job: Job, prepared: Prepared, training: dict[str, Any], run: Run) -> Trainer:

@@ -291,7 +291,8 @@ def encode_sets(
     """Encode the training and the evaluation set.
 
     Args:
-        examples: documents by set; parts of ``train`` that the task does not train on are left out.
+        examples: documents under ``train`` and ``eval``; parts of ``train`` that the task does not
+            train on are left out.
         encoder: encoder of the task.
         seed: seed for sampling inputs that are left out.
         at: folder to store the inputs in; None for temporary files.

@@ -71,7 +71,8 @@ def train_jobs(jobs: Sequence[Job], options: TrainingOptions) -> Iterator[Traini
 
 
 def train(job: Job, options: TrainingOptions) -> TrainingResult:
-    """Train one job into its run folder; see `ldt.training.train`."""
+    """Train one job into its run folder; with ``options.dry_run`` only check it and forecast the
+    cost. Errors are those of `train_jobs`."""
     with ExitStack() as stack:
         if options.dry_run:
             return _dry_run(job, Path(stack.enter_context(TemporaryDirectory(prefix="ldt-"))))

@@ -117,8 +117,13 @@ class Pretraining(Job[_CorpusInputs]):
 
     def open(self, training, scratch):
         """Tokenize the corpus into ``data.cache`` unless it is streamed, and hash the tokens; a new
-        model's tokenizer is trained first. With ``scratch``, in a dry run, only 200 documents of
-        a source are read, and the cache is there."""
+        model's tokenizer is trained first.
+
+        Args:
+            training: output of `ldt.training.arguments.settings`.
+            scratch: in a dry run, folder of the cache; only 200 documents of a source are read
+                then.
+        """
         data, most = self.recipe.data, None
         if not files.existing(Path(data.cache)).is_dir():
             where = self.recipe.where("data", "cache")
@@ -275,7 +280,7 @@ class Pretraining(Job[_CorpusInputs]):
         rows = model.config.pad_token_id + 1 + task.source_length
         return _FrozenRows(table, rows)
 
-    def next_command(self, run):
+    def next_command(self, run: Path) -> str:
         return f"ldt finetune RECIPE model.path={run}"
 
 

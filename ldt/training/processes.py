@@ -22,7 +22,7 @@ def is_first() -> bool:
 
 
 def leave_group() -> None:
-    """Leave the process group at the end of a training.
+    """Leave the process group, if there is one, at the end of a training.
 
     Its threads are joined here. At interpreter exit they sometimes abort the process, after the run
     was saved, because they release tensors and need the GIL.

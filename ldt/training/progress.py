@@ -162,7 +162,8 @@ def _place(state) -> str:
 
 
 def memory(device: Any) -> int:
-    """Bytes in use: peak allocation on CUDA, else the resident memory of this process."""
+    """Bytes in use: peak allocation on ``device``, a torch.device, if CUDA, else the resident
+    memory of this process now."""
     import torch
 
     if device.type == "cuda":
@@ -226,7 +227,7 @@ class Reports(TrainerCallback):
 
     def tell(self, event: str, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Forward an event, such as ``on_log``, to the trackers; between training begin and end
-        only.
+        only. A tracker that fails later than at the begin is dropped with a warning.
 
         Raises:
             UserError: a tracker fails to start, for example without a network.

@@ -150,7 +150,7 @@ class ItemTrainer(transformers.Trainer):
 
     def count_items(self, batches: list[dict], device: torch.device) -> torch.Tensor:
         """Number of items in the loss of a step, scalar or [parts of the loss], over all processes;
-        with several GPUs in a process repeated for each in front."""
+        with several GPUs in a process expanded to [GPUs, ...]."""
         counts = []
         for batch in batches:
             items = cast(Any, self.model).loss_items(**batch)
@@ -245,8 +245,8 @@ class ItemTrainer(transformers.Trainer):
     # -- evaluation
 
     def get_eval_dataloader(self, eval_dataset=None):
-        """All items in order, whatever the training arguments say, since rows are matched to
-        documents by position."""
+        """DataLoader of all items in order, whatever the training arguments say, since rows are
+        matched to documents by position."""
         args = self.args
         training = {"dataloader_drop_last": False, "train_sampling_strategy": "random"}
         before = {name: getattr(args, name) for name in training if hasattr(args, name)}
@@ -281,7 +281,7 @@ class ItemTrainer(transformers.Trainer):
         return loss, logits, labels
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """Loss of a batch: in training, a sum over items by ``num_items_in_batch``; with
+        """Loss of a batch: in training, the sum over items divided by ``num_items_in_batch``; with
         ``return_outputs``, in evaluation, the batch's mean, and the outputs, those of ``answer``
         if it is set."""
         shift = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)

@@ -421,8 +421,8 @@ class Trainer(ItemTrainer):
         return int(self.accelerator.gather(mine).max())
 
     def log(self, logs, start_time=None):
-        """Log values, which change: session rates leave, and ``train_loss`` is that of the whole
-        run."""
+        """Log values; rates of this session alone are removed from ``logs``, and ``train_loss``
+        becomes the mean over the whole run."""
         for key in _SESSION_KEYS:  # they count the steps before a resume, but not their time
             logs.pop(key, None)
         if "train_loss" in logs:  # it ends the training; transformers' counts this session's steps
