@@ -172,12 +172,12 @@ class Squad(SpanTask, Calibrated, ByPlaces):
         return [f"{sum(answered):,} of {len(answered):,} inputs have an answer"]
 
     def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
-        """Return {"answers": texts of all correct answers}, [] for an unanswerable question."""
+        """Return {"answers": texts of all correct answers, [] for an unanswerable question}."""
         return {"answers": [answer for _, answer in self.placed_answers(example, data)]}
 
     def decode(self, outputs: Sequence[Outputs], config, example: Example, features) -> dict:
         """Return ``answer``, ``score`` (a logit), ``start`` and ``end`` (`SpanTask.answer_of`), and
-        the flags.
+        flags such as ``truncated``.
 
         With ``n_best`` also ``null``, the logits of no answer. For a model trained on unanswerable
         questions also its probability ``no_answer``; if the answer is "", start and end are None,
@@ -225,10 +225,10 @@ class Squad(SpanTask, Calibrated, ByPlaces):
     def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
         """Return exact_match and f1, 0 to 100, by the published rules.
 
-        With unanswerable questions, the metrics of SQuAD 2.0 at the threshold with the best F1 on
-        these very questions, which is the metric no_answer_threshold; it lies midway between two
-        probabilities, so rounding does not matter. And rows for answerable and unanswerable
-        questions.
+        With unanswerable questions these are the metrics of SQuAD 2.0 at the threshold with the
+        best F1 on these very questions; besides the threshold itself as no_answer_threshold, midway
+        between two probabilities so that rounding does not matter, and a row each for answerable
+        and unanswerable questions.
         """
         if config.no_answer_threshold is None:
             return mean([*map(squad.score, golds, answers)]), []
