@@ -82,9 +82,9 @@ class Benchmark:
         return checked(items, name_of(files), f"{self.noun}s")
 
     def item(self, example: Example) -> Item:
-        """Make the `Item` of an example, without scores: its id, its unit for the bootstrap, the
-        gold answer in the form that ``score`` takes as ``right``, and where known the number of
-        words of its document and the answer's place (0 to 1). Each data set defines it."""
+        """Make the `Item` of an example, without scores: its id, its bootstrap unit, the gold
+        answer in the form that ``score`` takes as ``right``, and where known the number of words
+        of its document and the answer's place (0 to 1). Each data set defines it."""
         raise NotImplementedError
 
     def load(self, files: Sequence[str]) -> Any:
@@ -173,9 +173,9 @@ class Benchmark:
         return True
 
     def baselines(self, items: Sequence[Item], answers: AnswersById, name: str) -> Baselines:
-        """Best value of each metric, from 0 to 100, among the `constants`, with their description;
-        metrics of parts of the items, and those that are not `compared`, are left out. Only
-        ``items`` is used."""
+        """`Baseline` (best value and description) of each metric, from 0 to 100, among the
+        `constants`; metrics of a part of the items, as HasAns_f1, and those that are not
+        `compared`, are left out. Only ``items`` is used."""
         figures = {}
         for words, constant in self.constants(items).items():
             result = self.aggregate(items, constant, words)

@@ -260,7 +260,6 @@ class ConllScorer(Benchmark):
 
 
 def _entities(sentences: list[list[str]], where: str) -> set[tuple[Any, ...]]:
-    """(sentence, start, end, label) of each entity."""
     try:
         return {
             (number, *entity) for number, tags in enumerate(sentences) for entity in entities(tags)

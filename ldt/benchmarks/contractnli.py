@@ -338,7 +338,8 @@ class ContractNLIScorer(Benchmark):
 
     def item(self, example: Example) -> Item:
         """Make the `Item` of a document and a hypothesis: ``right`` has document, key, label,
-        evidence (numbers of spans) and ``spans``, the count of all; the unit is the document."""
+        evidence (numbers of spans) and ``spans``, the count of all; the bootstrap unit is the
+        document."""
         right = {name: example.fields[name] for name in ("document", "key", "label", "evidence")}
         right["spans"] = len(example.fields["spans"])
         words, document = _length(example.fields["text"]), str(right["document"])

@@ -124,7 +124,6 @@ class _Reading:
                 raise DataError(f"{self.file}:{number}: {what}")
 
     def example(self) -> Example:
-        """Example of the document; it has sentences only if an empty line separates some."""
         for entity, waiting in self.open.items():
             if waiting:
                 what = f"({entity} opens a mention that is not closed in the document"

@@ -122,7 +122,6 @@ def _class_numbers(values: Any, classes: int, where: str) -> list[int]:
 
 
 def _lines(source: str, encoding: str | None = None) -> Iterator[Example]:
-    """Yield the lines of a file of gold labels or of predictions, with id or number from 0."""
     for number, line in enumerate(records.read(source, format="jsonl", encoding=encoding)):
         stated = line.fields.get("id") not in (None, "")
         yield line if stated else replace(line, id=number)
@@ -357,7 +356,6 @@ def _gold_labels(task: LexGlueTask, line: Example) -> list[int]:
 
 
 def _indicators(labels: Sequence[Sequence[int]], size: int) -> np.ndarray:
-    """Numbers of classes as [documents, classes] bool."""
     rows = [np.isin(np.arange(size), numbers) for numbers in labels]
     return np.array(rows, bool).reshape(len(rows), size)
 

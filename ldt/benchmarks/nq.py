@@ -294,7 +294,8 @@ class NaturalQuestionsScorer(passage_qa.PageBenchmark):
 
     def item(self, example: Example) -> Item:
         """Make the `Item` of a question: ``right`` is (`PageSpan` of the page's first paragraph or
-        None, annotations as (long answer, short answers, yes or no)); the unit is the page."""
+        None, annotations as (long answer, short answers, yes or no)); the bootstrap unit is the
+        page."""
         fields, where = example.fields, example.where
         page = _page(fields, where)
         spans = [span for _, span in _candidates(fields, page, where)]

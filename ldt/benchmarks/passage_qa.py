@@ -350,8 +350,8 @@ class PageBenchmark(Benchmark):
     line: ClassVar[Shape]  # of its files
 
     def read(self, source: str, data: DataSection) -> Iterator[Example]:
-        """Yield the lines of a file as examples with all their fields; `item` keeps what scoring
-        needs."""
+        """Yield the lines of a file as examples with all their fields, and ``example_id`` as id;
+        DataError for another layout."""
         return lines(source, self.line, data.encoding)
 
 

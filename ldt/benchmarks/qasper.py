@@ -156,13 +156,14 @@ def score(right: Mapping[str, Any], answer: Mapping[str, Any] | None) -> dict[st
 
 
 def best_type(references: Sequence[Reference], answer: str) -> str:
-    """Type of the annotator's answer with the highest F1 against a text; of equal ones the
-    first."""
+    """Type (`TYPES`) of the annotator's answer with the highest F1 against ``answer``; of equal
+    ones the first."""
     return max(references, key=lambda each: answer_f1(answer, each.answer)).type
 
 
 def published(answers: Iterable[dict]) -> Iterator[dict]:
-    """Convert answers of ldt predict to lines that Qasper's official evaluator reads.
+    """Convert answers of ldt predict to {question_id, predicted_answer, predicted_evidence} each,
+    the lines that Qasper's official evaluator reads.
 
     Args:
         answers: each with id, answer and ``evidence``, texts of paragraphs; an answer "" becomes
@@ -207,8 +208,8 @@ class QasperScorer(Benchmark):
 
     def item(self, example: Example) -> Item:
         """Make the `Item` of a question: ``right`` has ``references``, the `Reference` of each
-        annotator, with ``text_evidence_only`` without tables and figures; the unit is the paper.
-        DataError without any."""
+        annotator, with ``text_evidence_only`` without tables and figures; the bootstrap unit is
+        the paper. DataError without any."""
         fields = example.fields
         if not fields["answers"]:
             raise DataError(f"{example.where}: no answers; a question needs one at least")

@@ -116,7 +116,7 @@ class SummarizationScorer(Benchmark):
 
     def gold(self, files: Sequence[str]) -> list[Item]:
         """Read the documents of one file: ``right`` has ``text`` and the reference ``summary``; the
-        unit is the document."""
+        bootstrap unit is the document's text."""
         file, name = only(files, "the documents of summarization"), base.name_of(files)
         items = []
         for example in summaries.named(records.read(file, encoding=self.data.encoding)):

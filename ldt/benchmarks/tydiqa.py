@@ -174,7 +174,7 @@ class TydiQAScorer(passage_qa.PageBenchmark):
 
     def item(self, example: Example) -> Item:
         """Make the `Item` of a question: ``right`` is (language, annotations as (number of a
-        passage or None, spans in bytes, yes or no)); the unit is the page."""
+        passage or None, spans in bytes, yes or no)); the bootstrap unit is the page."""
         fields = example.fields
         annotations = tuple(
             _NULL if each == _NULL else each for each in _annotations(fields, None, example.where)

@@ -396,7 +396,13 @@ class Policy:
         return np.exp(np.log(np.maximum(np.where(predicted, scores, 1 - scores), 1e-300)).sum(1))
 
     def abstention(self, scores: np.ndarray, empty: bool) -> dict[str, Any]:
-        """Return the answer's keys ``abstained`` and ``why`` if the model abstains, else {}."""
+        """Return {"abstained": True, "why": text} if the model does not answer a document, else {}.
+        One that abstains does so for a confidence below ``least``, and for an empty text.
+
+        Args:
+            scores: [labels], the probabilities of the document.
+            empty: True if the document has no text.
+        """
         if self.least == -math.inf:
             return {}
         confidence = float(self.confidence(scores[None], self.predicted(scores[None]))[0])
@@ -411,9 +417,9 @@ class Policy:
     def decided(
         self, logits: np.ndarray, names: Sequence[str], empty: bool = False
     ) -> tuple[Any, np.ndarray, dict[str, Any]]:
-        """Return (label, probabilities [labels], {}) of a document, the label a name, or with
-        several a list of names; if the model abstains, (None, probabilities, {"abstained": True,
-        "why": text}).
+        """Return (label, probabilities [labels], {}) of a document, the label a name, or in
+        multi-label classification a list of names; (None, probabilities, {"abstained": True, "why":
+        text}) if the model abstains.
 
         Args:
             logits: [labels], merged over chunks.

@@ -3,7 +3,7 @@ JSON.
 """
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -272,7 +272,7 @@ def _groups(
     return listed
 
 
-def compare(gold: Sequence[_Id], predictions: Any) -> tuple[list[_Id], list[_Id]]:
+def compare(gold: Sequence[_Id], predictions: Collection[Any]) -> tuple[list[_Id], list[_Id]]:
     """Return gold ids without a prediction, and prediction ids that are not in the gold file, each
     in order. ``predictions`` are ids, or a mapping by them."""
     known = set(gold)

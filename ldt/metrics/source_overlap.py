@@ -30,7 +30,7 @@ def words(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[str]:
-    """Numbers in digits, without thousands separators: 1,000.5 becomes 1000.5."""
+    """Numbers in digits in order, without thousands separators: 1,000.5 becomes "1000.5"."""
     return [_THOUSANDS.sub("", number) for number in _NUMBER.findall(text)]
 
 
