@@ -79,11 +79,8 @@ class PrecisionError(UserError):
 
 
 class Stopped(KeyboardInterrupt):
-    """SIGINT was received.
-
-    Python ends itself by SIGINT after a plain KeyboardInterrupt passes through ``exec``, which
-    libraries use; a subclass avoids this.
-    """
+    """SIGINT was received. Python ends itself by SIGINT after a plain KeyboardInterrupt passes
+    through ``exec``, which libraries use; a subclass avoids this."""
 
 
 class Terminated(Stopped):
@@ -114,12 +111,8 @@ _REFUSALS = {
 
 
 def refusal(error: OSError, where: object = None) -> UserError:
-    """Convert an OSError to an error of one line with the matching exit code.
-
-    Args:
-        error: error of the operating system.
-        where: file or folder, if not the one named by ``error``.
-    """
+    """Convert an OSError to a UserError, or the subclass that fits its reason, with a message of
+    one line. It begins with ``where``, or else with the file that ``error`` names."""
     place = error.filename if where is None else where
     if isinstance(place, bytes):
         place = os.fsdecode(place)
@@ -151,7 +144,7 @@ _repr.maxstring = _repr.maxother = 60
 
 
 def plural(number: int, noun: str) -> str:
-    """Count with a noun: ``1 answer``, ``1,200 answers``, ``2 queries``."""
+    """Count with a noun of the right number: ``1 answer``, ``1,200 answers``, ``2 queries``."""
     if noun.endswith("ry") and number != 1:
         noun = f"{noun[:-1]}ie"
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
@@ -169,7 +162,8 @@ def kind(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """JSON value for a message, shortened: ``'text'``, ``17``, ``null``, ``a list of 3``."""
+    """JSON value for a message, texts shortened to 60 characters: ``'text'``, ``17``, ``null``, ``a
+    list of 3``."""
     if isinstance(value, list | dict):
         size = plural(len(value), "key") if isinstance(value, dict) else f"{len(value):,}"
         return f"{kind(value)} of {size}" if value else f"{kind(value)}, empty"
@@ -177,15 +171,15 @@ def shown(value: Any) -> str:
 
 
 def listed(names: Iterable[Any], most: int = 12, show: Callable[[Any], str] = repr) -> str:
-    """The first ``most`` names: ``'a', 'b' and 3 more``; ``none`` for an empty list."""
+    """Names in one line, the first ``most`` of them: ``'a', 'b' and 3 more``; ``none`` if empty."""
     names = list(names)
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(map(show, names[:most])) + more or "none"
 
 
 def counted(counts: Counter[str], most: int = 20) -> str:
-    """The most frequent ``most`` keys with their counts: ``cap 12, no cap 3``, and how
-    many more."""
+    """The most frequent ``most`` keys with their counts, and how many more there are: ``cap 12, no
+    cap 3 and 2 more``."""
     named = ", ".join(f"{name} {count:,}" for name, count in counts.most_common(most))
     return named + (f" and {len(counts) - most:,} more" if len(counts) > most else "")
 
@@ -196,15 +190,10 @@ def first_line(error: BaseException) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str], show: Callable[[str], str] = str) -> str:
-    """``, did you mean 'path'?`` with the closest name, or an empty text.
+    """``, did you mean 'path'?`` with the closest name, shown by ``show``; "" if none is close.
 
     Close is also a name that contains the given one (``epochs``: ``num_train_epochs``) or has it as
     initials (``lr``: ``learning_rate``).
-
-    Args:
-        name: unknown name.
-        names: known names.
-        show: formats a name for the message.
     """
     names = list(names)
     whole = name.lower().replace("-", "_")
@@ -235,7 +224,7 @@ def without_controls(text: str) -> str:
 
 
 def documented(docstring: str) -> dict[str, str]:
-    """Name -> meaning of the ``Args:`` entries of a docstring."""
+    """Meaning of each argument by name, from the ``Args:`` entries of a docstring."""
     known: dict[str, str] = {}
     section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", inspect.cleandoc(docstring), re.S | re.M)
     for entry in re.split(r"\n(?=    \S)", "\n" + section[1] if section else ""):

@@ -40,10 +40,8 @@ class Threads(NamedTuple):
 def threads() -> Threads:
     """Threads of a command: LDT_THREADS, or at most as many as the CPU quota keeps busy.
 
-    A fractional quota is rounded up: with 1.5 processors, one thread would waste a third.
-
-    Raises:
-        UserError: LDT_THREADS is not a positive integer.
+    A fractional quota is rounded up: with 1.5 processors, one thread would waste a third. UserError
+    if LDT_THREADS is not a positive integer.
     """
     asked = os.environ.get("LDT_THREADS")
     if asked is not None:
@@ -61,11 +59,8 @@ def threads() -> Threads:
 
 
 def thread_count() -> int:
-    """Number of `threads`, even if the user's variables or the machine decide.
-
-    Raises:
-        UserError: LDT_THREADS is not a positive integer.
-    """
+    """Number of compute threads of a command: that of `threads`, or where it is None the user's or
+    one a core. UserError if LDT_THREADS is not a positive integer."""
     number, why = threads()
     if number is None and re.fullmatch("[1-9][0-9]{0,5}(,.*)?", text := os.environ.get(why, "")):
         number = int(text.partition(",")[0])  # one a level of nested loops, of which there is one
@@ -73,14 +68,14 @@ def thread_count() -> int:
 
 
 def shares(count: int) -> tuple[int, list[frozenset[int]]]:
-    """Divide the command's `thread_count` among ``count`` processes: threads and processors of
-    each.
+    """Divide the command's `thread_count` among ``count`` processes.
 
     Each core goes to one process as a whole, neighbouring cores together; with fewer cores than
-    processes, every process may use all.
+    processes, every process may use all. UserError as for `threads`.
 
-    Raises:
-        UserError: LDT_THREADS is not a positive integer.
+    Returns:
+        Number of threads of each process, at least 1; and the processors of each by number, empty
+            sets for all processors.
     """
     cores = _cores()
     first = [i * len(cores) // count for i in range(count + 1)]
@@ -90,33 +85,28 @@ def shares(count: int) -> tuple[int, list[frozenset[int]]]:
     return max(1, thread_count() // count), parts
 
 
-def thread_variables(number: int) -> dict[str, str]:
-    """Environment variables that set the threads of torch and numpy on import."""
+def _thread_variables(number: int) -> dict[str, str]:
     counts = dict.fromkeys(VARIABLES[1:], str(number))
     return counts | {"MKL_DYNAMIC": "FALSE"}  # else MKL takes fewer, as set_num_threads knows
 
 
 def use_threads(number: int) -> None:
-    """Set the number of compute threads of this process."""
-    os.environ.update(thread_variables(number))
+    """Set the number of compute threads of this process: the environment variables that torch and
+    numpy read on import, and torch's own if it is imported."""
+    os.environ.update(_thread_variables(number))
     if torch := sys.modules.get("torch"):  # it has read them already
         torch.set_num_threads(number)
 
 
 def can_fork() -> bool:
-    """True if forking is safe: not after torch may have started threads.
-
-    Threads do not exist in a forked process, and OpenMP would wait for them forever.
-    """
+    """True if forking is safe: not after torch may have started threads. Threads do not exist in a
+    forked process, and OpenMP would wait for them forever."""
     return sys.platform == "linux" and os.path.isdir("/proc/self/fd") and "torch" not in sys.modules
 
 
 def end_with_parent(*ignored: int) -> None:
-    """Have the kernel kill this process when the thread that started it ends (Linux only).
-
-    Args:
-        ignored: signals to ignore, because the parent handles them.
-    """
+    """Have the kernel kill this process when the thread that started it ends (Linux only). It
+    ignores the given signals from now on, because the parent handles them."""
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
@@ -127,13 +117,8 @@ def end_with_parent(*ignored: int) -> None:
 
 
 def handle(handler: Any, numbers: Sequence[int] = ENDING) -> dict[int, Any]:
-    """Install a signal handler, except for signals that the process ignores.
-
-    Works in the main thread only; elsewhere nothing changes.
-
-    Returns:
-        The previous handlers, by signal number.
-    """
+    """Install a handler of signals, except for signals that the process ignores; returns the
+    previous handlers by number. Works in the main thread only; elsewhere nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
@@ -142,7 +127,7 @@ def handle(handler: Any, numbers: Sequence[int] = ENDING) -> dict[int, Any]:
 
 @contextmanager
 def handled(handler: Any, numbers: Sequence[int] = ENDING) -> Iterator[None]:
-    """`handle` signals within the block."""
+    """Context manager that installs a handler by `handle` and restores the previous ones."""
     before = handle(handler, numbers)
     try:
         yield
@@ -153,7 +138,8 @@ def handled(handler: Any, numbers: Sequence[int] = ENDING) -> Iterator[None]:
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Block SIGINT and SIGTERM; a process started in the block inherits this."""
+    """Context manager that blocks SIGINT and SIGTERM; a process started in the block
+    inherits this."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -170,7 +156,7 @@ def raise_stopped(number: int, frame: Any = None) -> None:
 
 
 def exit_at_once(number: int) -> None:
-    """Exit immediately with the code of a signal."""
+    """Exit immediately, without cleaning up, with the exit code 128 + ``number``."""
     os._exit(128 + number)
 
 
@@ -202,12 +188,14 @@ class Signals:
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Handle the signals within the block; see `handle`."""
+        """Context manager that handles SIGINT and SIGTERM by `come`, unless the process ignores
+        them."""
         with handled(self.come):
             yield
 
     def come(self, number: int, frame: Any) -> None:
-        """Handle a signal."""
+        """Handle a signal: call ``first``, or later ``second``; a signal handler of
+        `signal.signal`."""
         if os.getpid() != self._process:
             if number != signal.SIGINT:
                 signal.signal(number, signal.SIG_DFL)
@@ -234,7 +222,8 @@ class RaisedSignals(Signals):
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Raise the first signal within the block; a second one ends the process."""
+        """Raise the first signal within the block as `Stopped` or `Terminated`; a second one ends
+        the process."""
         with super().handled():
             hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
             try:
@@ -265,20 +254,19 @@ class RaisedSignals(Signals):
             signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
 
     def _unraisable(self, unraisable: Any) -> None:
-        """Ignore a signal raised in a destructor; it is raised again."""
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
             sys.__unraisablehook__(unraisable)
 
 
 def load() -> float:
-    """Load average of the last minute; 0 if unknown."""
+    """Load average of the machine over the last minute; 0 if unknown."""
     with suppress(OSError, AttributeError):
         return os.getloadavg()[0]
     return 0.0
 
 
 def processors() -> set[int]:
-    """Numbers of the processors this process may use (affinity)."""
+    """Numbers of the processors that this process may use, by its affinity."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
@@ -307,7 +295,7 @@ def memory_limit() -> int | None:
 
 
 def address_space() -> int | None:
-    """Limit of ``ulimit -v`` in bytes; None without a limit."""
+    """Limit of this process's address space (``ulimit -v``) in bytes; None without a limit."""
     try:
         import resource
     except ImportError:  # Windows
@@ -341,10 +329,8 @@ def _cores() -> list[frozenset[int]]:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """Folders of the process's control group and its parents, in versions 1 and 2.
-
-    A group that is not mounted, as in a container, is replaced by its parents.
-    """
+    """Folders of the process's control group and its parents, in versions 1 and 2. A group that is
+    not mounted, as in a container, is replaced by its parents."""
     groups = {}  # by version, the path of the process's group
     for line in _lines(ROOT / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
@@ -364,12 +350,10 @@ def _groups(controller: str) -> Iterator[Path]:
 
 
 def _unescaped(word: str) -> str:
-    r"""Decode a path of mountinfo, where a space is ``\040``."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), word)
 
 
 def _lines(file: Path) -> list[str]:
-    """Lines of a file; empty if it cannot be read."""
     try:
         return file.read_text(errors="surrogateescape").splitlines()
     except OSError:

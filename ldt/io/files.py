@@ -33,24 +33,25 @@ _LEFTOVER = re.compile(r".+\.tmp-\d+")
 
 
 def temporary(target: Path) -> Path:
-    """Temporary name beside ``target`` under which this process writes it."""
+    """Name beside ``target``, ``<name>.tmp-<process id>``, under which this process writes it."""
     return target.with_name(f"{target.name}.tmp-{os.getpid()}")
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
+    """SHA-256 of a file's content, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def stamp(path: Path) -> dict[str, int]:
-    """Size and modification time of a file, for detecting changes."""
+    """Size and modification time of a file, for detecting changes: ``bytes`` and ``mtime_ns``."""
     stat = path.stat()
     return {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
 
 
 def key_of(parts: dict[str, Any]) -> str:
-    """Cache key: hash of the JSON values that the cached content depends on."""
+    """Cache key of 16 hexadecimal digits: hash of the JSON values that the cached content depends
+    on."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -143,7 +144,9 @@ def write_manifest(folder: Path, **facts: Any) -> None:
 
 
 def damage(folder: Path, *, hashes: bool = True) -> str | None:
-    """First difference between a folder and its manifest; None if they agree.
+    """Message about the first file that differs from the folder's manifest; None if none does.
+
+    Files that the manifest does not list are ignored.
 
     Args:
         folder: folder with a ``manifest.json``.
@@ -198,24 +201,21 @@ def flush(path: Path) -> None:
 
 
 def unwritten(error: Exception) -> str | None:
-    """Message for a failed save; None if the exception is not about the disk.
-
-    torch raises no specific type for a full disk.
-    """
+    """Message for a failed save; None if the exception is not about the disk."""
     if any(text in str(error) for text in _TORCH_WRITE):
         return "the disk did not take all of a file"
     return str(error) or repr(error) if isinstance(error, OSError | SafetensorError) else None
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files and folders of killed processes; needs the folder's lock."""
+    """Remove the files ``*.tmp-NUMBER`` that killed processes left in a folder; needs its lock."""
     for path in folder.iterdir():
         if _LEFTOVER.fullmatch(path.name):
             remove(path)
 
 
 def remove_abandoned(target: Path) -> None:
-    """Remove what killed processes left beside ``target`` while they wrote it.
+    """Remove the temporary files beside ``target`` whose processes no longer run.
 
     An older folder that had been moved away is restored if nothing took its place.
 
@@ -237,8 +237,7 @@ def _pattern(name: str) -> str:
 
 
 def _abandoned(path: Path) -> bool:
-    """True if the process named by a temporary file is gone, or has reused its number: it is this
-    process, or started later."""
+    """True if the process that a temporary file names is gone, or its number was reused."""
     maker = path.name.rpartition("-")[2]
     if not maker.isdecimal() or int(maker) == os.getpid():
         return maker.isdecimal()
@@ -249,7 +248,7 @@ def _abandoned(path: Path) -> bool:
 
 
 def _lives(number: int, since: float) -> bool:
-    """True if the process is running and started before ``since``, in seconds of the epoch."""
+    """True if a process runs and started before ``since``, in seconds of the epoch."""
     import psutil
 
     try:
@@ -263,7 +262,7 @@ def _lives(number: int, since: float) -> bool:
 def require_space(
     folder: Path, needed: int, what: str, would_do: str = "free some, or name another folder"
 ) -> None:
-    """Refuse to start if the disk lacks space for what a command will write.
+    """Raise a ResourceError if a disk lacks space for what a command will write.
 
     Args:
         folder: folder on the disk; need not exist yet.
@@ -332,7 +331,7 @@ class Lock:
             self._lock.release()
 
     def same_folder(self) -> bool:
-        """True if the path still leads to the locked folder; OSError if it is gone."""
+        """True if the path still leads to the locked folder; OSError if there is no folder."""
         return self._ours == _identity(self.folder)
 
     def _acquire(self) -> None:
@@ -360,7 +359,6 @@ class Lock:
             raise
 
     def _read(self) -> dict[str, Any]:
-        """Owner recorded beside the lock; {} if there is none."""
         try:
             owner = json.loads(self._owner.read_text(encoding="utf-8"))
         except (OSError, ValueError):  # missing, empty, or cut short by a full disk
@@ -377,7 +375,8 @@ class Lock:
 
 
 def holder(folder: Path) -> dict[str, Any] | None:
-    """Owner of a folder's `Lock`: ``host``, ``pid`` and ``started``; None if it is free.
+    """Owner of a folder's `Lock`: ``host``, ``pid`` and ``started`` (local time); None if it is
+    free.
 
     The lock is not tried, so another process can take it meanwhile. A process on another host
     counts as alive.
@@ -400,7 +399,7 @@ def _identity(folder: Path) -> tuple[int, int]:
 
 
 def check_target(target: Path) -> None:
-    """Refuse a file that cannot be created."""
+    """Raise a UserError if ``target`` is a folder, or lies in a folder that does not exist."""
     if target.is_dir():
         raise UserError(f"{target}: a folder; name a file for the answers")
     if not target.parent.is_dir():
@@ -408,10 +407,10 @@ def check_target(target: Path) -> None:
 
 
 def check_result(target: Path, option: str, sources: Iterable[str | Path | None] = ()) -> None:
-    """Refuse a result file that cannot be written, before the work starts.
+    """Raise a UserError if a result cannot be written, trying it with one block beside the file.
 
     Args:
-        target: path of the result.
+        target: path of the result; pipes, devices and "-" are not tried.
         option: name of the option, for messages.
         sources: input files, which the result must not overwrite.
     """
@@ -428,7 +427,8 @@ def check_result(target: Path, option: str, sources: Iterable[str | Path | None]
 
 
 def write_result(target: Path, text: str) -> None:
-    """Write a result: directly into a pipe or device, through a link into its file."""
+    """Write a text to a file atomically, to the file behind a link, or directly into a pipe or
+    device; a UserError if that fails, except for BrokenPipeError."""
     path = resolved(target)
     try:
         if is_stream(path):
@@ -443,11 +443,8 @@ def write_result(target: Path, text: str) -> None:
 
 
 def require_place(target: Path) -> None:
-    """Try to write one block beside ``target``.
-
-    Raises:
-        OSError: nothing can be written there.
-    """
+    """Write one block of 4 KiB beside ``target`` as a test, and remove it; OSError if that
+    fails."""
     probe = temporary(target)
     try:
         remove_abandoned(target)
@@ -462,7 +459,7 @@ def require_place(target: Path) -> None:
 
 
 def resolved(target: Path) -> Path:
-    """The path, or the target of its link."""
+    """The path, or the target of its link; UserError if the link leads back to itself."""
     if not target.is_symlink():
         return target
     path = Path(os.path.realpath(target))
@@ -472,7 +469,7 @@ def resolved(target: Path) -> Path:
 
 
 def is_stream(output: str | Path | None) -> bool:
-    """True if output goes to standard output, a pipe or a device."""
+    """True if output goes to standard output (None or "-"), a pipe or a device."""
     if output is None or output == "-":
         return True
     return os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output)
@@ -486,14 +483,14 @@ def _same(target: Path, source: str | Path) -> bool:
 
 
 def check_new_folder(target: Path, source: Path, overwrite: bool) -> None:
-    """Refuse an output folder that is in use or cannot be created, before anything is loaded.
+    """Raise a UserError if an output folder is in use or cannot be created.
 
     Leftovers of killed processes beside it are removed first.
 
     Args:
         target: folder to create.
         source: model folder it is made from.
-        overwrite: True permits replacing an existing model.
+        overwrite: True permits replacing an existing model, never anything else.
     """
     place, here = Path(os.path.abspath(target)), Path(os.path.realpath(source))
     remove_abandoned(place)
@@ -510,12 +507,9 @@ def check_new_folder(target: Path, source: Path, overwrite: bool) -> None:
 
 @contextmanager
 def writing(target: Path) -> Iterator[None]:
-    """Context manager that turns errors of the disk while a file is written into errors for people.
-
-    Raises:
-        UserError: or a subclass, with the target's name and the reason, for an OSError.
-        ResourceError: for an error of safetensors, as on a full disk.
-    """
+    """Context manager that turns an OSError while a file is written into the UserError or subclass
+    that fits its reason, and an error of safetensors into a ResourceError, both naming
+    ``target``."""
     try:
         yield
     except SafetensorError as error:

@@ -31,7 +31,8 @@ class Heartbeat:
         self.began = self.last = time.monotonic()
 
     def due(self) -> bool:
-        """True if half a minute has passed without a line; the caller then logs one."""
+        """True if half a minute has passed since the last line; then restarts it, and the caller
+        logs."""
         now = time.monotonic()
         if now - self.last < EVERY:
             return False
@@ -62,11 +63,13 @@ def reported(
     first: int = 0,
     total: int | None = None,
 ) -> Iterator[ItemT]:
-    """Yield the items and log progress by a `Heartbeat`.
+    """Yield the items unchanged, and log progress every half minute (`Heartbeat`).
 
     Args:
         items: items to pass on.
-        what, unit, first: as for `Heartbeat`.
+        what: description of the work, the start of the line.
+        unit: plural name of what is counted.
+        first: count already done before, included in what is shown.
         total: total count; None takes the length of ``items`` if it has one.
     """
     if total is None and isinstance(items, Sized):
@@ -78,7 +81,7 @@ def reported(
 
 
 def duration(seconds: float) -> str:
-    """``3:07`` or ``1:02:03``."""
+    """Seconds as minutes or hours: ``3:07`` or ``1:02:03``."""
     minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds_left:02}" if hours else f"{minutes}:{seconds_left:02}"
@@ -86,11 +89,12 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def progress_line(shown: bool) -> Iterator[tuple[Callable[[Any], None], float]]:
-    """Yield a function to call with the running work, whose ``rate()`` is its progress, and the
-    interval of calls in seconds.
+    """Context manager for showing the progress of long work on standard error.
 
-    On a terminal a live line counts and disappears at the end; ``shown`` is False if answers are
-    printed there. Elsewhere a log line appears every half minute.
+    Yields a function to call with the running work, any object whose ``rate()`` is a line of text,
+    and the interval of calls in seconds. On a terminal it updates a live line that disappears at
+    the end, or does nothing if ``shown`` is False, as when answers are printed there. Elsewhere it
+    logs the line.
     """
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn

@@ -45,25 +45,16 @@ Place = tuple[int, int, int]  # in the file: start, end, and the crc32 of what s
 
 
 class RecordStore(Sequence[ItemT], Generic[ItemT]):
-    """Sequence of records in a file. Reading returns a new, equal copy each time.
-
-    Forked and spawned processes share the file.
-
-    ``columns``: how many integers of each record are kept in memory beside its position
-    (`numbers`).
-    """
+    """Sequence of records in a file, which forked and spawned processes share. Reading returns a
+    new, equal copy each time. ``columns``: how many integers of each record are kept in memory
+    beside its position (`numbers`)."""
 
     noun = "items"  # in messages
     columns = 0
 
     def __init__(self, items: Iterable[ItemT] = (), at: Path | None = None):
-        """Write the records.
-
-        Args:
-            items: records to write.
-            at: path without suffix of a named file, whose intact records come first; None uses an
-                anonymous file.
-        """
+        """Write the records; ``at`` is the path without suffix of a named file, whose intact
+        records come first. None uses an anonymous file."""
         known: dict[str, Place] = {}
         writer = Writer(at, PLACE + self.columns)
         try:
@@ -97,12 +88,8 @@ class RecordStore(Sequence[ItemT], Generic[ItemT]):
 
     @classmethod
     def reopen(cls, at: Path) -> Self:
-        """Open a complete named store.
-
-        Raises:
-            OSError: there is none.
-            ValueError: it is damaged.
-        """
+        """Open the complete store in the files ``at`` + ".rows" and ".index"; OSError if there is
+        none, ValueError if it is damaged."""
         store = cls.__new__(cls)
         store._index = read_index(at, PLACE + cls.columns)
         store._file = _File(at)
@@ -113,21 +100,21 @@ class RecordStore(Sequence[ItemT], Generic[ItemT]):
 
     @abstractmethod
     def pack(self, item: ItemT) -> tuple[dict[str, Any], Any]:
-        """Split a record into its fields, which may be long texts, and the remaining data."""
+        """Split a record into a dict of its fields and other data, which are pickled. Texts of
+        1,000 characters and more in the dict are written once if the next record has them too."""
 
     @abstractmethod
     def unpack(self, fields: dict[str, Any], more: Any) -> ItemT:
-        """Inverse of `pack`."""
+        """Make a record of the two values that `pack` returned."""
 
     def numbers(self, item: ItemT) -> tuple[int, ...]:
-        """Integers of a record that are kept in memory, ``columns`` of them."""
+        """Integers of a record that are kept in memory, as many as ``columns``: none here."""
         return ()
 
     def __len__(self) -> int:
         return len(self._index)
 
     def __getitem__(self, index: int) -> ItemT:  # type: ignore[override]  # no slices
-        """Read a record."""
         fields, apart, more = self._file.values(*self._index[index, :PLACE].tolist())
         before = self._texts
         self._texts = {
@@ -137,27 +124,25 @@ class RecordStore(Sequence[ItemT], Generic[ItemT]):
         return self.unpack(fields | {k: self._texts[place] for k, place in apart.items()}, more)
 
     def only(self, rows: Sequence[int] | np.ndarray) -> Self:
-        """Store of the records with these numbers, in this order, sharing the file."""
+        """New store of the records with these numbers, in this order, sharing the file."""
         part = copy(self)
         part._index = self._index[rows]
         return part
 
     def numbers_of(self, part: Self) -> np.ndarray:
-        """Numbers of the records in a part that `only` made."""
+        """Numbers in this store of the records of a part that `only` made, [records] int64."""
         return np.searchsorted(self._index[:, 1], part._index[:, 1])
 
 
 def values(content: bytes) -> Any:
-    """Unpickle numbers, texts, dates, arrays and containers of these, and nothing else.
-
-    Raises:
-        pickle.UnpicklingError, or other errors of unpickling: the content holds anything else.
-    """
+    """Unpickle numbers, texts, dates, arrays and containers of these; UnpicklingError for anything
+    else."""
     return _Values(io.BytesIO(content)).load()
 
 
 def remove_after(at: Path, columns: int, count: int) -> None:
-    """Truncate a named store to its first ``count`` records; see `RecordStore`."""
+    """Truncate the index of a named store, if there is one, to its first ``count`` records;
+    ``columns`` are those of its `RecordStore`, ``at`` its path without suffix."""
     with suppress(FileNotFoundError):
         os.truncate(list_file(at), count * (PLACE + columns) * 8)
 
@@ -166,7 +151,11 @@ class Writer:
     """Growing file of records and its index, as a context manager.
 
     The index of a named file never lists records that are not on disk; writing continues behind the
-    records that are ``there``.
+    ``there`` records that the files have.
+
+    Args:
+        at: path of the files without suffix; None for an anonymous file.
+        width: integers of a row of the index: start, end, CRC-32, and those of the caller.
     """
 
     def __init__(self, at: Path | None, width: int):
@@ -192,18 +181,18 @@ class Writer:
         return self
 
     def write(self, content: bytes) -> Place:
-        """Append bytes to the file; return their place: start, end and CRC-32."""
+        """Append bytes to the file; return start, end and CRC-32, the place that `enter` takes."""
         start, self.size = self.size, self.size + self._file.write(content)
         return start, self.size, zlib.crc32(content)
 
     def enter(self, place: Place, numbers: tuple[int, ...]) -> None:
-        """Add a place and integers to the index."""
+        """Add a row to the index: the place of a record, and further integers."""
         self.index.extend((*place, *numbers))
         if self.at is not None and self.size - self._synced >= SYNCED:
             self.sync()
 
     def sync(self) -> None:
-        """Flush everything to disk."""
+        """Flush the records, then the index of a named file, to disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self.index.tofile(self._list)
@@ -212,7 +201,8 @@ class Writer:
         self.index, self._synced = array("q"), self.size
 
     def written(self) -> tuple["_File", np.ndarray]:
-        """The file, opened for reading, and the index [rows, width]."""
+        """Flush everything; return the file, opened for reading, and the index [rows,
+        width] int64."""
         if self.at is not None:
             self.sync()
             return _File(self.at), read_index(self.at, self.width)
@@ -237,7 +227,6 @@ class _File:
         weakref.finalize(self, os.close, self.handle)
 
     def read(self, start: int, end: int, crc: int) -> bytes:
-        """Bytes from ``start`` to ``end``, independent of other readers."""
         try:
             data = os.pread(self.handle, end - start, start)
         except OSError as error:
@@ -247,7 +236,6 @@ class _File:
         return data
 
     def values(self, start: int, end: int, crc: int) -> Any:
-        """Read and unpickle a record, checking its checksum."""
         data = self.read(start, end, crc)
         if self.at is None:
             return pickle.loads(data)
@@ -281,22 +269,22 @@ class _Values(pickle.Unpickler):
 
 
 def _inherited(handle: Any) -> _File:
-    """File received from the process that spawned this one."""
     return _File(handle.detach())
 
 
 def row_file(at: Path) -> Path:
-    """File of the records of a store."""
+    """Path of a store's records: ``at`` + ".rows"."""
     return at.with_name(at.name + ".rows")
 
 
 def list_file(at: Path) -> Path:
-    """File of the index of a store."""
+    """Path of a store's index: ``at`` + ".index"."""
     return at.with_name(at.name + ".index")
 
 
 def read_index(at: Path, width: int) -> np.ndarray:
-    """Memory-mapped index, [rows, width] int64."""
+    """Memory-mapped index of a store, [rows, width] int64: start, end and CRC-32 of each record in
+    bytes of the file, then its further integers."""
     path = list_file(at)
     rows = path.stat().st_size // (width * 8)
     if not rows:

@@ -117,9 +117,8 @@ def read(
 def identified(example: Example, path: str | None) -> str | int:
     """Id at a dotted path; the example's own id if that is null or empty.
 
-    Args:
-        example: a record.
-        path: dotted path; None uses a field `id` or `doc_key` if there is one, "" none.
+    A path of None uses a field `id` or `doc_key` if there is one, "" none. A missing field, or one
+    that is neither text nor an integer, is a DataError.
     """
     if path is None:
         path = next((name for name in ("id", "doc_key") if name in example.fields), "")
@@ -135,10 +134,10 @@ def identified(example: Example, path: str | None) -> str | int:
 def lines(
     source: str, *, on_error: OnError | None = None, max_line_bytes: int, whole: bool = False
 ) -> Iterator[Line]:
-    """Yield the lines of a text file, decompressed; arguments and errors as for `read`.
+    """Yield the lines of a text file or of standard input ("-"), decompressed.
 
     Args:
-        source, on_error, max_line_bytes: as for `read`.
+        source, on_error, max_line_bytes: as for `read`; an error is a line that is too long.
         whole: True removes a byte order mark only at the beginning, as in one text; False also at
             each line, as in concatenated files.
     """
@@ -147,10 +146,10 @@ def lines(
 
 
 def field(example: Example, path: str) -> Any:
-    """Return the value at a dotted path, such as "clauses.Audit Rights"; an exact key takes
-    precedence.
+    """Value at a dotted path, such as "clauses.Audit Rights"; an exact key takes precedence.
 
-    "Title + Body" joins the non-blank texts of both by an empty line.
+    "Title + Body" joins the non-blank texts of both by an empty line. A missing field is a
+    DataError with a hint.
     """
     present, value = _find(example.fields, path)
     if present:
@@ -164,19 +163,14 @@ def field(example: Example, path: str) -> Any:
 
 
 def has(example: Example, path: str) -> bool:
-    """True if the dotted path exists, even with the value null."""
+    """True if the dotted path exists, even with the value null; of "Title + Body", both."""
     whole = _find(example.fields, path)[0]
     return whole or all(_find(example.fields, part)[0] for part in path.split(JOIN))
 
 
 def text(example: Example, path: str, blank: bool = False) -> str:
-    """Return the text at a dotted path; it may be empty.
-
-    Args:
-        example: a record.
-        path: dotted path.
-        blank: True reads null as an empty text.
-    """
+    """Text at a dotted path, which may be empty; null is one too if ``blank``. Anything else, or no
+    such field, is a DataError."""
     value = field(example, path)
     if blank and value is None:
         return ""
@@ -186,19 +180,19 @@ def text(example: Example, path: str, blank: bool = False) -> str:
 
 
 def titled(title: str | None, text: str | None) -> str:
-    """Text of a document with its title, if it has one, in front."""
+    """Title and text of a document joined by a space; None and "" are left out."""
     return " ".join(filter(None, (title, text)))
 
 
 def flat(value: Any) -> str:
-    """All texts in a JSON value, one per line."""
+    """All values in a JSON value as text, one per line; keys of objects are left out."""
     if isinstance(value, dict):
         value = list(value.values())
     return "\n".join(map(flat, value)) if isinstance(value, list) else str(value)
 
 
 def texts(example: Example, path: str) -> list[str]:
-    """Return the list of texts at a dotted path; the list and its texts may be empty."""
+    """List of texts at a dotted path; it and they may be empty. Anything else is a DataError."""
     values = field(example, path)
     if not isinstance(values, list):
         what = f"is {kind(values)}, expected a list of texts"
@@ -213,8 +207,6 @@ def texts(example: Example, path: str) -> list[str]:
 
 @dataclasses.dataclass
 class _Reader:
-    """An open source with the settings for reading it."""
-
     file: streams.Opened
     id_field: str | None
     on_error: OnError | None
@@ -321,7 +313,7 @@ class _Reader:
                     yield from self.example(value, number, where, raw)
 
     def items(self, first: Line) -> Iterator[Example]:
-        """Items of a JSON array; the file is held in memory, items are decoded one at a time."""
+        """Yield the items of a JSON array; the file is held in memory."""
         raw = first.raw + self.file.stream.read(self.limit + 1 - len(first.raw))
         if len(raw) > self.limit:
             what = f"a JSON array of more than {self.limit:,} bytes; one object a line has no limit"
@@ -385,7 +377,6 @@ def _is_utf16(raw: bytes) -> bool:
 
 
 def _past_space(text: str, start: int) -> int:
-    """Position of the first character from ``start`` on that is not JSON white space."""
     space = _SPACE.match(text, start)
     return space.end() if space else start
 
@@ -403,7 +394,6 @@ def _find(node: Any, path: str) -> tuple[bool, Any]:
 
 
 def _names(fields: dict, prefix: str = "", depth: int = 3) -> list[str]:
-    """Dotted names of all fields, including those of nested objects."""
     names = []
     for key, value in fields.items():
         names.append(prefix + str(key))
@@ -456,7 +446,6 @@ class SeenIds:
 
 
 def _whole(key: str | int) -> int | None:
-    """An id as an integer if it is one of 64 bits, else None."""
     if isinstance(key, str):
         if not (len(key) < 19 and key.isdecimal() and key.isascii()):
             return None

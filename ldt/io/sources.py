@@ -24,7 +24,7 @@ _Result = TypeVar("_Result")
 
 
 def is_remote(name: str | os.PathLike[str]) -> bool:
-    """True for the name of a file in a remote store."""
+    """True for the name of a file in a remote store, such as ``s3://bucket/file``."""
     return bool(_REMOTE.match(os.fspath(name)))
 
 
@@ -34,10 +34,8 @@ def is_hub_set(name: str) -> bool:
 
 
 def open_remote(name: str) -> io.BufferedReader:
-    """Open a file of a remote store, seekable.
-
-    Errors while reading are OSErrors.
-    """
+    """Open a file of a remote store for reading, seekable; UserError if it is missing, a folder or
+    not permitted. Errors while reading are OSErrors."""
     system, path = _system(name)
     if _tried(name, lambda: system.isdir(path)):
         raise UserError(f"{name}: a folder, expected a file of documents; {name}/* are its files")
@@ -45,7 +43,6 @@ def open_remote(name: str) -> io.BufferedReader:
 
 
 def _stored(pattern: str) -> list[str]:
-    """Files of a remote store that match a pattern, sorted."""
     system, path = _system(pattern)
     entries = _tried(pattern, lambda: system.glob(path, detail=True))
     return sorted(
@@ -54,13 +51,14 @@ def _stored(pattern: str) -> list[str]:
 
 
 def exists_remote(name: str) -> bool:
-    """True if the remote file exists."""
+    """True if the remote file exists; UserError if the store cannot be asked."""
     system, path = _system(name)
     return _tried(name, lambda: system.exists(path))
 
 
 def put_remote(file: Path, name: str) -> None:
-    """Upload a file, atomically as far as the store permits."""
+    """Upload a local file under a remote name, atomically as far as the store permits; UserError if
+    it cannot be written."""
     system, path = _system(name)
     folder = posixpath.dirname(path)
     protocols = {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
@@ -78,11 +76,9 @@ def put_remote(file: Path, name: str) -> None:
 
 
 def hub_fault() -> str | None:
-    """Reason why the hub cannot be reached, with a remedy; None if it can.
-
-    Checked only once: without a network the libraries would retry each file six times over 23
-    seconds. With HF_HUB_OFFLINE nothing is requested.
-    """
+    """Reason why the hub cannot be reached, with a remedy; None if it can, or is not to be asked
+    (HF_HUB_OFFLINE). One request is sent; without a network the libraries would retry each file
+    six times over 23 seconds."""
     from huggingface_hub import constants, get_session
 
     if constants.HF_HUB_OFFLINE:
@@ -99,8 +95,9 @@ def hub_fault() -> str | None:
 
 
 def matches(name: str) -> list[str]:
-    """Files that match a pattern, sorted, or those of a folder written by ``save_to_disk`` of
-    `datasets`; any other name unchanged, whether it exists or not."""
+    """Files that a name stands for: those of a pattern, sorted; those of a folder written by
+    ``save_to_disk`` of `datasets`; else the name itself, whether it exists or not. UserError if
+    nothing matches the pattern, or the folder holds several datasets."""
     if (noted := Path(name, "state.json")).is_file():
         files = [str(Path(name, file)) for file in _noted(noted, "_data_files")]
         return files or [name]
@@ -120,7 +117,6 @@ def matches(name: str) -> list[str]:
 
 
 def _noted(file: Path, key: str) -> list[str]:
-    """File names listed in a JSON file of `datasets`; empty if there is no such list."""
     try:
         listed = json.loads(file.read_text("utf-8")).get(key, ())
         return [item["filename"] if isinstance(item, dict) else str(item) for item in listed]
@@ -129,16 +125,16 @@ def _noted(file: Path, key: str) -> list[str]:
 
 
 def each(names: Names) -> list[str]:
-    """Files of one or several names, in order, those of a pattern sorted, without duplicates."""
+    """Files of one or several names (`matches`), in order, without duplicates."""
     listed = [names] if isinstance(names, str) else names
     return list(dict.fromkeys(file for name in listed for file in matches(name)))
 
 
 def only(names: Names, what: str) -> str:
-    """The single file that the names refer to.
+    """Single file that the names refer to; UserError if there is none or more than one.
 
     Args:
-        names: one or several names.
+        names: one or several names, or patterns.
         what: description of the file, such as "predictions of squad", for messages.
     """
     paths = each(names)
@@ -157,10 +153,8 @@ def named(names: Names) -> str:
 
 
 def digest(names: Names) -> str | None:
-    """SHA-256 of a file, or of the hashes of several files in order.
-
-    None if one of them is not a local file.
-    """
+    """SHA-256 of a file in hexadecimal, or of the hashes of several files in order. None if one of
+    them is not a local file."""
     paths = [Path(name) for name in each(names)]
     if not all(path.is_file() for path in paths):
         return None
@@ -170,7 +164,6 @@ def digest(names: Names) -> str | None:
 
 @functools.lru_cache(256)
 def _digest(path: Path, size: int, changed: int) -> str:
-    """SHA-256 of a file, cached while its size and modification time are unchanged."""
     return files.digest(path)
 
 
@@ -207,7 +200,7 @@ class _Reading(io.RawIOBase):
 
 
 def _system(name: str) -> tuple[Any, str]:
-    """Store of a name, and the path within it."""
+    """File system of fsspec for a name, and the path within it."""
     import fsspec
 
     return _tried(name, lambda: fsspec.core.url_to_fs(name))

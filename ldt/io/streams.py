@@ -20,7 +20,6 @@ log = logging.getLogger("ldt")
 
 
 def _zstd(stream: io.BufferedIOBase) -> io.BufferedIOBase:
-    """Decompress zstd by pyarrow."""
     import pyarrow
 
     decompressed = pyarrow.CompressedInputStream(pyarrow.PythonFile(stream, "r"), "zstd")
@@ -28,7 +27,8 @@ def _zstd(stream: io.BufferedIOBase) -> io.BufferedIOBase:
 
 
 def tell(source: str, what: str) -> None:
-    """Log a decision about how a file is read, once even if it is read several times."""
+    """Log the message ``what`` about how a file is read, once for each state of the file
+    ``source``."""
     changed = os.stat(source).st_mtime_ns if os.path.isfile(source) else 0
     _tell(what, os.path.abspath(source), changed)
 
@@ -77,11 +77,11 @@ class Opened(NamedTuple):
 
     @property
     def is_table(self) -> bool:
-        """True for a binary table, which has no lines."""
+        """True for Parquet and Arrow, which have no lines."""
         return self.compression in {what for _, what in _TABLES}
 
     def damaged(self, error: Exception) -> str:
-        """Message for one of the errors in `DAMAGE`."""
+        """Message for an exception of `DAMAGE`, raised while the stream was read."""
         if self.compression:
             return f"the {self.compression} data are damaged or cut off ({error})"
         return f"cannot be read on ({error})"
@@ -98,6 +98,8 @@ class Line(NamedTuple):
 @contextlib.contextmanager
 def open_source(source: str) -> Iterator[Opened]:
     """Open a path, or standard input for "-"; compression is detected by content.
+
+    The file is closed after the block, standard input is not.
 
     Raises:
         UserError: the file is missing or a folder, or standard input is a terminal.
@@ -210,7 +212,7 @@ def not_utf8(
 
 
 class _Rejoined(io.RawIOBase):
-    """Stream that returns bytes read ahead first, for pipes."""
+    """Stream of the bytes ``head`` that were read ahead, then the rest."""
 
     def __init__(self, head: bytes, rest: io.BufferedIOBase):
         self._head = head
@@ -229,10 +231,8 @@ class _Rejoined(io.RawIOBase):
 
 
 def _stdin() -> io.BufferedIOBase:
-    """Standard input with its own buffer.
-
-    A thread may still be reading from it at exit, where Python would abort for sys.stdin.
-    """
+    """Standard input with its own buffer. A thread may still be reading from it at exit, where
+    Python would abort for sys.stdin."""
     try:
         return io.BufferedReader(io.FileIO(sys.stdin.buffer.fileno(), closefd=False), 1 << 16)
     except io.UnsupportedOperation:  # not a file, as in tests

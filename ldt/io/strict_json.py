@@ -30,11 +30,8 @@ class JsonError(ValueError):
 
 
 class JsonDecoder:
-    """Decode consecutive values from a text.
-
-    Faults that do not break the syntax are collected in ``problems`` instead of raised, so that
-    decoding can continue behind the value.
-    """
+    """Decode consecutive values from a text. Faults that do not break the syntax are collected in
+    ``problems`` instead of raised, so that decoding can continue behind the value."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -142,13 +139,9 @@ def read(source: "str | JsonFile", encoding: str | None = None) -> JsonFile:
 
 
 def json_line(value: Any) -> bytes:
-    """Serialise a value as one line of JSON, in valid UTF-8: a lone surrogate becomes U+FFFD.
-
-    numpy arrays become lists of numbers with `DIGITS` decimals.
-
-    Raises:
-        ValueError: a number is NaN or infinite.
-    """
+    """Serialise a value as one line of JSON with its line end, in valid UTF-8: a lone surrogate
+    becomes U+FFFD. numpy arrays become lists of numbers with 9 decimals. NaN and infinity are a
+    ValueError."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=_listed)
     if not text.isascii():
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -163,7 +156,8 @@ def _listed(value: Any) -> Any:
 
 
 def take(item: Any, key: str, kind: type, where: str) -> Any:
-    """Field of an object in a gold file, checked for its type."""
+    """Field of a JSON object; DataError at ``where`` if ``item`` is no object, or the field is
+    missing or of another type than ``kind`` (str, list, dict, int or float)."""
     if not isinstance(item, dict):
         raise DataError(f"{where}: {shown(item)}, expected an object with {key!r}")
     if key not in item:
@@ -174,7 +168,7 @@ def take(item: Any, key: str, kind: type, where: str) -> Any:
 
 
 def texts(values: list, where: str) -> list[str]:
-    """The list, checked to hold only texts."""
+    """The list itself; DataError at ``where`` if an item is not text."""
     for value in values:
         if not isinstance(value, str):
             raise DataError(f"{where}: {shown(value)}, expected text")

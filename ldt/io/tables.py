@@ -37,11 +37,16 @@ class Row(NamedTuple):
 
 
 def detect_delimiter(lines: Iterator[Line], name: str) -> tuple[str, Iterator[Line]]:
-    """Detect the delimiter of a CSV file; returns it with the lines from the beginning.
+    """Detect the delimiter of a CSV file; returns it with an iterator of all rows' lines.
 
     It is a comma, unless the first rows have different numbers of cells by comma and equal ones by
     semicolon, tab or ``|``. Lines behind the header are read only if one of these occurs in it, so
-    that a comma-separated pipe is read without waiting. A first line ``sep=;`` decides.
+    that a comma-separated pipe is read without waiting. A first line ``sep=;`` decides and is left
+    out. Another delimiter than a comma is logged.
+
+    Args:
+        lines: lines of the file, at least one.
+        name: name of the file, for messages.
     """
     taken = [next(lines)]
     if named := _EXCEL.fullmatch(taken[0].raw):
@@ -67,7 +72,6 @@ def detect_delimiter(lines: Iterator[Line], name: str) -> tuple[str, Iterator[Li
 
 
 def _widths(lines: list[str], delimiter: str) -> list[int]:
-    """Number of cells of each row; [0] if there is none."""
     try:
         return [len(row) for row in csv.reader(lines, delimiter=delimiter) if row] or [0]
     except csv.Error:
@@ -83,8 +87,11 @@ def delimited_rows(
         lines: lines of the file, the header first.
         delimiter: one character.
         name: name of the file, for messages.
-        limit: longest cell, in bytes.
+        limit: longest cell, in characters.
         encoding: encoding of the text; None is UTF-8.
+
+    Raises:
+        DataError: the header cannot be read. A bad row is yielded with its ``fault``.
     """
     taken: list[Line] = []  # the lines of the current row
     codec = encoding or "utf-8"
@@ -126,10 +133,8 @@ def delimited_rows(
 
 
 def binary_rows(file: Opened) -> Iterator[dict]:
-    """Yield the rows of a Parquet file, an Arrow file or an Arrow stream.
-
-    Class numbers are replaced by the names that `datasets` stored in the file.
-    """
+    """Yield the rows of an opened Parquet file, Arrow file or Arrow stream as dicts by column.
+    Class numbers are replaced by the names that `datasets` stored in the file."""
     import pyarrow
     from pyarrow import parquet
 
@@ -147,18 +152,12 @@ def binary_rows(file: Opened) -> Iterator[dict]:
         for batch in batches
         for start in range(0, len(batch), AT_ONCE)
     )
-    yield from named(itertools.chain.from_iterable(parts), _features(schema), file.name)
+    yield from _named(itertools.chain.from_iterable(parts), _features(schema), file.name)
 
 
-def named(rows: Iterable[dict], features: Mapping[str, Any], name: str) -> Iterator[dict]:
-    """Yield the rows with class names in place of numbers, and log the replacement.
-
-    Args:
-        rows: rows of the table.
-        features: features of the columns, as ``datasets.Features.to_dict`` returns them; may be
-            empty.
-        name: name of the file, for messages.
-    """
+def _named(rows: Iterable[dict], features: Mapping[str, Any], name: str) -> Iterator[dict]:
+    """Yield the rows with class names in place of numbers, and log the replacement; ``features`` of
+    the columns are as ``datasets.Features.to_dict`` returns them."""
     trees = {column: tree for column, feature in features.items() if (tree := _tree(feature))}
     if trees:
         names = listed(
@@ -170,7 +169,6 @@ def named(rows: Iterable[dict], features: Mapping[str, Any], name: str) -> Itera
 
 
 def _features(schema: Any) -> dict[str, Any]:
-    """Features that `datasets` stored in a schema; empty if there are none."""
     try:
         return dict(json.loads(schema.metadata[b"huggingface"])["info"]["features"])
     except (KeyError, TypeError, ValueError):
@@ -193,7 +191,6 @@ def _tree(feature: Any) -> Tree:
 
 
 def _put(value: Any, tree: Tree) -> Any:
-    """The value with class names in place of numbers."""
     if isinstance(value, list):
         return [_put(item, tree) for item in value]
     if isinstance(tree, dict) and isinstance(value, dict):
@@ -206,25 +203,24 @@ def _put(value: Any, tree: Tree) -> Any:
 
 
 def _first(tree: Tree) -> list[str]:
-    """Names of the first classes found."""
     return tree if isinstance(tree, list) else _first(next(iter((tree or {"": []}).values())))
 
 
 def hub_rows(source: str) -> Iterator[dict]:
-    """Yield the rows of a hub dataset, "hf:owner/name[:split]"."""
+    """Yield the rows of a hub dataset, "hf:owner/name[:split]", streamed; class numbers become
+    names."""
     import datasets
 
     name, _, split = source.removeprefix("hf:").partition(":")
     rows = datasets.load_dataset(name, split=split or "train", streaming=True)
     features = getattr(rows, "features", None)
-    yield from named(rows, features.to_dict() if features else {}, source)
+    yield from _named(rows, features.to_dict() if features else {}, source)
 
 
 def numbered(rows: Iterator[dict], source: str, what: str) -> Iterator[tuple[int, dict]]:
-    """Number the rows from 1; any error while reading one becomes a DataError of one line.
-
-    The libraries raise dozens of unrelated classes, so all exceptions are caught.
-    """
+    """Yield (number, row), from 1 on; an error while reading a row becomes a DataError of one line
+    with the name ``source`` and the fault ``what``. The libraries raise dozens of unrelated
+    classes, so all exceptions are caught."""
     for number in itertools.count(1):
         try:
             row = next(rows)

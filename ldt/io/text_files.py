@@ -28,8 +28,8 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def is_text(source: str) -> bool:
-    """True for a folder, and for a file with a text suffix whose content does not begin
-    like JSON."""
+    """True for a folder, and for an existing file ``.txt`` or ``.text`` that does not begin like
+    JSON."""
     if source == "-" or sources.is_hub_set(source):
         return False
     if os.path.isdir(source):
@@ -61,7 +61,9 @@ def read(
     Args:
         source: file, "-" for standard input, or folder, searched recursively.
         field: name of the field for the text.
-        encoding, on_error: as for `ldt.io.records.read`.
+        encoding: encoding of the files; None is UTF-8.
+        on_error: called with the DataError and b"" for a file that cannot be read, which is left
+            out; None raises the error.
         max_bytes: longer files are rejected.
 
     Raises:
@@ -99,13 +101,13 @@ def filled(
     on_error: OnError | None = None,
     max_bytes: int,
 ) -> Iterator[Example]:
-    """Replace file names in a field of the records by the texts of these files.
+    """Yield the records with the file names in a field replaced by the texts of these files.
 
     Args:
         examples: records.
         field: field with the name (``data.text_files``).
         folder: folder of the files; names outside it are refused. None uses the record's folder.
-        encoding: encoding of the files; None is UTF-8.
+        encoding: encoding of files that are not UTF-8; None allows no other.
         on_error, max_bytes: as for `read`.
     """
     for example in examples:
@@ -122,7 +124,6 @@ def filled(
 def _named(
     example: Example, field: str, folder: str | None, encoding: str | None, max_bytes: int
 ) -> str:
-    """Text of the file that a field names."""
     where, name = example.where, records.text(example, field).strip()
     if folder is None:
         raise DataError(f"{where}: no folder to look for {name!r} in; data.evidence names it")
@@ -138,7 +139,6 @@ def _named(
 
 
 def _files(folder: str) -> tuple[list[Path], str]:
-    """Text files in a folder and below, and counts of other files by suffix."""
     paths, others = [], Counter[str]()
     for path in sorted(Path(folder).rglob("*")):
         if path.name.startswith(".") or not path.is_file():
@@ -154,7 +154,8 @@ def _files(folder: str) -> tuple[list[Path], str]:
 
 
 def text_of(path: str, encoding: str | None, max_bytes: int) -> str:
-    """Text of a file, or of standard input for "-"; a longer one is a DataError."""
+    """Text of a file, or of standard input for "-", in UTF-8 or the given encoding; DataError if it
+    has another, or more than ``max_bytes`` bytes."""
     parts, size = [], 0
     for line in records.lines(path, max_line_bytes=max_bytes, whole=True):
         parts.append(line.raw)
@@ -175,13 +176,8 @@ def real(folder: Path) -> Path:
 
 
 def inside(folder: Path, name: str, where: str) -> Path:
-    """Path of a file within a folder, whether or not it exists; refuses a path outside.
-
-    Args:
-        folder: folder with links resolved.
-        name: name of the file.
-        where: place of the record, for the message.
-    """
+    """Path of a file within a folder, whether or not it exists; DataError at ``where`` if it leads
+    outside. ``folder`` has no links left."""
     try:
         path = real(folder / name)
     except ValueError:  # a NUL in it
@@ -192,13 +188,8 @@ def inside(folder: Path, name: str, where: str) -> Path:
 
 
 def read_file(path: Path) -> str:
-    """Return the text with its line ends, without a byte order mark.
-
-    Invalid UTF-8, as web pages have it, becomes U+FFFD.
-
-    Raises:
-        OSError: the file cannot be read, or is a pipe, a device or a folder.
-    """
+    """Text of a file with its line ends, without a byte order mark; invalid UTF-8, as web pages
+    have it, becomes U+FFFD. OSError if it cannot be read, or is a pipe, a device or a folder."""
     handle = os.open(path, _FLAGS)
     with open(handle, encoding="utf-8-sig", errors="replace", newline="") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
