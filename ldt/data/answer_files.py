@@ -34,7 +34,6 @@ def answers(source: str) -> Iterator[Example]:
 
 
 def _answer(row: dict[str, Any], cells: bool) -> dict[str, Any]:
-    """Answer from a table row; ``cells`` says that cells are text."""
     fields: dict[str, Any] = {}
     scores: dict[str, Any] = {}
     for name, value in row.items():
@@ -63,7 +62,11 @@ def _value(cell: Any, every: bool) -> Any:
 
 
 def write(value: Any, target: Path) -> None:
-    """Write a new file from a text, an iterator of JSON values (lines), or one JSON value."""
+    """Write a new file: a text as it is, an iterator of JSON values one a line, or one JSON value.
+
+    Raises:
+        FileExistsError: there is such a file.
+    """
     with open(target, "xb") as file:
         if isinstance(value, str):
             file.write(value.encode())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ldt.data.features import Feature
 from ldt.data.options import CharacterSection
@@ -36,7 +36,10 @@ class Alphabet:
         Args:
             raw: the text, in UTF-8.
             name: name of its file, for messages.
-            vocabulary: ``characters`` or ``bytes``.
+            vocabulary: ``characters`` for those that the text has, or ``bytes`` for all 256.
+
+        Raises:
+            DataError: the text is empty or no UTF-8 (``characters`` only).
         """
         if vocabulary == "bytes":
             return cls(None)
@@ -48,8 +51,8 @@ class Alphabet:
         return cls("".join(map(chr, sorted(seen))))
 
     @classmethod
-    def of_tokenizer(cls, tokenizer, name: str | Path) -> Alphabet:
-        """Read the vocabulary from a tokenizer made by `tokenizer`.
+    def of_tokenizer(cls, tokenizer: PreTrainedTokenizerBase, name: str | Path) -> Alphabet:
+        """Read the vocabulary from a tokenizer made by `Alphabet.tokenizer`.
 
         Args:
             tokenizer: tokenizer of a model folder.
@@ -61,7 +64,7 @@ class Alphabet:
         entries = tokenizer.get_vocab()
         backend = getattr(tokenizer, "backend_tokenizer", None)
         of_bytes = backend is not None and isinstance(backend.decoder, decoders.ByteLevel)
-        alphabet = cls(None if of_bytes else "".join(sorted(entries, key=entries.get)))
+        alphabet = cls(None if of_bytes else "".join(sorted(entries, key=entries.__getitem__)))
         if not 0 < len(alphabet) == len(tokenizer):
             raise ModelError(f"{name}: the tokenizer is none of characters or bytes")
         return alphabet
@@ -75,7 +78,11 @@ class Alphabet:
         return 256 if self.letters is None else len(self.letters)
 
     def encode(self, raw: bytes, name: str) -> np.ndarray:
-        """Ids of a text, [n], in the smallest integer type that holds them."""
+        """Ids of a text in UTF-8, [n], in the smallest integer type that holds them.
+
+        Raises:
+            DataError: a character is not in the vocabulary; ``name`` begins the message.
+        """
         if self.letters is None:
             return np.frombuffer(raw, np.uint8)
         points = np.array([ord(letter) for letter in self.letters])
@@ -125,7 +132,7 @@ class Alphabet:
 
 
 def read_text(names: str | Sequence[str]) -> bytes:
-    """Concatenated content of files, decompressed."""
+    """Concatenated bytes of one or several files, decompressed; DataError if one is damaged."""
     parts = []
     for name in [names] if isinstance(names, str) else names:
         with open_source(name) as file:
@@ -136,9 +143,13 @@ def read_text(names: str | Sequence[str]) -> bytes:
     return b"".join(parts)
 
 
-def part_texts(data: CharacterSection, alphabet: Alphabet | str):
-    """Read the text of a recipe, by part: train, and eval and test if it has them, as files or as
-    the shares ``eval_fraction`` and ``test_fraction`` at the end of the training text.
+def part_texts(
+    data: CharacterSection, alphabet: Alphabet | str
+) -> tuple[Alphabet, dict[str, np.ndarray]]:
+    """Read and encode the parts of a text: ``train``, ``eval`` and ``test``.
+
+    The latter two are files, or the shares ``eval_fraction`` and ``test_fraction`` at the end of
+    the training text, or left out.
 
     Args:
         data: data section of the recipe.
@@ -147,6 +158,10 @@ def part_texts(data: CharacterSection, alphabet: Alphabet | str):
 
     Returns:
         The vocabulary, and {part: [n] ids}.
+
+    Raises:
+        RecipeError: ``data.train`` is missing.
+        DataError: a part is shorter than 2, or has a character that the vocabulary lacks.
     """
     if data.train is None:
         raise RecipeError("data.train: missing, expected a file or a list of files")
@@ -211,7 +226,7 @@ class Stretches(Sequence[Feature]):
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch; called by the Trainer's data loader."""
+        """Set the epoch, which the cut points depend on; the Trainer's data loader calls it."""
         spare = min(len(self.ids) - self._count * self.length, self.length - 1)
         generator = np.random.default_rng((self.seed, epoch))
         self._first = int(generator.integers(spare + 1))

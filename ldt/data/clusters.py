@@ -63,7 +63,7 @@ class Document:
 
     @classmethod
     def of_words(cls, id: str | int, sentences: Sequence[Sequence[str]], **more: Any) -> "Document":
-        """Make a document from given words; ``more`` are further fields."""
+        """Make a document from the words of each sentence; ``more`` are further fields."""
         ends = [*accumulate(map(len, sentences), initial=0)]
         letters = [len(word) + 1 for sentence in sentences for word in sentence]
         starts = [*accumulate(letters, initial=0)]
@@ -72,14 +72,18 @@ class Document:
         return cls(id, text, words, [*pairwise(ends)], **more)
 
     def characters(self) -> Clusters:
-        """Clusters in characters, end exclusive."""
+        """Clusters as (start, end) in characters, end exclusive; [] if there are none or none
+        known."""
         return [
             [(self.words[start][0], self.words[end - 1][1]) for start, end in cluster]
             for cluster in self.clusters or []
         ]
 
     def in_words(self, clusters: Clusters, where: str) -> Clusters:
-        """Convert mentions in characters to words: those with which a mention shares a character.
+        """Convert clusters from (start, end) in characters to (first word, the one behind the
+        last).
+
+        The words are those with which a mention shares a character; ``where`` begins messages.
 
         Raises:
             DataError: a mention has no word, or is outside of the text.
@@ -109,8 +113,11 @@ def read(
 
     Args:
         example: record with its words or text, and clusters, in any of the layouts.
-        path: names of fields in the file, as `ldt.tasks.base.path_of` gives them.
+        path: function from a field's name above to its name in the file.
         like: document from which the words are taken if the line has none.
+
+    Returns:
+        The document; its ``clusters`` are None if the line has none.
 
     Raises:
         DataError: there are no words, or something else than the layouts have.
@@ -158,7 +165,8 @@ def _words(value: Any, example: Example, path: str) -> tuple[list[list[str]], li
 
 
 def _speakers(value: Any, document: Document, where: str) -> list[str] | None:
-    """Speaker of each word, from a list of the words or of the sentences, or lists of both."""
+    """Speaker of each word, from a list with an item for each word or sentence, or a list
+    of lists."""
     if value is None:
         return None
     flat: list[Any] = []
@@ -174,7 +182,6 @@ def _speakers(value: Any, document: Document, where: str) -> list[str] | None:
 
 
 def _clusters(value: Any, key: str, document: Document, where: str) -> Clusters:
-    """Clusters in words, end exclusive."""
     if not isinstance(value, list) or not all(isinstance(cluster, list) for cluster in value):
         raise DataError(f"{where}: {shown(value)}, expected a list of lists of mentions")
     clusters: Clusters = []
@@ -187,7 +194,6 @@ def _clusters(value: Any, key: str, document: Document, where: str) -> Clusters:
 
 
 def _mention(value: Any, key: str, document: Document, where: str) -> Span:
-    """First word of a mention, and the one behind its last."""
     match value:
         case {"start": int(start), "end": int(end)}:
             return document.in_words([[(start, end)]], where)[0][0]
@@ -215,7 +221,7 @@ def _mention(value: Any, key: str, document: Document, where: str) -> Span:
 def json_lines(
     documents: Iterable[Document], layout: Literal["s2e", "preco", "coref-data"] = "s2e"
 ) -> Iterator[dict[str, Any]]:
-    """Write documents as JSON lines in a published layout.
+    """Yield documents as JSON objects in a published layout.
 
     Args:
         documents: documents of given words; for s2e of raw text as well.

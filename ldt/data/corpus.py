@@ -37,18 +37,25 @@ class CorpusSource(NamedTuple):
         return 0 if self.name.startswith("hf:") else os.stat(self.name).st_size
 
     def key(self) -> str:
-        """Key that changes with the source: path, size and modification time."""
+        """Key of 16 hexadecimal digits that changes with the path, size or modification time of the
+        file."""
         if self.name.startswith("hf:"):
             return key_of({"name": self.name})
         return key_of({"path": os.path.abspath(self.name), **stamp(Path(self.name))})
 
 
 def sources(names: str | list[str], format: str | None = None) -> list[CorpusSource]:
-    """Files that ``data.train`` or ``data.eval`` names, without duplicates, sorted by name.
+    """Files and hub datasets that ``data.train`` or ``data.eval`` names, in order, without
+    duplicates.
+
+    Those of a folder or a pattern are sorted by name.
 
     Args:
         names: files, folders, patterns, or datasets of the hub.
-        format: format of all of them, as `CorpusSection.format`.
+        format: format of all of them, one of `CorpusSection.format`; None goes by their suffixes.
+
+    Raises:
+        UserError: a file is missing, or a folder has no text.
     """
     listed = []
     for name in [names] if isinstance(names, str) else names:
@@ -105,7 +112,6 @@ class Reader:
     messages: list[str] = field(default_factory=list)  # of the first that were rejected
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the texts."""
         self.rejected, self.empty, self.messages = 0, 0, []
         some = False
         try:
@@ -145,8 +151,7 @@ class Reader:
                 self._reject(error)
 
     def _plain(self) -> Iterator[str]:
-        """Documents of plain text; one with an unreadable or too long part is left out as
-        a whole."""
+        """Documents of plain text; one with an unreadable or too long part is left out."""
         name, most = self.source.name, self.data.max_document_bytes
         if self.data.documents == "file":
             self.where = name
@@ -170,7 +175,6 @@ class Reader:
         yield from self._decoded(block)
 
     def _decoded(self, lines: list[streams.Line]) -> Iterator[str]:
-        """Text of a block of lines; nothing if it cannot be decoded."""
         raw = b"".join(line.raw for line in lines)
         try:
             text = raw.decode().rstrip("\r\n")
@@ -185,15 +189,13 @@ class Reader:
 
 
 def drawn(fingerprints: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Choose the documents that a split holds out, from their content and the seed alone.
+    """Choose the documents that a split holds out, from their content and the seed alone:
+    [documents] bool. Documents with equal content are always on the same side.
 
     Args:
         fingerprints: [documents] uint64.
         fraction: expected share of held-out documents.
         seed: seed of the choice.
-
-    Returns:
-        [documents] bool. Documents with equal content are always on the same side.
     """
     seeded = fingerprints.astype(np.uint64) ^ np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
     return mixed(seeded) < np.uint64(int(fraction * 2**64))
@@ -202,7 +204,16 @@ def drawn(fingerprints: np.ndarray, fraction: float, seed: int) -> np.ndarray:
 def split(
     fingerprints: np.ndarray, fraction: float, seed: int, where: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of the training and of the evaluation documents; neither is empty."""
+    """Divide documents, copies to the same side, into numbers for training and for evaluation.
+
+    Neither is empty; fewer than two different documents are a DataError.
+
+    Args:
+        fingerprints: [documents] uint64, equal for equal content.
+        fraction: expected share of evaluation documents.
+        seed: seed of the choice.
+        where: name of the source, for the message.
+    """
     taken = drawn(fingerprints, fraction, seed)
     different = np.unique(fingerprints)
     if len(different) < 2:

@@ -21,6 +21,7 @@ from ldt.io.records import Example, field
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedTokenizerBase
 
     from ldt.data.options import DataSection
 
@@ -76,8 +77,8 @@ def join(
     return feature
 
 
-def ends(tokenizer) -> tuple[Segment, Segment]:
-    """First token and separator of an input, as segments "cls" and "sep"."""
+def ends(tokenizer: "PreTrainedTokenizerBase") -> tuple[Segment, Segment]:
+    """First token and separator of an input, as segments "cls" and "sep" of one token each."""
     return (
         Segment("cls", [special_id(tokenizer, "cls")]),
         Segment("sep", [special_id(tokenizer, "sep")]),
@@ -92,7 +93,7 @@ def fit(
     text: str | None = None,
     parted: np.ndarray | None = None,
 ) -> tuple[list[tuple[int, int]], dict[str, Any]]:
-    """Return the chunks of a document that the model reads.
+    """Choose the chunks of a document that the model reads.
 
     Chunks start every ``room - data.stride`` tokens. The last one ends at the document's end and
     has full length, so it overlaps more with the one before. In a document with passages, chunks
@@ -107,9 +108,13 @@ def fit(
         parted: [length + 1], number of passages that a cut before each token would split.
 
     Returns:
-        Pairs (start, end) in order, at least one even for an empty document; and flags for the
-            answer: ``truncated`` with ``unread_tokens`` if a part goes unread, ``empty`` if there
-            is no word.
+        Pairs (start, end) in tokens, in order, at least one even for an empty document; and flags
+            for the answer: ``truncated`` with ``unread_tokens`` if a part goes unread, ``empty`` if
+            there is no word.
+
+    Raises:
+        RecipeError: ``data.stride`` is not below ``room``.
+        DataError: the document is too long, and ``data.overflow`` is ``error``.
     """
     if room < 1 or data.stride >= room:
         raise RecipeError(
@@ -134,7 +139,7 @@ def fit(
 
 
 def cut_off(unread: int) -> dict[str, Any]:
-    """Answer flags for a number of unread tokens; empty if all are read."""
+    """Flags ``truncated`` and ``unread_tokens`` of an answer; {} if no token is unread."""
     return {"truncated": True, "unread_tokens": unread} if unread else {}
 
 
@@ -151,7 +156,7 @@ def apart(parted: np.ndarray, room: int, stride: int) -> list[tuple[int, int]]:
         stride: largest overlap of two chunks, in tokens.
 
     Returns:
-        Pairs (start, end) in order.
+        Pairs (start, end) in tokens, in order.
     """
     length = len(parted) - 1
     start = end = 0
@@ -193,10 +198,13 @@ class Features(RecordStore[Feature]):
         """Number of the document of each feature, [features] int."""
         return self._index[:, -1]
 
-    def numbers(self, item):
+    def numbers(self, item: Feature) -> tuple[int, int]:
+        """Number of tokens of a feature, and number of its document."""
         return len(item["input_ids"]), item["document"]
 
-    def pack(self, item):
+    def pack(self, item: Feature) -> tuple[Feature, None]:
+        """Make arrays of token ids and the like, read-only and in the types of the file; ValueError
+        if one of `TOKEN_TYPES` is not as long as ``input_ids``."""
         fields = dict(item)
         length = len(item["input_ids"])
         for key, value in item.items():
@@ -208,19 +216,19 @@ class Features(RecordStore[Feature]):
                 fields[key] = values
         return fields, None
 
-    def unpack(self, fields, more):
+    def unpack(self, fields: Feature, more: None) -> Feature:
+        """Return the fields unchanged: they are the feature."""
         return fields
 
     def by_document(self) -> "Documents":
-        """Numbers of the features of each document."""
+        """Sequence with a range for each document: the numbers of its features."""
         return Documents(self.documents)
 
 
 def documents_there(at: Path) -> int:
-    """Number of documents in a file of features whose writing was interrupted.
-
-    The last document may be incomplete and is removed.
-    """
+    """Remove the last document, which may be incomplete, from the `Features` in the files ``at``
+    (without suffix) and return the number of those left; 0 if there are none or the files are
+    damaged."""
     try:
         features = Features.reopen(at)
     except (OSError, ValueError):
@@ -253,9 +261,7 @@ class Documents(Sequence[range]):
 
 class Items(Sequence[list[Feature]]):
     """Documents as items of training or evaluation: all features of a document form one item.
-
-    ``lengths`` are the tokens of each item.
-    """
+    ``lengths`` are the tokens of each item."""
 
     def __init__(self, features: Features):
         self.features, self.rows = features, features.by_document()
@@ -270,7 +276,7 @@ class Items(Sequence[list[Feature]]):
 
 
 def reordered(example: Example, generator: np.random.Generator, lists: Sequence[str]) -> Example:
-    """The example with each of the named lists in a new random order."""
+    """Copy of an example with each list at these dotted paths in a new random order."""
     changed = {}
     for path in lists:
         values = field(example, path)
@@ -305,7 +311,7 @@ class Reshuffled(Sequence[list[Feature]]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch; called by the Trainer's data loader."""
+        """Set the epoch, which the order depends on; the Trainer's data loader calls it."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -338,7 +344,7 @@ class Drawn(Items):
         self.draw, self.seed, self.epoch = draw, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch; called by the Trainer's data loader."""
+        """Set the epoch, which the samples depend on; the Trainer's data loader calls it."""
         self.epoch = epoch
 
     def __getitem__(self, index: int) -> list[Feature]:  # type: ignore[override]  # no slices
@@ -373,11 +379,8 @@ class Collator:
         head.
 
         For lists of features, whose members belong together, also ``example_ids`` [rows] int64, the
-        number of each row's list, if the head takes it.
-
-        Raises:
-            ValueError: a feature has no global mask, only some features have a key, or the head
-                does not take a key.
+        number of each row's list, if the head takes it. ValueError if a feature has no global mask,
+        only some features have a key, or the head does not take a key.
         """
         import torch
 
@@ -403,14 +406,13 @@ class Collator:
 
 
 def by_input(outputs: dict[str, np.ndarray], rows: Iterable[int]) -> list[dict[str, np.ndarray]]:
-    """Split a batch's outputs, [rows, ...] by name, into one dict per row."""
+    """Split a batch's outputs, {name: [rows, ...]}, into one dict for each of the given rows."""
     return [{name: values[row] for name, values in outputs.items()} for row in rows]
 
 
 def _rows(values: list, filler: int) -> np.ndarray:
-    """Array with one row per value: float32 for floats and flags, else int64, padded with
-    ``filler``.
-    """
+    """Array with one row per value: float32 for floats and flags, else int64 padded with
+    ``filler``."""
     values = [np.asarray(value) for value in values]
     if any(value.dtype.kind in "fb" and value.size for value in values):
         return np.stack(values).astype(np.float32)

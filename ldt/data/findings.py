@@ -133,5 +133,5 @@ class Finding:
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Sort by level, then by set and share of documents."""
+    """Sort by level (fault, warning, note), then by set (train first), then by falling count."""
     return sorted(findings, key=lambda f: (LEVELS.index(f.level), f.set != "train", -f.count))

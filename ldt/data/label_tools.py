@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ldt.data.options import DataSection
 from ldt.data.sentences import Units
 from ldt.errors import DataError, listed, plural, shown
 from ldt.io import records, strict_json
@@ -45,15 +46,9 @@ class Annotated:
     links: Sequence[tuple[int, int]] = ()
 
 
-def labelled(documents: Sequence[Annotated]) -> Iterator[Example]:
-    """Yield each document with its labels.
-
-    Spans become ``entities`` {start, end, label, text}; next to a ``question`` also ``answers`` in
-    ``context``. Classes become a field named after the choice; if there is only one choice also
-    ``label``, a class, or lists if any document has several. If no document has a span but some
-    have classes, ``entities`` is left out. If any document has links, all have ``clusters`` of the
-    spans that they join, and of each other span alone.
-    """
+def _labelled(documents: Sequence[Annotated]) -> Iterator[Example]:
+    """Yield each document with its labels. If no document has a span but some have classes,
+    ``entities`` is left out; if any has links, all have ``clusters``."""
     controls = list(dict.fromkeys(name for each in documents for name in each.classes))
     fields = {name: name for name in controls}
     if len(controls) == 1:
@@ -98,11 +93,17 @@ def _spans(document: Annotated) -> dict[str, Any]:
     return {"entities": entities, "context": text, "answers": answers}
 
 
-def read_label_studio(source: str, data) -> Iterator[Example]:
-    """Yield an example for each annotated task: its data and its labels (`labelled`).
+def read_label_studio(source: str, data: DataSection) -> Iterator[Example]:
+    """Yield an example for each annotated task: its data, ``text``, and its labels.
 
-    Of several annotations of a task the one marked as ground truth counts, else the newest;
-    cancelled ones do not. Tasks without annotation are skipped and counted in the log.
+    Spans become ``entities`` {start, end, label, text}; next to a ``question`` also ``answers`` in
+    ``context``. Chosen classes become a field named after the choice, and ``label`` if there is
+    only one choice; relations become ``clusters``. Of several annotations of a task the one marked
+    as ground truth counts, else the newest; cancelled ones do not. Tasks without annotation are
+    skipped and counted in the log.
+
+    Raises:
+        DataError: the file is no JSON export, or no task has an annotation.
     """
     file = strict_json.read(source, data.encoding)
     first = file.value[0] if isinstance(file.value, list) and file.value else None
@@ -139,20 +140,17 @@ def read_label_studio(source: str, data) -> Iterator[Example]:
     ):
         if count:
             log.warning("%s: %s %s", file.name, plural(count, noun), what)
-    yield from labelled(annotated)
+    yield from _labelled(annotated)
 
 
 def _rank(annotation: dict[str, Any]) -> tuple[bool, str]:
-    """Sort key of a task's annotations: ground truth first, then the date."""
     date = annotation.get("updated_at") or annotation.get("created_at")
     return annotation.get("ground_truth") is True, str(date or "")
 
 
 def _parted(results: list[Any], where: str) -> tuple[list[Any], list[Any]]:
-    """Split an annotation's results into those of the task and choices made for a single span.
-
-    Such a choice carries the offsets of its span, or only the span's id.
-    """
+    """Split an annotation's results into those of the task and choices made for a single span,
+    which carry the span's offsets or only its id."""
     others: list[Any] = []
     of_spans: list[Any] = []
     regions = {each.get("id") for each in results if take(each, "type", str, where) != "choices"}
@@ -165,7 +163,6 @@ def _parted(results: list[Any], where: str) -> tuple[list[Any], list[Any]]:
 
 
 def _task(task: dict[str, Any], results: list[Any], where: str, data) -> Annotated:
-    """Data of a task with its spans and classes."""
     fields = dict(take(task, "data", dict, where))
     text = _text(fields, data, where)
     units = Units(text, "utf-16")
@@ -234,23 +231,28 @@ def _place(value: dict[str, Any], text: str, units: Units, where: str) -> tuple[
     )
 
 
-def read_doccano(examples: Iterable[Example], data, exported: bool = True) -> Iterator[Example]:
-    """Yield the lines with their labels (`labelled`).
+def read_doccano(
+    examples: Iterable[Example], data: DataSection, exported: bool = True
+) -> Iterator[Example]:
+    """Yield the lines with their labels; other fields are kept.
 
-    Under any key of `DOCCANO`, spans are [start, end, label] or objects, and texts are classes,
-    which become ``label``. Other fields are kept.
+    Under any key of `DOCCANO`, spans are [start, end, label] or objects, which become ``entities``
+    {start, end, label, text}, and texts are classes, which become ``label``.
 
     Args:
         examples: lines of the file.
         data: data section of the recipe.
         exported: True if every line must have one of `DOCCANO`, as in exports; documents to predict
             for need none.
+
+    Raises:
+        DataError: a line has no labels, or labels of another form.
     """
-    yield from labelled([_line(example, data, exported) for example in examples])
+    yield from _labelled([_line(example, data, exported) for example in examples])
 
 
 def has_spans(columns: Mapping[str, Iterable[Any]]) -> bool:
-    """True if the values of some field look like doccano's spans."""
+    """True if the values of some field, by the field's name, look like doccano's spans."""
     return any(
         (isinstance(item, dict) and "start_offset" in item)
         or (isinstance(item, list) and [type(each) for each in item] == [int, int, str])
@@ -261,7 +263,6 @@ def has_spans(columns: Mapping[str, Iterable[Any]]) -> bool:
 
 
 def _line(example: Example, data, exported: bool) -> Annotated:
-    """Line with its spans and classes."""
     if exported and not set(DOCCANO) & set(example.fields):
         raise DataError(
             f"{example.where}: no labels: no field {', '.join(DOCCANO[:-1])} or {DOCCANO[-1]}; "

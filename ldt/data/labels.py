@@ -62,16 +62,9 @@ class AmbiguousLabels(DataError):
 
 
 @dataclass
-class Column:
-    """Cells of a yes/no column read so far.
-
-    Args:
-        pairs: (words for yes, words for no) that fit all cells.
-        words: lower-cased word of each distinct cell.
-        first: place of the first cell.
-        blanks: number of blank cells.
-        blank: place of the first blank cell.
-    """
+class _Column:
+    """Cells of a yes/no column read so far: the pairs of words that fit all of them, the word of
+    each distinct cell, the places of the first cell and the first blank one."""
 
     pairs: Sequence[tuple[list[str], list[str]]] = field(default_factory=_PAIRS.copy)
     words: dict[str, str] = field(default_factory=dict)
@@ -80,11 +73,8 @@ class Column:
     blank: str = ""
 
     def read(self, value: Any, path: str, where: str) -> bool:
-        """Return True if the cell says yes.
-
-        Raises:
-            DataError: it says neither yes nor no, or uses words of another pair than earlier cells.
-        """
+        """True if the cell says yes; DataError if it says neither, or in other words than earlier
+        cells."""
         if is_blank(value):
             self.blanks += 1
             self.blank = self.blank or where
@@ -118,7 +108,8 @@ class LabelReader:
 
     @cached_property
     def columns(self) -> dict[str, str]:
-        """Class of each yes/no field: its name without the prefix that all share."""
+        """Class of each yes/no field: its name without the prefix that all share; {} for a single
+        field."""
         if isinstance(self.path, str):
             return {}
         shared = os.path.commonprefix(self.path).rpartition(".")
@@ -128,14 +119,15 @@ class LabelReader:
         return dict(zip(self.path, self.path if whole else rests, strict=True))
 
     @cached_property
-    def flags(self) -> defaultdict[str, Column]:
-        """Yes/no fields or keys read so far."""
-        return defaultdict(Column)
+    def flags(self) -> defaultdict[str, _Column]:
+        """Cells of yes and no read so far, by field or key; `raw` and `read` fill it."""
+        return defaultdict(_Column)
 
     def raw(self, example: Example) -> Any:
-        """Label as a JSON value; lists and objects inside a text are parsed.
+        """Label of an example as a JSON value; lists and objects inside a text are parsed.
 
-        For several fields, the list of classes that are true.
+        With a separator, the list of a text's parts; for several fields, the list of classes that
+        are true. A missing field is a DataError.
         """
         if isinstance(self.path, list):
             return [
@@ -151,14 +143,15 @@ class LabelReader:
         return self._literal(value, example.where)
 
     def gold(self, example: Example, problem: str) -> Gold:
-        """Gold label of an example; see `read`."""
+        """Gold label of an example: a class, a sorted list of classes, or a number. ``problem`` and
+        errors are those of `read`."""
         return self.read(self.raw(example), problem, example.where)
 
     def read(self, value: Any, problem: str, where: str) -> Gold:
-        """Turn the output of `raw` into a class, a list of classes, or a number.
+        """Turn the output of `raw` into a class, a sorted list of classes, or a number.
 
         Args:
-            value: output of `raw`.
+            value: output of `raw`; blank is no class (``[]``) for `MULTI`, else an error.
             problem: `SINGLE`, `MULTI` or `REGRESSION`.
             where: place of the label, for messages.
 
@@ -170,7 +163,7 @@ class LabelReader:
         return (self._number if problem == REGRESSION else self._class)(value, where)
 
     def classes(self, value: Any, where: str) -> str | list[str] | None:
-        """Class or classes in the output of `raw`, for any problem; None if blank."""
+        """Class of a text or number, classes of a list or object, from `raw`; None if blank."""
         if is_blank(value):
             return None
         several = isinstance(value, list | dict)
@@ -243,7 +236,11 @@ Values = Sequence[tuple[Any, str]]  # a label as `LabelReader.raw` returns it, a
 
 
 def infer_problem(values: Values, reader: LabelReader) -> str:
-    """Infer the problem (single-label, multi-label, regression) from the types of the labels.
+    """Infer the problem from the types of the labels: `SINGLE`, `MULTI` or `REGRESSION`.
+
+    Args:
+        values: labels as `LabelReader.raw` returns them, each with its place for messages.
+        reader: reader of the labels.
 
     Raises:
         DataError: the types do not go together.
@@ -274,11 +271,8 @@ def infer_problem(values: Values, reader: LabelReader) -> str:
 
 
 def _of_numbers(values: Values) -> str:
-    """Problem of labels that are numbers, or texts of numbers.
-
-    Few distinct integers are classes. Many distinct values, stored as floats and not all integers,
-    are a regression.
-    """
+    """Problem of labels that are numbers, or texts of numbers. Few distinct integers are classes.
+    Many distinct values, stored as floats and not all integers, are a regression."""
     different = {float(v) if isinstance(v, str) else v for v, _ in values}
     decimal = next((value for value, _ in values if is_decimal(value)), None)
     half = len(values) / 2
@@ -299,6 +293,8 @@ def _of_numbers(values: Values) -> str:
 
 def check_meaning(values: Values, reader: LabelReader) -> None:
     """Refuse labels of a training set that have two possible readings.
+
+    Logs a warning for each yes/no field whose blanks are read as no beside words for no.
 
     Raises:
         AmbiguousLabels: texts that look like several classes or several numbers in one, or vectors
@@ -339,10 +335,8 @@ def count_classes(values: Values, golds: Sequence[Gold], reader: LabelReader) ->
 
 
 def near(names: Iterable[str]) -> list[list[str]]:
-    """Groups of class names that differ only in case, white space and punctuation.
-
-    Numbers are never grouped; ``+``, ``#`` and ``*`` count as letters, so ``C`` and ``C++`` differ.
-    """
+    """Groups of class names that differ only in case, white space and punctuation. Numbers are
+    never grouped; ``+``, ``#`` and ``*`` count as letters, so ``C`` and ``C++`` differ."""
     groups: dict[str, list[str]] = {}
     for name in names:
         letters = _NOT_TOLD_APART.sub("", unicodedata.normalize("NFKC", name)).casefold()
@@ -352,7 +346,6 @@ def near(names: Iterable[str]) -> list[list[str]]:
 
 
 def _check_texts(values: Values, known: Sequence[str]) -> None:
-    """Refuse texts that look like several classes, or like numbers with a decimal comma."""
     stripped = [(v.strip(), where) for v, where in values if isinstance(v, str) and v.strip()]
     counts = Counter(text for text, _ in stripped if text not in known)
     places = dict(reversed(stripped))
@@ -417,14 +410,14 @@ def _is_number(value: Any) -> bool:
 
 
 def is_stray(value: Any) -> bool:
-    """True if a class has white space around it."""
+    """True if a class in a label (a text, or those of a list or object) has white space
+    around it."""
     if isinstance(value, list | dict):
         return any(isinstance(item, str) and item != item.strip() for item in value)
     return isinstance(value, str) and value != value.strip()
 
 
 def _bit(value: Any) -> bool | None:
-    """Boolean value of true, false, 1, 0, 1.0, 0.0 and their texts; None for anything else."""
     if not isinstance(value, bool | int | float | str):
         return None
     return _BITS.get(str(value).strip().removesuffix(".0").lower())
@@ -443,7 +436,10 @@ def is_blank(value: Any) -> bool:
 
 
 def flag_word(value: Any) -> str | None:
-    """Lower-cased cell, ``""`` for a blank; None if it is neither text nor number."""
+    """Cell in lower case without spaces around it, as words for yes and no are compared.
+
+    1.0 becomes ``1``, ✔ becomes ✓, a blank ``""``. None if it is neither text nor number.
+    """
     if value is None:
         return ""
     if not isinstance(value, bool | int | float | str):

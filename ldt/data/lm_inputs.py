@@ -6,7 +6,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
@@ -18,6 +18,9 @@ from ldt.data.options import CorpusSection
 from ldt.data.token_store import TokenStore, token_arrays
 from ldt.data.tokenization import special_id
 from ldt.errors import DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 log = logging.getLogger("ldt")
 
@@ -34,8 +37,9 @@ class Frame(NamedTuple):
     separator: int
 
     @classmethod
-    def of(cls, tokenizer) -> Frame:
-        """``[first] text [last]``, with documents joined by ``last``, as in RoBERTa."""
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Frame:
+        """Frame of a tokenizer: its start token, its end token, and the latter again as
+        separator."""
         last = special_id(tokenizer, "sep")
         return cls(special_id(tokenizer, "cls"), last, last)
 
@@ -46,16 +50,8 @@ class Frame(NamedTuple):
         return framed
 
 
-def masked(row: np.ndarray, masker: Masker, generator, see_all: bool, number: int) -> Feature:
-    """Feature of a row with a randomly drawn mask.
-
-    Args:
-        row: [n] ids, with first and last token.
-        masker: draws the mask.
-        generator: random generator.
-        see_all: True gives the first token global attention.
-        number: number of the item, for messages.
-    """
+def _masked(row: np.ndarray, masker: Masker, generator, see_all: bool, number: int) -> Feature:
+    """Feature of a row [n] of ids with a random mask; ``see_all`` makes the first token global."""
     shown, labels = masker(row, generator)
     everywhere = np.zeros(len(row), np.uint8)
     everywhere[0] = see_all
@@ -97,26 +93,23 @@ class LmItems(Sequence[list[Feature]]):
 
     @property
     def tokens(self) -> int:
-        """Number of tokens, without special tokens."""
+        """Number of tokens of all documents, without special tokens."""
         return int(self.store.lengths[self.documents].sum())
 
     @property
     def size(self) -> int:
-        """Size of the text in bytes."""
+        """Size of all documents in bytes of UTF-8."""
         return int(self.store.sizes[self.documents].sum())
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch; called by the Trainer's data loader."""
+        """Set the epoch, which changes the masks unless ``fixed``; the Trainer's data loader calls
+        it."""
         self.epoch = epoch
 
     @abstractmethod
     def rows(self, index: int) -> list[np.ndarray]:
         """Rows of item ``index`` before masking: int64 arrays [n] of token ids, with first and last
-        token.
-
-        An item is one or more rows of at most ``max_length`` tokens together; a batch has several
-        items.
-        """
+        token. A batch has several items."""
 
     def __getitem__(self, index: int) -> list[Feature]:  # type: ignore[override]  # no slices
         if not 0 <= index < len(self):
@@ -124,7 +117,7 @@ class LmItems(Sequence[list[Feature]]):
         key = (self.seed, index) if self.fixed else (self.seed, self.epoch, index)
         generator = np.random.default_rng(key)
         return [
-            masked(row, self.masker, generator, self.see_all, index) for row in self.rows(index)
+            _masked(row, self.masker, generator, self.see_all, index) for row in self.rows(index)
         ]
 
 
@@ -143,13 +136,14 @@ class FullSentences(LmItems):
         total = int(self._ends[-1]) - 1 if len(self._ends) else 0  # no separator at the end
         return -(-total // self.room)
 
-    def rows(self, index):
+    def rows(self, index: int) -> list[np.ndarray]:
+        """Sequence number ``index`` as the only row: int64 [n] token ids, with first and last
+        token."""
         start = index * self.room
         end = min(start + self.room, int(self._ends[-1]) - 1)
-        return [self.frame.around(self.stretch(start, end))]
+        return [self.frame.around(self._stretch(start, end))]
 
-    def stretch(self, start: int, end: int) -> np.ndarray:
-        """Ids from ``start`` to ``end`` of the concatenated documents."""
+    def _stretch(self, start: int, end: int) -> np.ndarray:
         parts: list[np.ndarray | list[int]] = []
         place = int(np.searchsorted(self._ends, start, side="right"))
         while start < end:
@@ -163,10 +157,8 @@ class FullSentences(LmItems):
 
 
 def _filled(rows: Iterable[tuple[Row, int]], most: int) -> Iterator[list[Row]]:
-    """Group consecutive (row, tokens) pairs into items of at most ``most`` tokens.
-
-    A longer row gets an item of its own.
-    """
+    """Group consecutive (row, tokens) pairs into items of at most ``most`` tokens. A longer row
+    gets an item of its own."""
     item: list[Row] = []
     used = 0
     for row, size in rows:
@@ -198,7 +190,9 @@ class WholeDocuments(LmItems):
     def __len__(self) -> int:
         return len(self._items) - 1
 
-    def rows(self, index):
+    def rows(self, index: int) -> list[np.ndarray]:
+        """Rows of item ``index``, each one document or a part of it: int64 [n] token ids, with
+        first and last token."""
         first, behind = self._items[index : index + 2]
         return [
             self.frame.around(self.store.tokens(self.documents[place], start, start + self.room))
@@ -229,7 +223,7 @@ class Stream(IterableDataset):
 
     sources: Sequence[CorpusSource]
     data: CorpusSection
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase
     masker: Masker
     _: KW_ONLY
     max_length: int
@@ -256,12 +250,11 @@ class Stream(IterableDataset):
                 place = int(generator.integers(SHUFFLED))
                 waiting[place], waiting[-1] = waiting[-1], waiting[place]
                 yield [
-                    masked(row, self.masker, generator, self.see_all, number)
+                    _masked(row, self.masker, generator, self.see_all, number)
                     for row in waiting.pop()
                 ]
 
     def _documents(self, part: int, parts: int) -> Iterator[np.ndarray]:
-        """Tokens of this reader's documents, again and again."""
         warned = False
         while True:
             number = rejected = 0
@@ -283,7 +276,6 @@ class Stream(IterableDataset):
             warned = True
 
     def _joined(self, documents) -> Iterator[list[np.ndarray]]:
-        """Sequences that cross document borders."""
         room, left = self.max_length - 2, np.empty(0, np.int64)
         for ids in documents:
             left = np.concatenate([left, ids, [self.frame.separator]])
@@ -293,7 +285,6 @@ class Stream(IterableDataset):
             left = left[whole:]
 
     def _apart(self, documents) -> Iterator[list[np.ndarray]]:
-        """Rows of one document each, grouped into items."""
         room = self.max_length - 2
         rows = (
             self.frame.around(ids[start : start + room])

@@ -1,12 +1,15 @@
 """Token masking for masked language modelling."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ldt.data.tokenization import special_id, vocabulary_size
 from ldt.errors import RecipeError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 # Of the chosen tokens: hidden behind the mask token, and replaced by a random one; the rest stay
 # as they are. Devlin et al. 2019 (arXiv:1810.04805), section 3.1.
@@ -28,7 +31,12 @@ class Masker:
         ModelError: the tokenizer has no mask token.
     """
 
-    def __init__(self, tokenizer, fraction: float = 0.15, whole_words: bool = False):
+    def __init__(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        fraction: float = 0.15,
+        whole_words: bool = False,
+    ):
         self.fraction = fraction
         self.mask = special_id(tokenizer, "mask")
         known = sorted(tokenizer.get_vocab().values())
@@ -38,16 +46,8 @@ class Masker:
         self.joins = word_joins(tokenizer) if whole_words else None
 
     def __call__(self, ids: np.ndarray, generator: np.random.Generator):
-        """Draw a mask.
-
-        Args:
-            ids: [n] integers.
-            generator: random generator.
-
-        Returns:
-            The model's input ids, and the labels with -100 for tokens not predicted: both [n]
-                int64.
-        """
+        """Draw a mask for ids [n]: the model's input ids, and the labels with -100 for tokens not
+        predicted, both [n] int64."""
         ids = ids.astype(np.int64)
         if self.joins is None:
             chosen = generator.random(len(ids)) < self.fraction
@@ -64,17 +64,14 @@ class Masker:
         return np.where(chosen, shown, ids), np.where(chosen, ids, NO_LABEL)
 
 
-def word_joins(tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Return which vocabulary entries can continue a word, and after which entries a word can go
-    on.
+def word_joins(tokenizer: "PreTrainedTokenizerBase") -> tuple[np.ndarray, np.ndarray]:
+    """Entries [vocabulary] that can continue a word, and those after which a word can go on, both
+    bool.
 
     Two neighbouring tokens belong to one word if both hold. WordPiece marks continuations by
     ``##``. In byte-level BPE and SentencePiece a token continues a word if it begins with a letter
     or digit instead of the space mark, after a token that ends with a letter or digit or is a
-    space.
-
-    Returns:
-        Two arrays [vocabulary] bool.
+    space. Another kind of tokenizer is a RecipeError. Special tokens are False in both.
     """
     kinds = _kinds(json.loads(tokenizer.backend_tokenizer.to_str()).get("decoder"))
     opens, closes = np.zeros((2, vocabulary_size(tokenizer)), bool)
@@ -100,7 +97,6 @@ def word_joins(tokenizer) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _kinds(decoder: dict[str, Any] | None) -> set[str]:
-    """Types of a tokenizer's decoders."""
     if decoder is None:
         return set()
     return {decoder["type"]}.union(*map(_kinds, decoder.get("decoders", ())))

@@ -34,7 +34,7 @@ def normalised(text: str) -> str:
 
 
 def fingerprint(text: str) -> int:
-    """64-bit hash of a document's content."""
+    """64-bit hash of a text's exact content, from 0 to 2 ** 64 - 1."""
     digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
@@ -67,7 +67,8 @@ class Sketches:
         self._stack.close()
 
     def add(self, text: str) -> None:
-        """Sketch the next document."""
+        """Sketch the next document, by its first 2 ** 20 characters; documents are numbered from 0
+        on."""
         text = text[:LONGEST].lower()
         if not text.isascii():
             text = _ALONE.sub(r" \1 ", text)
@@ -80,13 +81,14 @@ class Sketches:
         """Find documents that are near-duplicates of an earlier one.
 
         In a group of similar documents not every pair is found, but each document with another one.
+        Documents of fewer than 20 words are in no pair.
 
         Args:
             chosen: [documents] bool, documents to compare; None compares all.
 
         Returns:
-            Numbers of the first and of the second document of each pair, [pairs] int64 each, and
-                their similarity [pairs], from `ALIKE` to 1.
+            Numbers of the earlier and of the later document of each pair, [pairs] int64 each, and
+                their similarity [pairs], from 0.45 (`ALIKE`) to 1.
         """
         self._flush()
         has = np.concatenate([*self._has, np.zeros(0, bool)])
@@ -107,7 +109,6 @@ class Sketches:
         return numbers[first[near]], numbers[second[near]], similarity[near]
 
     def _keys(self, band: int) -> np.ndarray:
-        """One band of all sketches, [documents] uint64."""
         self._bands[band].seek(0)
         return np.frombuffer(self._bands[band].read(), np.uint64)
 
@@ -138,12 +139,8 @@ def _meetings(keys: np.ndarray) -> np.ndarray:
 
 
 def _shingles(texts: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Hashes of all shingles of the documents, concatenated.
-
-    Returns:
-        [shingles] uint32; the start of each document that has enough words; and [documents] bool,
-            True for these documents.
-    """
+    """Hashes of all shingles of the documents, [shingles] uint32; the start of each document that
+    has enough words; and [documents] bool, True for these documents."""
     letters = np.frombuffer(b"\n".join([*texts, b""]), np.uint8)
     inside = _IN_WORD[letters]
     edges = np.diff(inside, prepend=False, append=False)
@@ -179,7 +176,8 @@ def _least(shingles: np.ndarray, borders: np.ndarray) -> np.ndarray:
 
 
 def mixed(x: np.ndarray) -> np.ndarray:
-    """Finaliser of splitmix64, [n] uint64."""
+    """Scramble 64-bit hashes [n] into equally distributed ones (finaliser of splitmix64); a new
+    array."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
     return x

@@ -23,7 +23,6 @@ LONGEST_PATH = 4095  # bytes
 
 
 def _check_path(path: str) -> str:
-    """The path; ValueError if no file can have that name."""
     if not path.strip():
         raise ValueError(f"expected a path, got {path!r}")
     if "\0" in path or len(os.fsencode(path)) > LONGEST_PATH:
@@ -31,15 +30,14 @@ def _check_path(path: str) -> str:
     return path
 
 
-def check_unique(names: list[str]) -> list[str]:
-    """The names; ValueError if one is repeated."""
+def _check_unique(names: list[str]) -> list[str]:
     twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
     if twice is not None:
         raise ValueError(f"{twice!r} stands twice in the list")
     return names
 
 
-def check_encoding(name: str) -> str:
+def _check_encoding(name: str) -> str:
     """Python's spelling of an encoding; ValueError if lines cannot be read in it."""
     ascii = bytes(range(128))
     try:
@@ -70,7 +68,7 @@ Rate = Annotated[float, Field(gt=0, le=1e6)]
 Epochs = Annotated[float, Field(gt=0, le=1e6)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
 Length = Annotated[int, Field(ge=1, le=LONGEST)]
-Encoding = Annotated[str, AfterValidator(check_encoding)]
+Encoding = Annotated[str, AfterValidator(_check_encoding)]
 TextField = Annotated[
     str,
     BeforeValidator(_joined),
@@ -84,7 +82,7 @@ FieldName = Annotated[  # a column may have a number
     WithJsonSchema({"type": ["string", "integer"]}),
 ]
 Names = Annotated[
-    list[str], Field(min_length=1), AfterValidator(check_unique), WithJsonSchema(_UNIQUE)
+    list[str], Field(min_length=1), AfterValidator(_check_unique), WithJsonSchema(_UNIQUE)
 ]
 
 

@@ -74,8 +74,7 @@ for _language, _common in _COMMON.items():
 
 class Length(NamedTuple):
     """Tokens of a document, tokens read, number of inputs, unknown tokens, and the reason why its
-    answer cannot be learned (``unlearnt`` of its first feature).
-    """
+    answer cannot be learned (``unlearnt`` of its first feature)."""
 
     length: int
     read: int
@@ -84,15 +83,12 @@ class Length(NamedTuple):
     beyond: tuple[str, int] | None = None
 
 
-class Tally:
-    """Counts by name, with the first places of each."""
-
+class _Tally:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.places: defaultdict[str, list[str]] = defaultdict(list)
 
     def add(self, name: str, where: Iterable[str], count: int = 1) -> None:
-        """Count documents and keep some of their places."""
         self.counts[name] += count
         places = self.places[name]
         for place in where:
@@ -100,7 +96,6 @@ class Tally:
                 places.append(place)
 
     def places_of(self, names: Iterable[str]) -> list[str]:
-        """First places of each of these names, in one list."""
         return [place for name in names for place in self.places[name]]
 
 
@@ -118,11 +113,11 @@ class Profile:
         self, name: str, measure: Callable[[Any], Length] | None = None, *, short: bool = True
     ):
         self.name, self.measure, self.short = name, measure, short
-        self.faults, self.details = Tally(), dict[str, str]()
+        self.faults, self.details = _Tally(), dict[str, str]()
         self.places: list[str] = []
         self.inputs, self.documents, self.answers, self.ids = (array("Q") for _ in range(4))
         self.sizes = array("q")
-        self.languages, self.classes = Tally(), Tally()
+        self.languages, self.classes = _Tally(), _Tally()
         self.labelled = 0  # documents with an answer, be it no class
         self.blank: list[str] = []  # places of those without one
         self.several = False  # a document may have several classes, or none
@@ -134,12 +129,20 @@ class Profile:
         return len(self.places)
 
     def add_fault(self, kind: str, where: Iterable[str], detail: str = "", count: int = 1) -> None:
-        """Count documents with a fault of `KINDS`; the detail of the first one is kept."""
+        """Count documents with a fault.
+
+        Args:
+            kind: name in `KINDS`.
+            where: places of the documents, such as "train.jsonl:17"; the first 3 of a kind are
+                kept.
+            detail: more about the first place; kept for the first call of a kind.
+            count: number of documents.
+        """
         self.faults.add(kind, where, count)
         self.details.setdefault(kind, detail)
 
     def add_error(self, kind: str, error: Exception | str) -> None:
-        """Count a document by an error message that begins with its place."""
+        """Count a document with a fault of `KINDS`, by an error message "place: fault"."""
         place, _, what = str(error).partition(": ")
         self.add_fault(kind, [place], what)
 
@@ -148,7 +151,8 @@ class Profile:
         self.add_error("unreadable", error)
 
     def findings(self) -> list[Finding]:
-        """One finding per kind of fault; unreadable records are counted among the documents."""
+        """One finding per kind of fault counted so far. Unreadable and unusable records are added
+        to the number of documents."""
         counts, set_ = self.faults.counts, self.name
         of = len(self) + counts["unreadable"] + counts["unusable"]
         findings = []
@@ -162,8 +166,14 @@ class Profile:
     def compare(
         self, where: str, document: str, asked: str = "", answer: str = "", id: Any = None
     ) -> None:
-        """Remember a document for the search for copies; question and answer are empty if there is
-        none.
+        """Remember a document by hashes, for `find_copies`.
+
+        Args:
+            where: place of the document.
+            document: its text.
+            asked: question about it; "" if there is none.
+            answer: gold answer; copies with another one are contradictions.
+            id: id of the record; None if repeated ids are no fault.
         """
         content = normalised(document)
         same = content if self.short or len(document) >= _SHORT else f"{self.name} {where}"
@@ -176,12 +186,11 @@ class Profile:
             self.ids.append(fingerprint(str(id)))
 
     def examine(self, item: Any, where: str, document: str) -> None:
-        """Check the text of the document compared last for damage, detect its language, and measure
-        its length if it belongs to the sample.
-        """
-        for kind, detail in text_faults(document):
+        """Check the text of the document passed to `compare` last for damage, detect its language,
+        and, if it belongs to the sample, measure the example ``item``."""
+        for kind, detail in _text_faults(document):
             self.add_fault(kind, [where], detail)
-        if name := language(document):
+        if name := _language_of(document):
             self.languages.add(name, [where])
         number = len(self) - 1
         if self.measure is None or number % self.every:
@@ -200,7 +209,8 @@ class Profile:
             self.measured = sum(self.sizes[n] for n in self.lengths)
 
     def classify(self, where: str, names: str | list[str] | None) -> None:
-        """Count the classes of a document, as returned by `ldt.tasks.base.Task.classes`."""
+        """Count the classes of a document: one name, or a list if it can have several. None counts
+        it as unlabelled."""
         if names is None:
             self.blank.append(where)
             return
@@ -212,9 +222,8 @@ class Profile:
     # -- the whole set
 
     def conclude(self) -> None:
-        """Add findings about the whole set: outliers in length, languages, unknown tokens, unread
-        text.
-        """
+        """Add faults of the whole set: outliers in length, minority languages, unknown tokens,
+        unread text."""
         sizes = np.array(self.sizes)
         median = float(np.median(sizes)) if len(sizes) else 0
         giants = np.flatnonzero((sizes > GIANT) & (sizes > OUTSTANDING * median))
@@ -235,12 +244,10 @@ class Profile:
             self._add_documents("cut", cut, f"{unread:.1%} of the text is not read")
 
     def _read(self) -> float:
-        """Share of the measured text that is read."""
         lengths = self.lengths.values()
         return sum(each.read for each in lengths) / sum(each.length for each in lengths)
 
     def _add_documents(self, kind: str, numbers: Any, detail: str = "") -> None:
-        """Add a finding for documents given by number."""
         if len(numbers):
             places = [self.places[number] for number in numbers[:PLACES]]
             self.add_fault(kind, places, detail, len(numbers))
@@ -249,7 +256,7 @@ class Profile:
         return np.array(self.documents) != np.uint64(fingerprint(""))
 
     def find_copies(self) -> None:
-        """Add findings for repeated ids and inputs."""
+        """Add faults for repeated ids, and for inputs repeated with the same or another answer."""
         ids, inputs, answers = (np.array(a) for a in (self.ids, self.inputs, self.answers))
         first, first_id = _first(inputs), _first(ids)
         again = (first != np.arange(len(inputs))) & self._has_text()
@@ -261,13 +268,19 @@ class Profile:
             self._add_copies(kind, np.flatnonzero(marked), before, self.places)
 
     def _add_copies(self, kind: str, numbers: np.ndarray, before: Any, places: list[str]) -> None:
-        """Add a finding for documents, each a copy of the one with the number in ``before``."""
         if len(numbers):
             like = places[before[numbers[0]]]
             self._add_documents(kind, numbers, f"the first is like {like}")
 
     def length_table(self) -> dict[str, Any]:
-        """Document lengths, and the share of text read with longer and shorter inputs."""
+        """Lengths of the measured documents, in tokens; {} if none was measured.
+
+        Returns:
+            ``documents``, their number; ``every``, the sampling stride; ``median``, ``p95`` and
+                ``longest``; ``inputs``, their number; ``read``, the share of the tokens that is
+                read, from 0 to 1; ``by_max_length``, rows with ``max_length``, the shares ``whole``
+                (of documents) and ``beginning`` (of tokens) that would fit, and ``inputs``.
+        """
         lengths = np.array([each.length for each in self.lengths.values()], np.int64)
         if not len(lengths):
             return {}
@@ -297,7 +310,8 @@ class Profile:
 
 
 def compare_copies(train: Profile, evaluation: Profile | None) -> None:
-    """Report exact duplicates within each set and across both, by hash."""
+    """Add faults for exact copies within each set, and in the evaluation set for those of training
+    documents. `Profile.compare` must have been called for all."""
     train.find_copies()
     if evaluation is None:
         return
@@ -316,12 +330,8 @@ def compare_copies(train: Profile, evaluation: Profile | None) -> None:
 
 
 def find_near(train: Profile, evaluation: Profile | None, sketches: Sketches) -> None:
-    """Report near-duplicates of an earlier document in the same set or in the training set.
-
-    Args:
-        train, evaluation: profiles of the sets.
-        sketches: sketches of all documents, those of the training set first.
-    """
+    """Add faults for near-duplicates of an earlier document in the same set or in the training set.
+    ``sketches`` has all documents of both profiles, those of the training set first."""
     profiles = [train] if evaluation is None else [train, evaluation]
     hashes = np.concatenate([np.array(profile.documents, np.uint64) for profile in profiles])
     if not len(hashes):
@@ -341,13 +351,12 @@ def find_near(train: Profile, evaluation: Profile | None, sketches: Sketches) ->
 
 
 def _first(values: np.ndarray) -> np.ndarray:
-    """Index of the first occurrence of each value."""
     _, first, which = np.unique(values, return_index=True, return_inverse=True)
     return first[which]
 
 
 def same_files(one: Names, other: Names) -> bool:
-    """True if two sources have the same content under any name; several files must match one by
+    """True if two sources have the same content, under any name; several files are compared one by
     one."""
     ours, theirs = each(one), each(other)
     return len(ours) == len(theirs) and all(map(_same, ours, theirs))
@@ -368,7 +377,8 @@ def _same(one: str, other: str) -> bool:
 
 
 def find_class_faults(train: Profile, evaluation: Profile | None) -> None:
-    """Report faults in the classes of one or two sets."""
+    """Add faults of the classes to the profiles: rare, unseen, nearly equal, only one, and
+    so on."""
     counts, several = train.classes.counts, train.several
     for profile in (train, evaluation):
         if profile is not None and profile.blank and not several:
@@ -406,7 +416,8 @@ def find_class_faults(train: Profile, evaluation: Profile | None) -> None:
 
 
 def find_unevaluated(train: Profile, documents: int, names: Iterable[str] | None = None) -> None:
-    """Report classes missing from the evaluation set, and an evaluation set too small for them.
+    """Add faults to ``train``: classes missing from the evaluation set, and too few documents in
+    it.
 
     Args:
         train: profile of the training set.
@@ -428,7 +439,7 @@ def find_unevaluated(train: Profile, documents: int, names: Iterable[str] | None
 # -- texts
 
 
-def text_faults(text: str) -> Iterator[tuple[str, str]]:
+def _text_faults(text: str) -> Iterator[tuple[str, str]]:
     """Yield faults of a text: a kind of `KINDS`, and its place in the text."""
     if not any(map(str.isalnum, text)):
         yield "empty", "no letter or digit"
@@ -438,7 +449,7 @@ def text_faults(text: str) -> Iterator[tuple[str, str]]:
             yield kind, f"at character {match.start():,}: {ascii(around)}"
 
 
-def language(text: str) -> str | None:
+def _language_of(text: str) -> str | None:
     """Language of a text by its script or most common words; None if unclear."""
     beginning = text[: _LANGUAGE_WORDS * 8]
     if not beginning.isascii():

@@ -125,7 +125,8 @@ def paragraphs(text: str) -> list[Span]:
 
 
 def together(spans: Iterable[Span]) -> Iterator[Span]:
-    """Join consecutive spans into the longest ones of up to `LONGEST` characters."""
+    """Join consecutive spans, with what lies between, into the longest of up to 2,000 characters. A
+    longer span stays alone; empty ones are left out."""
     start = end = 0
     for first, last in spans:
         if end > start and last - start <= LONGEST:
@@ -143,7 +144,6 @@ UNITS: dict[Unit, Callable[[str], list[Span]]] = {"sentence": sentences, "paragr
 
 
 def _between(text: str, start: int, end: int, border: re.Pattern) -> Iterator[Span]:
-    """Parts of text[start:end] between matches of a pattern."""
     for match in border.finditer(text, start, end):
         yield start, match.start()
         start = match.end()
@@ -160,7 +160,6 @@ def _of_paragraph(text: str, start: int, end: int) -> Iterator[Span]:
 
 
 def _ends(text: str, start: int, match: re.Match, end: int) -> bool:
-    """True if a full stop followed by white space ends the sentence that begins at ``start``."""
     behind = text[match.end() : min(match.end() + _REACH, end)].lstrip()
     if behind[:1].islower():
         return False
@@ -208,7 +207,8 @@ class Words:
 
     @classmethod
     def pretokenized(cls, sentences: list[list[str]], nested: bool) -> "Words":
-        """Words of the user's sentences, joined by spaces to a text."""
+        """Words of the given sentences, joined by spaces to a text, without invisible characters at
+        their edges. ``nested`` says that the user gave several sentences, not one list of words."""
         words = [word for sentence in sentences for word in sentence]
         sizes = np.array([len(word) for word in words], int)
         ends = np.cumsum(sizes + 1) - 1
@@ -219,13 +219,12 @@ class Words:
 
     @classmethod
     def raw(cls, text: str) -> "Words":
-        r"""Split raw text into words: runs of letters and digits, and every other visible character
+        """Split raw text into words: runs of letters and digits, and every other visible character
         alone.
 
         Letters of Chinese, Japanese, Thai and other scripts without spaces are words of their own.
-        Combining marks and joiners inside a word belong to it, although ``\w`` excludes them; edge
-        characters that belong to no word (`ldt.data.sentences.trimmed`) are dropped and, unless
-        joiners, separate words.
+        Combining marks and joiners inside a word belong to it; edge characters that belong to no
+        word (`trimmed`) are dropped and, unless joiners, separate words.
         """
         places: list[list[int]] = []
         open_ = False  # marks came last, on a letter
@@ -244,7 +243,8 @@ class Words:
         return cls(text, np.array([x for x in words if x[0] < x[1]], int).reshape(-1, 2))
 
     def located(self, offsets: np.ndarray) -> np.ndarray:
-        """Return [words, 4] int64: number, first token, start and end in characters.
+        """Table of the words that have a token, [words, 4] int64: number, first token, start and
+        end in characters.
 
         Words without a token of their own are left out: those that the tokenizer drops and, for
         given words, those that begin inside a token. In raw text these are merged with the previous
@@ -271,7 +271,7 @@ class Words:
 
 
 def cuts_word(text: str, start: int, end: int) -> bool:
-    """True if a span begins or ends inside a word, between two letters or digits."""
+    """True if either end of text[start:end] lies inside a word, between two letters or digits."""
     return any(
         0 < border < len(text) and all(map(_joins, text[border - 1 : border + 1]))
         for border in (start, end)
@@ -279,7 +279,6 @@ def cuts_word(text: str, start: int, end: int) -> bool:
 
 
 def _ties(text: str, place: int) -> bool:
-    """True if a joiner connects the symbol at ``place`` with the one before to one emoji."""
     return text[place - 1] in JOINERS and unicodedata.category(text[place])[0] == "S"
 
 
@@ -289,7 +288,7 @@ def _joins(sign: str) -> bool:
 
 
 def real_tokens(offsets: np.ndarray) -> np.ndarray:
-    """Numbers of the tokens that stand for some part of a word."""
+    """Indices of the tokens that are not empty; ``offsets`` are their characters, [tokens, 2]."""
     return np.flatnonzero(offsets[:, 1] > offsets[:, 0])
 
 
@@ -313,10 +312,12 @@ class Units:
         self.size = int(self._starts[-1])
 
     def unit(self, character: int) -> int:
-        """Offset in units of a character; ``size`` for the end of the text."""
+        """Offset, in bytes or UTF-16 units, of the character with this index, or of the
+        text's end."""
         return int(self._starts[character])
 
     def character(self, unit: int) -> int | None:
-        """Character offset of a unit; None inside a character or outside the text."""
+        """Index of the character that begins at this offset in bytes or UTF-16 units. The length of
+        the text for its end; None inside a character or outside the text."""
         place = int(self._starts.searchsorted(unit))
         return place if place < len(self._starts) and self._starts[place] == unit else None

@@ -44,7 +44,7 @@ def named(examples: Iterable[Example]) -> Iterator[Example]:
 
 
 def text(example: Example) -> str | list[str]:
-    """Document, or list of documents, of an example from `named`."""
+    """Document, or list of documents, of an example from `named`; DataError if there is none."""
     value = example.fields.get("text")
     return (
         records.texts(example, "text") if isinstance(value, list) else records.text(example, "text")
@@ -52,7 +52,7 @@ def text(example: Example) -> str | list[str]:
 
 
 def summary(example: Example) -> str:
-    """Summary of an example from `named`."""
+    """Summary of an example from `named`; DataError if there is none."""
     return records.text(example, "summary")
 
 

@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from ldt.io.progress import reported
 from ldt.io.record_store import PLACE, Writer, list_file, read_index, row_file
 from ldt.system import processors
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 log = logging.getLogger("ldt")
 
 VERSION = 2  # of the files
@@ -45,14 +48,18 @@ _PIECE = 1 << 24  # bytes that are checked at a time
 
 
 def token_type(vocabulary: int) -> np.dtype:
-    """Smallest integer type that holds every id of a vocabulary."""
+    """Smaller of uint16 and uint32 (little-endian) that holds the ids of a vocabulary of
+    this size."""
     return np.dtype("<u2" if vocabulary <= 1 << 16 else "<u4")
 
 
 def build(
-    texts: Sequence[CorpusSource], data: CorpusSection, tokenizer, most: int | None = None
+    texts: Sequence[CorpusSource],
+    data: CorpusSection,
+    tokenizer: PreTrainedTokenizerBase,
+    most: int | None = None,
 ) -> TokenStore:
-    """Tokenize what is not stored yet, and open the whole store.
+    """Tokenize what is not stored yet in the folder ``data.cache``, and open the whole store.
 
     Processes that build the same store take turns: the first one does the work.
 
@@ -61,6 +68,10 @@ def build(
         data: reading options, and the folder of the store.
         tokenizer: fast tokenizer.
         most: most documents to read of a source; None reads all.
+
+    Raises:
+        DataError: a document cannot be read and ``data.on_error`` is ``stop``.
+        ResourceError: the folder cannot be written.
     """
     folder, vocabulary = Path(data.cache) / _key(tokenizer, data, most), vocabulary_size(tokenizer)
     parts = []
@@ -104,7 +115,6 @@ def _whole(at: Path, vocabulary: int) -> dict[str, Any] | None:
 
 
 def _checksums(at: Path, vocabulary: int) -> list[int]:
-    """Checksums of the tokens and of the index."""
     sums: list[int] = []
     for path in (row_file(at), list_file(at)):
         crc = 0
@@ -153,10 +163,8 @@ def _tokenize(
 
 
 def _encoded(texts: Iterable[str], tokenizer, workers: int) -> Generator[Encoded, None, None]:
-    """Ids, number of bytes and fingerprint of each text, in order, computed by several threads.
-
-    The tokenizer releases the GIL. Memory holds at most two blocks of text per thread.
-    """
+    """Ids, number of bytes and fingerprint of each text, in order, computed by several threads. The
+    tokenizer releases the GIL. Memory holds at most two blocks of text per thread."""
     per_thread = threading.local()
 
     def encode(block: list[str]) -> list[Encoded]:
@@ -185,11 +193,9 @@ def _encoded(texts: Iterable[str], tokenizer, workers: int) -> Generator[Encoded
                 future.cancel()
 
 
-def token_arrays(tokenizer, text: str) -> list[np.ndarray]:
-    """Ids of a text without special tokens, in pieces of uint32.
-
-    Avoids one Python list of a long text, which would take ten times the memory.
-    """
+def token_arrays(tokenizer: PreTrainedTokenizerBase, text: str) -> list[np.ndarray]:
+    """Ids of a text without special tokens, as one array of uint32 for each 16,000 characters.
+    Avoids one Python list of a long text, which would take ten times the memory."""
     return [np.array(ids, np.uint32) for ids in token_parts(tokenizer, text)]
 
 
@@ -249,7 +255,8 @@ class TokenStore:
         return self.__dict__ | {"_maps": {}}  # a mapped file would be copied
 
     def tokens(self, document: int, start: int = 0, end: int | None = None) -> np.ndarray:
-        """Ids of a document or a part of it, read-only."""
+        """Ids of the tokens ``start`` to ``end`` (exclusive; None: the last) of document number
+        ``document``. A read-only view of the file."""
         length = int(self.lengths[document])
         end = length if end is None else min(end, length)
         part, offset = int(self._part[document]), int(self._starts[document])
@@ -260,5 +267,5 @@ class TokenStore:
         return self._maps[part][offset + start : offset + end]
 
     def digest(self) -> str:
-        """Hash of the documents and their order."""
+        """SHA-256 of the documents and their order, in hexadecimal."""
         return hashlib.sha256(self.fingerprints.tobytes() + self.lengths.tobytes()).hexdigest()

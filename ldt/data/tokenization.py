@@ -4,13 +4,16 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
 
 from ldt.data.sentences import trimmed
 from ldt.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 PIECE = 16_384  # characters tokenized at once
 LONGEST_WORD = 262_144  # characters without a space that are still tokenized as one word
@@ -23,8 +26,8 @@ _CUTS = [  # the best places to cut a text, before the space, and the next best 
 ] + [re.compile(f"(?<={_LETTER})\n(?={_LETTER})")]
 
 
-def tokenize(tokenizer, text: str) -> list[int]:
-    """Return the token ids of a text of any length, without special tokens.
+def tokenize(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
+    """Token ids of a text of any length, without special tokens.
 
     Special tokens of the model or of a task that occur in the text ("</s>", "[SEP]", "[SPAN]") are
     tokenized as plain letters, or as the unknown token if the vocabulary cannot spell them. Tokens
@@ -38,20 +41,25 @@ def tokenize(tokenizer, text: str) -> list[int]:
     return [token for part in token_parts(tokenizer, text) for token in part]
 
 
-def token_parts(tokenizer, text: str) -> Iterator[list[int]]:
-    """Yield the output of `tokenize` in pieces, for very long texts."""
+def token_parts(tokenizer: "PreTrainedTokenizerBase", text: str) -> Iterator[list[int]]:
+    """Yield the ids of `tokenize` as one list for each piece of about 16,000 characters."""
     added = _added(tokenizer, len(tokenizer))
     for piece in _pieces(text, added.pattern):
         yield _without_special(tokenizer, _encoded(tokenizer, piece, False)["input_ids"], added)
 
 
-def tokenize_with_offsets(tokenizer, text: str) -> tuple[list[int], np.ndarray]:
-    """Return the ids of `tokenize` with the offsets of each token.
+def tokenize_with_offsets(
+    tokenizer: "PreTrainedTokenizerBase", text: str
+) -> tuple[list[int], np.ndarray]:
+    """Token ids of a text as `tokenize` gives them, and the characters of each token.
 
     Returns:
         ids, and [tokens, 2] int32: start and end in characters, end exclusive. Characters outside
             words (`ldt.data.sentences.trimmed`) belong to no token. Tokens that are parts of one
             character (an emoji as bytes) all get that character's offsets.
+
+    Raises:
+        ModelError: the tokenizer is not a fast one.
     """
     if not tokenizer.is_fast:
         raise ModelError(f"the tokenizer {tokenizer.name_or_path!r} has no offsets; a fast one has")
@@ -66,22 +74,25 @@ def tokenize_with_offsets(tokenizer, text: str) -> tuple[list[int], np.ndarray]:
     return _without_special(tokenizer, ids, added), np.array(words, np.int32).reshape(-1, 2)
 
 
-def tokenize_inside(tokenizer, text: str) -> tuple[list[int], np.ndarray]:
-    """`tokenize_with_offsets` as if a space preceded the text, so that its first word gets the ids
-    it has inside a longer text.
-    """
+def tokenize_inside(
+    tokenizer: "PreTrainedTokenizerBase", text: str
+) -> tuple[list[int], np.ndarray]:
+    """Token ids of a text as if a space preceded it, so that its first word gets the ids it has
+    inside a longer text; and the characters [tokens, 2] of each token, counted without that
+    space."""
     space = "" if not text or text[0].isspace() else " "
     ids, offsets = tokenize_with_offsets(tokenizer, space + text)
     return ids, np.maximum(offsets - len(space), 0)
 
 
-def vocabulary_size(tokenizer) -> int:
-    """Largest id plus one; a vocabulary may have gaps."""
+def vocabulary_size(tokenizer: "PreTrainedTokenizerBase") -> int:
+    """Largest id plus one, added tokens included; a vocabulary may have gaps."""
     return max(tokenizer.get_vocab().values()) + 1
 
 
-def special_id(tokenizer, role: str) -> int:
-    """Return the id of "cls" (else bos), "sep" (else eos), "pad" or "mask"."""
+def special_id(tokenizer: "PreTrainedTokenizerBase", role: str) -> int:
+    """Id of the token "cls" (else bos), "sep" (else eos), "pad" or "mask"; ModelError if there is
+    none."""
     for name in {"cls": ("cls", "bos"), "sep": ("sep", "eos")}.get(role, (role,)):
         token_id = getattr(tokenizer, f"{name}_token_id")
         if token_id is not None:
@@ -90,24 +101,22 @@ def special_id(tokenizer, role: str) -> int:
 
 
 @lru_cache(2)
-def numbers_pairs(tokenizer) -> bool:
-    """True if the tokenizer gives the second of two texts another token type."""
+def numbers_pairs(tokenizer: "PreTrainedTokenizerBase") -> bool:
+    """True if the tokenizer gives the second of two texts the token type 1."""
     return 1 in tokenizer("a", "b", return_token_type_ids=True)["token_type_ids"]
 
 
-def pair_separators(tokenizer) -> int:
-    """Number of separators that the tokenizer puts between two texts."""
+def pair_separators(tokenizer: "PreTrainedTokenizerBase") -> int:
+    """Number of separators that the tokenizer puts between two texts, at least 1."""
     return max(tokenizer.num_special_tokens_to_add(pair=True) - 2, 1)
 
 
-def add_tokens(tokenizer, tokens: Sequence[str]) -> list[int]:
-    """Add special tokens for a task, and return the ids of the new ones.
+def add_tokens(tokenizer: "PreTrainedTokenizerBase", tokens: Sequence[str]) -> list[int]:
+    """Add special tokens for a task to a tokenizer, and return the ids of those that it did not
+    have.
 
-    Text never tokenizes to them. Existing tokens keep their ids.
-
-    Args:
-        tokenizer: tokenizer to change; it records the tokens as those of a task.
-        tokens: tokens to add.
+    Text never tokenizes to them: the tokenizer records all of them as tokens of a task, which its
+    tokenizer_config.json keeps. Existing tokens keep their ids.
     """
     known = tokenizer.get_vocab()
     remembered = [*_task_tokens(tokenizer), *tokens]
@@ -115,35 +124,29 @@ def add_tokens(tokenizer, tokens: Sequence[str]) -> list[int]:
         tokenizer.init_kwargs[TASK_TOKENS] = list(dict.fromkeys(remembered))
     new = [token for token in tokens if token not in known]
     tokenizer.add_tokens([AddedToken(token, special=True) for token in new], special_tokens=True)
-    return tokenizer.convert_tokens_to_ids(new) if new else []
+    return tokenizer.convert_tokens_to_ids(new) if new else []  # type: ignore[return-value]
 
 
-def marker_ids(tokenizer, tokens: Sequence[str]) -> list[int]:
-    """Return the ids of a task's special tokens (`TaskInputs.markers`)."""
+def marker_ids(tokenizer: "PreTrainedTokenizerBase", tokens: Sequence[str]) -> list[int]:
+    """Ids of a task's special tokens, in order; ModelError if the tokenizer lacks one."""
     ids = tokenizer.convert_tokens_to_ids(list(tokens))  # one look-up each, in a call per document
-    for token, number in zip(tokens, ids, strict=True):
+    for token, number in zip(tokens, ids, strict=True):  # type: ignore[arg-type]
         if number in (None, tokenizer.unk_token_id):
             raise ModelError(
                 f"the tokenizer {tokenizer.name_or_path!r} has no token {token}; fine-tuning for "
                 "the task adds it"
             )
-    return ids
+    return ids  # type: ignore[return-value]
 
 
 def _task_tokens(tokenizer) -> list[str]:
-    """Special tokens recorded as those of tasks; damaged entries are ignored."""
     tokens = tokenizer.init_kwargs.get(TASK_TOKENS)
     return [x for x in tokens if isinstance(x, str)] if isinstance(tokens, list) else []
 
 
 class _Added(NamedTuple):
-    """Tokens that a user added to a vocabulary.
-
-    Args:
-        ids: ids of the special ones.
-        reader: tokenizer that treats these as plain tokens; None if there are none.
-        pattern: matches all added tokens with the white space around them; None if there are none.
-    """
+    """Tokens that a user added: the ids of the special ones, a tokenizer that treats these as plain
+    tokens, and a pattern of all with the white space around them; None if there are none."""
 
     ids: frozenset[int] = frozenset()
     reader: Tokenizer | None = None
@@ -152,9 +155,8 @@ class _Added(NamedTuple):
 
 @lru_cache(4)
 def _added(tokenizer, size: int) -> _Added:
-    """User-added tokens of a tokenizer: its extra special tokens, and tokens beyond the vocabulary
-    and the model's special tokens; tokens of tasks are excluded.
-    """
+    """Added tokens of a tokenizer: its extra special tokens, and those beyond the vocabulary and
+    the model's special tokens, but not those of tasks."""
     if not tokenizer.is_fast:
         return _Added()
     backend, tokens = tokenizer.backend_tokenizer, tokenizer.added_tokens_decoder
@@ -219,9 +221,8 @@ def _pieces(text: str, added: re.Pattern | None = None) -> Iterator[str]:
 
 
 def _cut(text: str, start: int, added: re.Pattern | None) -> int:
-    """End of the piece that begins at ``start``: before white space, and neither inside nor right
-    behind an added token.
-    """
+    """End of the piece that begins at ``start``: before white space, and not in or behind an added
+    token."""
     limit = min(start + LONGEST_WORD, len(text))
     taken = added.finditer(text, start, limit) if added else ()
     inside = {place for match in taken for place in range(match.start() + 1, match.end())}

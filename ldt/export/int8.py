@@ -78,7 +78,9 @@ def documents_of(recipe: Recipe, source: Names | None) -> tuple[str, list[Any]]:
     return ", ".join(files), documents
 
 
-def quantise(folder: Path, recipe: Recipe, source: str, examples: Sequence[Any], bound: float):
+def quantise(
+    folder: Path, recipe: Recipe, source: str, examples: Sequence[Any], bound: float
+) -> Int8Comparison:
     """Replace the graph of a folder by one with int8 weights; returns the `Int8Comparison`.
 
     Attention products, embeddings and norms stay in float32.
@@ -130,10 +132,8 @@ def quantise(folder: Path, recipe: Recipe, source: str, examples: Sequence[Any],
 
 
 def _projections(file: Path) -> list[str]:
-    """Names of the products with a weight matrix; products within heads are left out.
-
-    ONNX Runtime fuses a product and a sum into one node of this name.
-    """
+    """Names of the products with a weight matrix; products within heads are left out. ONNX Runtime
+    fuses a product and a sum into one node of this name."""
     import onnx
 
     model = onnx.load(file).graph
