@@ -146,7 +146,7 @@ class CharacterTraining(Job[Inputs]):
                 "unit": self.unit,
                 "data": data,
             },
-            notices=self._notices(data, len(alphabet), first, model.config, evaluation),
+            notices=self._notices(data, len(alphabet), first, model.config, evaluation),  # type: ignore[arg-type]
         )
 
     def _model(self, folder: str | Path | None, alphabet: Alphabet) -> LdtForCausalLM:
