@@ -434,7 +434,6 @@ class _Reader:
 
 
 def _inside(cls: Any, keys: Iterable[Any]) -> Iterable[str]:
-    """Names of the keys in a nested section."""
     for key in keys:
         if key in cls.model_fields:  # else it is the place in a list of sections
             hint = cls.model_fields[key].annotation
@@ -447,11 +446,8 @@ def _inside(cls: Any, keys: Iterable[Any]) -> Iterable[str]:
 
 
 def _located(path: Path) -> Path:
-    """The path itself; where there is no such file, the shipped recipe of that name, if any.
-
-    ``wikihop``, ``wikihop.yaml`` and ``recipes/wikihop.yaml``, as the documentation calls it, name
-    the shipped one.
-    """
+    """The path itself; where there is no such file, the shipped recipe that it names (``wikihop``,
+    ``wikihop.yaml`` or ``recipes/wikihop.yaml``), if any."""
     if not path.is_file() and path.suffix in ("", ".yaml") and str(path.parent) in (".", "recipes"):
         return shipped().get(path.stem, path)
     return path
@@ -473,8 +469,7 @@ def _read(path: Path) -> bytes:
 
 
 def _fit_evaluation(path: Path, root: dict[str, Any], overrides: Iterable[str]) -> None:
-    """Evaluate on a share of data.train where that is the user's and the data.eval of a shipped
-    recipe is not there."""
+    """Evaluate on a share of the user's data.train if the recipe's data.eval is not there."""
     keys = {text.partition("=")[0].strip() for text in overrides}
     data, mine = root.get("data"), "data.train" in keys and path in shipped().values()
     if not mine or keys & {"data.eval", "data.eval_fraction"} or not isinstance(data, dict):

@@ -375,6 +375,7 @@ class Run:
             facts: ``versions``, of which a warning names those that have changed on resuming;
                 ``arithmetic``, `ldt.attention.matmul.choices`, for those who resume; ``metric``, by
                 which weights are chosen, for those who look on.
+            resume: True keeps the run that is in the folder, and its run.json but for the session.
         """
         if not resume:
             self.clear()
@@ -451,7 +452,8 @@ class Run:
         files.write_whole(self.folder / RUN, f"{text}\n")
 
     def point_latest(self) -> None:
-        """Make ``runs/latest`` of the current directory point to this finished run."""
+        """Make ``runs/latest`` of the current directory a link to this run; what prevents it is
+        logged."""
         if LATEST.exists() and not LATEST.is_symlink():
             log.warning("%s is not a link and stays as it is", LATEST)
             return

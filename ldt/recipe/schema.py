@@ -123,7 +123,6 @@ def _configure(value: dict[str, Any], task: type[AnyTask]) -> None:
 
 
 def _without_defaults(cls: type[BaseModel], known: dict[str, str]) -> dict[str, Any]:
-    """Schema of keys whose defaults are known when a model or its training is made."""
     section = cls.model_json_schema(schema_generator=_Described)
     _describe(section, known)
     for value in section["properties"].values():

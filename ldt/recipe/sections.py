@@ -321,7 +321,7 @@ def training_meanings() -> dict[str, str]:
 
 def meant(name: str, names: Iterable[str]) -> str:
     """End of a message about an unknown key, such as ``, did you mean 'seed'?``: the key to use
-    instead, or the most similar of ``names``; "" if there is none."""
+    instead, why there is none, or the most similar of ``names``; "" if nothing is known."""
     if key := KEYS.get(name):
         tail = key.partition(".")[2]
         return f", did you mean {(tail if tail in names else key)!r}?"
@@ -330,8 +330,8 @@ def meant(name: str, names: Iterable[str]) -> str:
 
 def unknown_option(option: str) -> str:
     """End of a message about an unknown option, such as ``--lr``, of a command that takes keys of a
-    recipe: the key to write (``, write training.learning_rate=VALUE``), or "". May import
-    transformers."""
+    recipe: the key to write (``, write training.learning_rate=VALUE``), why there is none, or a
+    similar one; "" if nothing is known. May import transformers."""
     name = option.lstrip("-").partition("=")[0].replace("-", "_")
     keys = {key: f"training.{key}" for key in training_section().model_fields}
     for section, kinds in (("data", OPTIONS), ("model", MODELS)):

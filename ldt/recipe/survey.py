@@ -310,10 +310,8 @@ def _layout(source: str, file: streams.Opened) -> tuple[str | None, JsonFile | N
 
 
 def _layout_of_lines(columns: Columns) -> str | None:
-    """The layout of lines or of a table that have the fields of a published one, or of an export.
-
-    Documents with summaries are one if these have other names than ``text`` and ``summary``.
-    """
+    """The published layout whose fields lines or a table have; summaries under their usual names
+    are none."""
     if label_tools.has_spans(columns):
         return "doccano"
     for name, part in LEXGLUE.items():
@@ -438,8 +436,7 @@ def _are_codes(cells: Sequence[str]) -> bool:
 
 def _label_fields(columns: Columns, text: str | None, count: int) -> Iterator[str | list[str]]:
     """Yield the fields that may hold the labels, the likeliest first: one of such a name, several
-    of yes and no; where none has such a name those with few values, the fewest first.
-    """
+    of yes and no; else those with few values, the fewest first."""
     whole = {
         name: values for name, values in columns.items() if name != text and len(values) == count
     }

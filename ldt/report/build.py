@@ -192,7 +192,6 @@ def _sentence(subject: Subject, figures: Sequence[Figure]) -> str:
 
 
 def _verdict(figure: Figure) -> str:
-    """Compare a metric with its baseline, including its interval, in words."""
     assert figure.baseline is not None
     if not is_better(figure.name, figure.value, figure.baseline):
         return "no better than that"

@@ -75,7 +75,7 @@ def listed(folders: Iterable[str], sort: str = "date") -> list[Summary]:
 
     Args:
         folders: paths.
-        sort: a key of `SORTS`.
+        sort: a key of `SORTS`; runs without a value for it come last.
 
     Raises:
         UserError: a path is not a folder or cannot be read.

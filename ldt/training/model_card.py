@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from transformers import PreTrainedConfig
 
 from ldt.io.sources import is_hub_set
 from ldt.metrics.decisions import in_words
@@ -50,7 +51,7 @@ HUB_TASKS = {
 def card(
     task: AnyTask,
     results: dict[str, Any],
-    config,
+    config: PreTrainedConfig,
     training: dict[str, Any],
     name: str,
 ) -> str:
