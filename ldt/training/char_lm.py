@@ -98,6 +98,8 @@ class CharacterTraining(Job[Inputs]):
         return Inputs(training, hashes)
 
     def prepare(self, inputs: Inputs, checkpoint: Path | None) -> Prepared:
+        """Read the text, encode it by the vocabulary of the model or the checkpoint, if any, else
+        by that of the text, and load or make the model. Arguments are those of `Job.prepare`."""
         recipe, task, seed = self.recipe, self.recipe.task, inputs.training["seed"]
         folder = checkpoint or recipe.model.path
         known = task.vocabulary

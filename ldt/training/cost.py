@@ -298,8 +298,8 @@ def measure(
 
     Args:
         trainer: trainer whose training has not begun.
-        batches: batches, each a list of items. The first one makes the optimizer's state, and takes
-            longer.
+        batches: batches, each a list of training items: inputs, or lists of a document's inputs.
+            The first one makes the optimizer's state, and takes longer.
         evaluated: items of an evaluation batch, which is answered last; None or empty: none.
         micro_batch: inputs that are run at a time; None: all of a batch.
 

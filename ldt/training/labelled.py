@@ -167,9 +167,9 @@ def split(
     """Split a training set into training documents and, ``data.eval_fraction`` of them, evaluation
     documents; return both.
 
-    The split is stratified by class, every class keeps a training document, and documents of a
-    group stay together (`ldt.tasks.base.SplitGroups`). Order is kept. Equal seeds give equal
-    splits.
+    The split is stratified by class, every class keeps a training document, and documents that
+    belong together, such as questions about one text, stay together (`ldt.tasks.base.SplitGroups`).
+    Order is kept. Equal seeds give equal splits.
 
     Raises:
         DataError: there are too few documents for both sides.

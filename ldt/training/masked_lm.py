@@ -153,6 +153,9 @@ class Pretraining(Job[_CorpusInputs]):
         return _CorpusInputs(training, hashes, data, texts, tokenizer, config, stores, whole)
 
     def prepare(self, inputs, checkpoint):
+        """Pack the tokens of the corpus into inputs, and load or make the model, with those weights
+        frozen that the recipe does not train. ``inputs`` come from `open`, ``checkpoint`` is a
+        folder of the model to load instead of the recipe's, or None."""
         task, seed = self.recipe.task, inputs.training["seed"]
         items, facts = self._items(inputs, seed)
         # The seed decides the weights of a new model, whatever was drawn before.

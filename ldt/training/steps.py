@@ -149,8 +149,9 @@ class ItemTrainer(transformers.Trainer):
         return batches, self.count_items(batches, device) if batches else None
 
     def count_items(self, batches: list[dict], device: torch.device) -> torch.Tensor:
-        """Number of items in the loss of a step, scalar or [parts of the loss], over all processes;
-        with several GPUs in a process expanded to [GPUs, ...]."""
+        """Number of items, such as labels or tokens, in the loss of a step (``loss_items`` of the
+        model), scalar or [parts of the loss], over all processes; with several GPUs in a process
+        expanded to [GPUs, ...]."""
         counts = []
         for batch in batches:
             items = cast(Any, self.model).loss_items(**batch)
