@@ -200,7 +200,7 @@ def _evaluations(args, epochs: float, steps: int) -> int:
     return steps // math.ceil(every * steps if every < 1 else every)
 
 
-def fitting(prepared: Prepared, trainer: Trainer, cost: Cost) -> int | None:
+def fitting_batch(prepared: Prepared, trainer: Trainer, cost: Cost) -> int | None:
     """Number of inputs that per_device_train_batch_size=auto runs at a time; None: all of a batch.
 
     The number forecast by `estimate` (``cost``) is tried with the longest inputs, and halved until

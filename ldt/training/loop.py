@@ -29,7 +29,7 @@ from ldt.model.pooling import gates
 from ldt.recipe.run import CARD, LOG, RESULTS, FolderLost, Run, identity
 from ldt.training import TrainingOptions, TrainingResult, checkpoints, lora, processes
 from ldt.training.arguments import is_automatic, precision, settings
-from ldt.training.cost import Cost, estimate, fitting
+from ldt.training.cost import Cost, estimate, fitting_batch
 from ldt.training.evaluation import Measured, MetricsByStep, no_better_than
 from ldt.training.job import Job, build_trainer
 from ldt.training.model_card import card
@@ -118,7 +118,7 @@ def _measure(job: Job, prepared, trainer) -> Cost | None:
     if cost is not None:
         tell([cost.notice])
         if is_automatic(job.recipe):
-            trainer.micro_batch = fitting(prepared, trainer, cost)
+            trainer.micro_batch = fitting_batch(prepared, trainer, cost)
             size = trainer.micro_batch or cost.batch
             log.info("training.per_device_train_batch_size=auto: %d inputs at a time", size)
     return cost
