@@ -161,7 +161,8 @@ def published_lines(answers: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, 
 
 
 def conll(document: Document) -> Iterator[str]:
-    """Yield the lines of a document in CoNLL-2012, each with its line feed."""
+    """Yield the lines of a document in CoNLL-2012, each with its line feed: 12 columns parted by
+    tabs, the mentions of its clusters in the last."""
     # Of each word the brackets that close at it, the inner ones first, then those that open there.
     closing, opening = defaultdict[int, list](list), defaultdict[int, list](list)
     for number, cluster in enumerate(document.clusters or []):

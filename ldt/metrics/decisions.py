@@ -106,7 +106,8 @@ class Outcome(NamedTuple):
 
 def outcome(predicted: np.ndarray, right: np.ndarray, target: Objective) -> Outcome:
     """Compare out-of-fold predictions of one label, [documents] bool, with its gold labels
-    ``right``, [documents] bool, and its target."""
+    ``right``, [documents] bool: an `Outcome` that tells if the target's precision or recall is
+    reached."""
     if not right.any():
         return Outcome("no documents")
     if not target.bounded:

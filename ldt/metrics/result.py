@@ -283,12 +283,9 @@ def compare(gold: Sequence[_Id], predictions: Collection[Any]) -> tuple[list[_Id
 
 
 def unmatched(result: Result, predictions: str) -> list[str]:
-    """Warnings about ids that occur in only one of the two files.
-
-    Args:
-        result: scored result.
-        predictions: name of the file of predictions.
-    """
+    """Warnings about ids that occur in only one of two files, a line for each of ``result.missing``
+    and ``result.extra`` that is not empty; ``predictions`` is the name of the file of
+    predictions."""
     lines = []
     for ids, what in (
         (result.missing, "without a whole prediction; what lacks counts 0"),
