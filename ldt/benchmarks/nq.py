@@ -355,7 +355,7 @@ class NaturalQuestionsScorer(passage_qa.PageBenchmark):
         return {"always the first paragraph": first}
 
     def compared(self, name: str) -> bool:
-        """True for names that begin with "long-", except thresholds."""
+        """True for metrics whose name begins with "long-", except thresholds."""
         return name.startswith("long-") and not name.endswith("-threshold")
 
 

@@ -129,8 +129,8 @@ def answer_f1(prediction: str, answer: str) -> float:
 
 
 def evidence_f1(prediction: Sequence[str], evidence: Sequence[str]) -> float:
-    """F1 of two lists of paragraphs, which are equal letter by letter, from 0 to 1; 1 where both
-    are empty. A paragraph that is listed twice is shared once and counted twice."""
+    """F1 of two lists of paragraphs, compared letter by letter, from 0 to 1; 1 where both are
+    empty. A paragraph that is listed twice is shared once and counted twice."""
     if not prediction and not evidence:
         return 1.0
     same = len(set(prediction) & set(evidence))

@@ -235,7 +235,7 @@ class TydiQAScorer(passage_qa.PageBenchmark):
         return {"always the first passage": first}
 
     def compared(self, name: str) -> bool:
-        """True for names that begin with "avg_passage"."""
+        """True for metrics whose name begins with "avg_passage"."""
         return name.startswith("avg_passage")
 
 

@@ -96,8 +96,8 @@ def f1_of_draws(
         gold, predicted: [documents, classes] bool.
         weights: [draws, documents], how often each document counts.
         several: True for multi-label classification, as in `class_metrics`. For single labels a
-            class that is absent from one draw takes its f1 from `drawn`, so that every mean has the
-            same number of terms.
+            class that is absent from one draw takes its f1 from all documents of any draw, so that
+            every mean has the same number of terms.
     """
     weights = np.concatenate([drawn(weights), weights]).astype(np.float64)
     true, both = weights @ (gold & predicted), weights @ (gold.astype(int) + predicted)

@@ -524,8 +524,8 @@ def decide(logits: np.ndarray, right: np.ndarray, rules: Rules) -> Decided:
     """Fit a policy to held-out documents; ValueError for a logit that is not finite.
 
     Calibration and thresholds are fitted to all documents. Abstention and label sets are fitted to
-    out-of-fold probabilities, since in-sample ones are overconfident. A single document is its own
-    evaluation.
+    out-of-fold probabilities, which the result has, since in-sample ones are overconfident. A
+    single document is its own evaluation.
 
     Args:
         logits: [documents, labels], merged over chunks.
