@@ -56,11 +56,11 @@ class ConversionReport:
 
     @property
     def difference(self) -> float:
-        """Largest difference in any check."""
+        """Largest absolute difference of outputs in any check."""
         return max(check.difference for check in self.checks)
 
     def lines(self) -> list[str]:
-        """The report as text; the proof and the next command come last."""
+        """The report as lines of text; the proof and the next command come last."""
         name = _shown(self.target)
         return [
             f"{self.source} -> {name}",
@@ -77,15 +77,8 @@ class ConversionReport:
 
 @dataclass
 class _Plan:
-    """Model to write.
-
-    Attributes:
-        origin: the source, a `Source` or `RotarySource`.
-        target: folder to write.
-        config, weights, tokenizer: parts of the converted model.
-        facts: lines of the report by subject.
-        prove: checks the model after it was saved and loaded again.
-    """
+    """Model to write: the source, the folder, the parts of the converted model, the lines of the
+    report by subject, and a function that checks the model after it was saved and loaded again."""
 
     origin: Any
     target: Path
@@ -97,18 +90,18 @@ class _Plan:
 
 
 def convert(
-    source,
-    target=None,
+    source: str | Path,
+    target: str | Path | None = None,
     *,
-    architecture="longformer",
-    max_length=None,
-    window=None,
-    positions="tile",
-    second_level=None,
-    check=None,
-    overwrite=False,
-    rope_theta=None,
-    rope_scaling=None,
+    architecture: str = "longformer",
+    max_length: int | None = None,
+    window: int | None = None,
+    positions: str = "tile",
+    second_level: dict[str, Any] | None = None,
+    check: str | list[str] | None = None,
+    overwrite: bool = False,
+    rope_theta: float | None = None,
+    rope_scaling: str | None = None,
 ) -> ConversionReport:
     """Write a long-input model made from a short-input one, after proving that they agree.
 
@@ -118,7 +111,7 @@ def convert(
     Args:
         source: folder or hub id of a BERT, RoBERTa, XLM-R, CamemBERT, BART, Longformer, LED or
             ModernBERT.
-        target: folder to write; default ``SOURCE-<max_length>`` here, for a Poolingformer
+        target: folder to write; None: ``SOURCE-<max_length>`` here, for a Poolingformer
             ``SOURCE-poolingformer-<max_length>``.
         architecture: ``longformer`` or ``poolingformer``.
         max_length: longest input of the result in tokens, with special tokens; None: 4,096, 16,384
@@ -128,10 +121,10 @@ def convert(
             full layers; None keeps them full.
         positions: a name in `ldt.convert.source.POSITION_TABLES`.
         second_level: for a Poolingformer, keys of `LdtConfig` with prefix ``pooling`` to set.
-        check: file, folder or pattern of text on which source and converted model are scored as
-            masked LMs with the same masks.
+        check: files, folders or patterns of text on which source and converted model are scored as
+            masked LMs with the same masks; None scores nothing.
         overwrite: True replaces an existing model at ``target``.
-        rope_theta, rope_scaling: for ModernBERT, see `ldt.convert.rotary.read_source`.
+        rope_theta, rope_scaling: for ModernBERT, as in `ldt.convert.rotary.read_source`.
 
     Raises:
         UserError: an option or the target cannot be used.
@@ -146,6 +139,7 @@ def convert(
     folder = _source_folder(source)
     kind = read_values(folder).get("model_type")
     where = folder, target, architecture, overwrite
+    origin: Any
     if kind in rotary.KINDS:
         origin = rotary.read_source(
             folder, kind, source, max_length, window, rope_theta, rope_scaling
@@ -219,7 +213,6 @@ def _long_plan(origin, target, max_length, windows, pooling, positions) -> _Plan
 
 
 def _written(plan: _Plan, source, check) -> ConversionReport:
-    """Write a converted model, and keep it if its proof holds."""
     if check and (plan.origin.kind in SEQ2SEQ or not plan.origin.head):
         raise UserError(f"--check needs a masked-LM head; {source} has none")
     with writing(plan.target), new_folder(Path(os.path.abspath(plan.target))) as folder:
@@ -262,7 +255,7 @@ def _target(source, folder, target, architecture, overwrite, max_length):
 
 
 def _attention(origin, architecture, window, second_level):
-    """(window of each layer, keys of the second level)."""
+    """Windows of the layers, and keys of the second level."""
     layers = origin.config.num_hidden_layers
     windows = [window or origin.default_windows[architecture]] * layers
     if architecture == "poolingformer":
@@ -302,7 +295,6 @@ def _plain(model):
 
 
 def _refuse(report):
-    """Refuse a model whose proof fails."""
     worst = max(report.checks, key=lambda check: (not check.ok, check.scale, check.difference))
     by = f"{worst.difference:.1e} ({worst.name}), the tolerance is {TOLERANCE * worst.scale:.1e}"
     if not worst.scale:

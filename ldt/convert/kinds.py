@@ -8,7 +8,7 @@ from pathlib import Path
 
 import transformers
 from tokenizers import Tokenizer
-from transformers import LEDConfig, LongformerConfig
+from transformers import LEDConfig, LongformerConfig, PreTrainedConfig
 from transformers.utils import cached_file
 
 from ldt.errors import ModelError
@@ -58,8 +58,7 @@ _LONG = {  # class of a config -> fields of those that are long already
 
 
 def _kind_by_names(keys, folder):
-    """Kind of a model whose config.json does not name it, from the names of its class or
-    weights."""
+    """Kind of a model whose config.json does not name it, by the names of its class or weights."""
     where = folder / "config.json"
     kinds = {
         kind: name
@@ -83,8 +82,8 @@ def _kind_by_names(keys, folder):
     return kind
 
 
-def source_config(folder):
-    """Return (kind, transformers config) of the model in a folder.
+def source_config(folder: Path) -> tuple[str, PreTrainedConfig]:
+    """Kind of the model in a folder (a key of `KINDS`), and its config of transformers.
 
     Raises:
         ModelError: config.json is invalid, or the model cannot be made long.
@@ -158,15 +157,15 @@ class Candidate:
     shortest: int = SHORT
 
     def count(self, text: str) -> int:
-        """Number of tokens of a text, by a local tokenizer."""
+        """Number of tokens of a text without special tokens; only for a model with a tokenizer."""
         return len(self.tokenizer.encode(text, add_special_tokens=False).ids)  # type: ignore[union-attr]
 
 
 def candidate(path: str, writes: bool = False) -> Candidate:
-    """Examine a folder, or the local copy of a hub model, without network.
+    """Say which inputs a model can take, from its folder or the local copy of a hub model.
 
     A model that is not on this machine is judged by its name: one called longformer reads 4,096
-    tokens.
+    tokens. Nothing is downloaded.
 
     Args:
         path: folder or hub id.

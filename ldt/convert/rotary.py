@@ -48,29 +48,30 @@ class RotarySource:
     generation = None
 
     @property
-    def head(self):
+    def head(self) -> bool:
         """True if there is a masked-LM head."""
         return isinstance(self.model, LdtForMaskedLM)
 
     @property
-    def length(self):
-        """Longest input in tokens."""
+    def length(self) -> int:
+        """Longest input of the source in tokens."""
         return usable_length(self.model.config)
 
-    def weights(self):
-        """{name: float32 tensor} of the source, tied weights once."""
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Weights of the source by name; those that are tied are there once."""
         weights = self.model.state_dict()
         if self.head and self.model.config.tie_word_embeddings:
             for name in self.model._tied_weights_keys:
                 weights.pop(name)
         return weights
 
-    def load(self, folder):
-        """Load the converted model."""
+    def load(self, folder: Path) -> transformers.PreTrainedModel:
+        """Load the converted model from a folder, in the class of the source."""
         return load(folder, type(self.model))
 
-    def facts(self):
-        """Lines of the report by subject."""
+    def facts(self) -> dict[str, str]:
+        """Lines of the conversion's report by subject, such as "longest input": "8,192 -> 32,768
+        tokens"."""
         config, weights = self.config, self.weights()
         parameters = sum(tensor.numel() for tensor in weights.values())
         full = config.layer_types.count(_FULL)
@@ -93,7 +94,15 @@ class RotarySource:
         }
 
 
-def read_source(folder, kind, source, max_length, window, rope_theta, rope_scaling):
+def read_source(
+    folder: Path,
+    kind: str,
+    source: str | Path,
+    max_length: int | None,
+    window: int | None,
+    rope_theta: float | None,
+    rope_scaling: str | None,
+) -> RotarySource:
     """Read the `RotarySource` in a folder.
 
     Args:
@@ -146,18 +155,12 @@ def read_source(folder, kind, source, max_length, window, rope_theta, rope_scali
 
 @quiet()
 @torch.no_grad()
-def prove(source, model) -> list[OutputCheck]:
-    """Compare a converted model with its source on random tokens, computed by transformers where
-    possible.
+def prove(source: RotarySource, model: transformers.PreTrainedModel) -> list[OutputCheck]:
+    """Compare a converted model with its source on random tokens, by transformers where it can run
+    the source.
 
     The source runs with the RoPE parameters of the converted model; their effect cannot be proved.
-
-    Args:
-        source: `RotarySource`.
-        model: converted model, of ldt's class.
-
-    Raises:
-        ModelError: the source's outputs are not finite.
+    ModelError if the source's outputs are not finite.
     """
     config = source.config
     windows = {source.model.config.full_attention_window, config.full_attention_window}
@@ -176,7 +179,6 @@ def prove(source, model) -> list[OutputCheck]:
 
 
 def _of_ldt(source):
-    """Source in ldt with the RoPE parameters of the converted model."""
     config = type(source.config).from_dict(_turned(source, source.model.config.to_dict()))
     model = type(source.model)(config)
     model.load_state_dict(source.model.state_dict())
@@ -184,7 +186,6 @@ def _of_ldt(source):
 
 
 def _turned(source, values):
-    """Config keys of the source with the RoPE parameters of the converted model."""
     return values | {
         "rope_parameters": source.config.rope_parameters,
         "max_position_embeddings": source.config.max_position_embeddings,
@@ -220,7 +221,6 @@ def _compare(name, source, theirs, model, length, offset, everywhere):
 
 
 def _scaling(text):
-    """Parse ``--rope-scaling`` as (name, factor); UserError if it is invalid."""
     name, _, factor = text.partition(":")
     try:
         number = float(factor)

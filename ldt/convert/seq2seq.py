@@ -4,21 +4,26 @@ The encoder becomes long as other encoders do. The decoder with its position tab
 the length of its output is too.
 """
 
+from __future__ import annotations
+
 import copy
+from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
 from torch.nn import functional as F
-from transformers import GenerationConfig, LEDConfig
+from transformers import GenerationConfig, LEDConfig, PreTrainedConfig, PreTrainedModel
 
 from ldt.convert.kinds import KINDS, SEQ2SEQ_FIELDS
 from ldt.convert.source import (
     Source,
+    Tensors,
     compared,
     float_weights,
     random_ids,
-    seeing_all,
     source_model,
+    with_full_windows,
 )
 from ldt.data.tokenization import vocabulary_size
 from ldt.errors import ModelError
@@ -60,8 +65,9 @@ class Seq2SeqSource(Source):
     leading = 0
 
     @classmethod
-    def read(cls, folder, kind, config):
-        """Read the source; ModelError also if input and output embeddings are not tied."""
+    def read(cls, folder: Path, kind: str, config: PreTrainedConfig) -> Seq2SeqSource:
+        """Read a BART or LED, of the kind and config that `source_config` gives for its folder.
+        ModelError if its weights cannot be used, or input and output embeddings are not tied."""
         weights = {
             name: tensor
             for name, tensor in float_weights(folder).items()
@@ -69,10 +75,11 @@ class Seq2SeqSource(Source):
         }
         _tie(folder, config, weights)
         long = _led_config(config)
-        config, windows = copy.copy(config), []
+        windows: list[int] = []
+        config = copy.copy(config)
         config.tie_word_embeddings = True
         if KINDS[kind] == "LED":
-            windows, config = seeing_all(folder, config, usable_length(config) // 2)
+            windows, config = with_full_windows(folder, config, usable_length(config) // 2)
             weights = fit_weights(weights, config)
         weights.setdefault(_BIAS, torch.zeros(1, config.vocab_size))
         inside = [name for name in weights if name.startswith(_PARTS)]
@@ -103,13 +110,17 @@ class Seq2SeqSource(Source):
         )
 
     @property
-    def proved(self):
-        """Longest input that is proved; transformers' LED needs room for its windows."""
-        return min(super().proved, self.length // 2 + 1) if self.windows else super().proved
+    def proof_length(self) -> int:
+        """Longest input of the proof in tokens; transformers' LED needs room for its windows."""
+        return (
+            min(super().proof_length, self.length // 2 + 1)
+            if self.windows
+            else super().proof_length
+        )
 
     @property
-    def facts(self):
-        """Decoder, and special tokens of the tokenizer without an embedding in the file."""
+    def facts(self) -> dict[str, str]:
+        """Lines of the report on the decoder, and on tokens without an embedding in the file."""
         old, new = self.model.config.vocab_size, self.config.vocab_size
         facts = {
             "decoder": f"the source's, {self.config.decoder_layers} layers, "
@@ -121,26 +132,27 @@ class Seq2SeqSource(Source):
             )
         return facts
 
-    def lengths(self, max_length):
-        """Sizes of both position tables."""
+    def lengths(self, max_length: int) -> dict[str, int]:
+        """Sizes of both position tables, by the names of the config's keys."""
         return {
             "max_encoder_position_embeddings": max_length,
             "max_decoder_position_embeddings": self.config.max_decoder_position_embeddings,
         }
 
-    def inputs(self, shape, generator):
-        """First tokens of the decoder."""
+    def inputs(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensors:
+        """Random first tokens of the decoder for as many rows as ``shape`` has."""
         length = min(_DECODED, self.config.max_decoder_position_embeddings)
         return {"decoder_input_ids": random_ids(self, (shape[0], length), generator)}
 
-    def outputs(self, model, inputs, real):
-        """Encoder states [kept, width] of the real tokens, and decoder logits."""
+    def outputs(self, model: Any, inputs: Tensors, real: torch.Tensor) -> list[torch.Tensor]:
+        """Encoder states [kept, width] of the real tokens, and decoder logits for the source's
+        vocabulary."""
         outputs = model(**inputs, use_cache=False)
         words = self.model.config.vocab_size
         return [outputs.encoder_last_hidden_state[real], outputs.logits[..., :words]]
 
-    def further_checks(self, model, length):
-        """Checks of all decoder positions, and of generated tokens."""
+    def further_checks(self, model: PreTrainedModel, length: int) -> list[OutputCheck]:
+        """Checks of all decoder positions, and of tokens that both models generate."""
         return [
             self._decoder(model, length),
             self._tokens(model, length, "greedy tokens", 1),
@@ -148,7 +160,6 @@ class Seq2SeqSource(Source):
         ]
 
     def _decoder(self, model, length):
-        """`OutputCheck` of the decoder's states at all positions."""
         generator = torch.Generator().manual_seed(0)
         rows = self.config.max_decoder_position_embeddings
         inputs = self._documents(1, length, generator)
@@ -160,8 +171,8 @@ class Seq2SeqSource(Source):
         return compared("decoder", rows, expected, converted, self.folder)
 
     def _tokens(self, model, length, name, beams):
-        """`OutputCheck` of generated tokens. Rounding may decide between equally likely
-        continuations, so one of three tries must be equal."""
+        """Generated tokens: rounding may decide between equally likely continuations, so one of
+        three tries must be equal."""
         most = min(_WRITTEN, self.config.max_decoder_position_embeddings - 1)
         settings = GenerationConfig(
             num_beams=beams,
@@ -184,7 +195,6 @@ class Seq2SeqSource(Source):
         return OutputCheck(name, written, different, 0)
 
     def _documents(self, rows, length, generator):
-        """Random encoder inputs with a global first token."""
         ids = random_ids(self, (rows, length), generator)
         everywhere = torch.zeros_like(ids)
         everywhere[:, 0] = 1
@@ -203,7 +213,6 @@ class Seq2SeqSource(Source):
 
 
 def _tie(folder, config, weights):
-    """Keep the shared embedding table under one name only."""
     stored = [name for name in (_WORDS, *_TIED) if name in weights]
     if not config.tie_word_embeddings and _TIED[-1] not in stored:
         raise ModelError(f"{folder}: weights are missing: {_TIED[-1]}")
@@ -218,7 +227,6 @@ def _tie(folder, config, weights):
 
 
 def _led_config(config):
-    """LEDConfig made from a BART's config; a LED's own."""
     if isinstance(config, LEDConfig):
         return config
     rows = config.max_position_embeddings
@@ -232,8 +240,8 @@ def _led_config(config):
 
 
 def _led_name(name):
-    """encoder.layers.0.self_attn.q_proj.bias ->
-    encoder.layers.0.self_attn.longformer_self_attn.query.bias; other names unchanged."""
+    """encoder.layers.0.self_attn.q_proj.bias -> ….longformer_self_attn.query.bias; others
+    unchanged."""
     layer, attention, part = name.partition(".self_attn.")
     if not attention or not name.startswith("encoder."):
         return name
@@ -242,8 +250,7 @@ def _led_name(name):
 
 
 def _add_special_tokens(folder, config, base, head):
-    """Add embeddings for special tokens missing in the file: bart-large-cnn and others were trained
-    without their tokenizer's <mask>."""
+    """Add embeddings for special tokens that the file lacks, as bart-large-cnn lacks <mask>."""
     tokenizer = read_tokenizer(folder)
     more = range(config.vocab_size, vocabulary_size(tokenizer))
     if more and set(more) <= set(tokenizer.all_special_ids):

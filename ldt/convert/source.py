@@ -11,6 +11,8 @@ starts as a mean. Its gate starts at zero, so the converted model equals its sou
 decides how much of the second level is used.
 """
 
+from __future__ import annotations
+
 import copy
 import re
 from abc import ABC, abstractmethod
@@ -23,7 +25,12 @@ from typing import Any, ClassVar
 import torch
 import transformers
 from torch.nn import functional as F
-from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from ldt.convert.kinds import KINDS
 from ldt.errors import ModelError, first_line, listed
@@ -62,6 +69,7 @@ _TIED = (".decoder.weight", ".decoder.bias")  # of the head, to the words and to
 _COREFERENCE = re.compile("(start|end)_(mention|coref)_mlp|mention_|antecedent_|coref_")
 _CLASSIFIER = [f"classifier.{x}.{y}" for x in ("dense", "out_proj") for y in ("weight", "bias")]
 _DECODED = 64  # tokens whose logits are compared: vocabularies are large
+Tensors = dict[str, torch.Tensor]  # by name
 
 
 @dataclass
@@ -111,39 +119,42 @@ class Source(ABC):
     target_class: ClassVar[Any]  # class of ldt that the converted model is saved as
 
     @property
-    def length(self):
-        """Longest input in tokens."""
+    def length(self) -> int:
+        """Longest input of the source in tokens."""
         return len(self.base[self.positions]) - self.first
 
     @property
-    def proved(self):
+    def proof_length(self) -> int:
         """Longest input of the proof in tokens, which `model` attends to completely."""
         return min(self.length, PROVED_LENGTH)
 
     @property
-    def facts(self):
-        """Further lines of the report by subject."""
+    def facts(self) -> dict[str, str]:
+        """Lines of the conversion's report by subject, besides those of all families; none here."""
         return {}
 
-    def load(self, folder):
-        """Load the converted model in float32 and evaluation mode."""
+    def load(self, folder: Path) -> PreTrainedModel:
+        """Load the converted model from a folder, in float32 and evaluation mode."""
         return self.target_class.from_pretrained(folder, dtype=torch.float32).eval()
 
     @abstractmethod
-    def lengths(self, max_length):
-        """Config values of the converted model that set its input length."""
+    def lengths(self, max_length: int) -> dict[str, int]:
+        """Keys of the converted model's config that set its input length to ``max_length``
+        tokens."""
 
     @abstractmethod
-    def inputs(self, shape, generator):
-        """Random inputs of the proof other than the encoder's ids and mask [rows, tokens]."""
+    def inputs(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensors:
+        """Random inputs of the proof by name, for encoder inputs of this ``shape`` [rows, tokens].
+        Ids, attention mask and global attention of the encoder are not among them."""
 
     @abstractmethod
-    def outputs(self, model, inputs, real):
-        """Tensors in which source and converted model must agree; ``real`` marks tokens that are
-        not padding."""
+    def outputs(self, model: Any, inputs: Tensors, real: torch.Tensor) -> list[torch.Tensor]:
+        """Run a model, and return the tensors in which source and converted model must agree.
+        ``real`` [rows, tokens] is True for tokens that are not padding; others are left out."""
 
-    def further_checks(self, model, length):
-        """`OutputCheck` of parts that only this family has, on inputs covered by the windows."""
+    def further_checks(self, model: PreTrainedModel, length: int) -> list[OutputCheck]:
+        """Compare parts that only this family has, on inputs of ``length`` tokens, which the
+        windows cover."""
         return []
 
 
@@ -159,11 +170,12 @@ class EncoderSource(Source):
     default_windows = {"longformer": 512, "poolingformer": 128}
 
     @classmethod
-    def read(cls, folder, kind, config):
-        """Read the source; ModelError if its weights cannot be used."""
-        windows = []
+    def read(cls, folder: Path, kind: str, config: PreTrainedConfig) -> EncoderSource:
+        """Read an encoder, of the kind and config that `source_config` gives for its folder.
+        ModelError if its weights cannot be used."""
+        windows: list[int] = []
         if KINDS[kind] == "Longformer":
-            windows, config = seeing_all(folder, config, usable_length(config))
+            windows, config = with_full_windows(folder, config, usable_length(config))
         weights = {}
         for name, tensor in float_weights(folder).items():
             name = name.removeprefix("bert.")
@@ -213,42 +225,44 @@ class EncoderSource(Source):
         )
 
     @property
-    def facts(self):
-        """Lines of the report by subject: the head of a task, if it is kept."""
+    def facts(self) -> dict[str, str]:
+        """Line of the report on the head of a cross-encoder or of coreference, if the source has
+        one."""
         kinds = {"cross-encoder": self.classifier, "coreference": self.coreference}
         return {kind: "its head is kept" for kind, head in kinds.items() if head}
 
     @property
-    def leading(self):
-        """Position embeddings before the first token's: RoBERTa's, up to the padding id."""
+    def leading(self) -> int:
+        """Number of rows of the converted position table before the first token's: RoBERTa's."""
         return self.config.pad_token_id + 1
 
     @property
-    def target_class(self):
-        """Class of the result: masked LM, cross-encoder, coreference, or encoder."""
+    def target_class(self) -> type[PreTrainedModel]:
+        """Class of the converted model: masked LM, cross-encoder, coreference, or bare encoder."""
         if self.coreference:
             return LdtForCoreference
         if self.classifier:
             return LdtForSequenceClassification
         return LdtForMaskedLM if self.head else LdtModel
 
-    def load(self, folder):
-        """Load the model; a bare encoder has a pooler only if the source has one."""
-        options = {}
+    def load(self, folder: Path) -> PreTrainedModel:
+        """Load the converted model in float32 and evaluation mode; a bare encoder has a pooler only
+        if the source has one."""
+        options: dict[str, Any] = {}
         if self.target_class is LdtModel:
             options = {"add_pooling_layer": self.model.pooler is not None}
         return self.target_class.from_pretrained(folder, dtype=torch.float32, **options).eval()
 
-    def lengths(self, max_length):
-        """Size of the position table."""
+    def lengths(self, max_length: int) -> dict[str, int]:
+        """Size of the position table for ``max_length`` tokens, with the rows before them."""
         return {"max_position_embeddings": self.leading + max_length}
 
-    def inputs(self, shape, generator):
-        """Random token types."""
+    def inputs(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensors:
+        """Random token types of this shape."""
         types = self.config.type_vocab_size
         return {"token_type_ids": torch.randint(types, shape, generator=generator)}
 
-    def outputs(self, model, inputs, real):
+    def outputs(self, model: Any, inputs: Tensors, real: torch.Tensor) -> list[torch.Tensor]:
         """Hidden states [kept, width] of the real tokens, the pooled output, and some logits; for a
         cross-encoder its logits only."""
         if self.classifier:
@@ -309,24 +323,21 @@ def _part(name):
 # -- reading
 
 
-def float_weights(folder):
-    """{name: tensor} of a folder without the encoder's prefix, numbers in float32."""
+def float_weights(folder: Path) -> Tensors:
+    """Weights in a folder by name, without the encoder's prefix; floating-point ones in float32."""
     return {
         name: tensor.float() if tensor.is_floating_point() else tensor
         for name, tensor in read_weights(folder).items()
     }
 
 
-def seeing_all(folder, config, length):
-    """(windows of a long source, its config with windows that cover a whole short input).
+def with_full_windows(
+    folder: Path, config: PreTrainedConfig, length: int
+) -> tuple[list[int], PreTrainedConfig]:
+    """Windows of a source that has some, and a copy of its config with windows so large that each
+    token sees all others in the proof. ModelError if the windows do not fit the layers.
 
-    Args:
-        folder: folder of the source.
-        config: its config.
-        length: longest input of the source in tokens.
-
-    Raises:
-        ModelError: the windows do not fit the layers.
+    ``length`` is the longest input of the source in tokens.
     """
     try:
         windows = layer_windows(config)
@@ -337,17 +348,25 @@ def seeing_all(folder, config, length):
     return windows, config
 
 
-def source_model(folder, cls, config, state, inside, tied=(), **options):
-    """transformers model in float32 and evaluation mode, with the weights of a file.
+def source_model(
+    folder: Path,
+    cls: type[PreTrainedModel],
+    config: PreTrainedConfig,
+    state: Tensors,
+    inside: tuple[str, ...],
+    tied: Sequence[str] = (),
+    **options: Any,
+) -> PreTrainedModel:
+    """Make a model of transformers in float32 and evaluation mode from the weights of a file.
 
     Args:
-        folder: folder of the source.
+        folder: folder of the source, for messages.
         cls: class of the model.
         config: its config.
-        state: {name: tensor} under the names of the class.
+        state: weights under the names of the class.
         inside: prefixes of names; each such tensor of the file must have a place in the model.
         tied: suffixes of names that may be missing because they are tied to others.
-        options: options of the class.
+        options: further arguments of the class.
 
     Raises:
         ModelError: weights are missing, of wrong shape, without a place or not finite.
@@ -383,15 +402,24 @@ def source_model(folder, cls, config, state, inside, tied=(), **options):
 # -- config and weights of the long model
 
 
-def long_config(source, tokenizer, max_length, windows, pooling):
+def long_config(
+    source: Source,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    windows: list[int],
+    pooling: dict[str, Any],
+) -> PreTrainedConfig:
     """Config of the converted model; special ids missing in the source are the tokenizer's.
 
     Args:
-        source: `Source`.
+        source: source of the conversion.
         tokenizer: its tokenizer.
         max_length: longest input in tokens.
-        windows: windows of the layers.
+        windows: window of each layer in tokens.
         pooling: keys of the second level that differ from the defaults.
+
+    Raises:
+        ValueError: the keys contradict each other.
     """
     special = {}
     for name in _SPECIAL:
@@ -416,14 +444,9 @@ def long_config(source, tokenizer, max_length, windows, pooling):
     return config
 
 
-def long_weights(source, config, positions="tile"):
-    """{name: tensor} of the converted model, under the names of its class.
-
-    Args:
-        source: `Source`.
-        config: config of the converted model.
-        positions: a name in `POSITION_TABLES`.
-    """
+def long_weights(source: Source, config: PreTrainedConfig, positions: str = "tile") -> Tensors:
+    """Weights of the converted model, under the names of its class. ``positions`` is a name in
+    `POSITION_TABLES`, ``config`` the converted model's."""
     head = source.head | source.classifier | source.coreference
     prefix = source.prefix if head else ""
     weights = head | {prefix + name: tensor for name, tensor in source.base.items()}
@@ -444,25 +467,24 @@ def long_weights(source, config, positions="tile"):
     return weights
 
 
-def repeated(rows, length):
-    """Repeat position embeddings [n, width] up to ``length`` rows."""
+def _repeated(rows: torch.Tensor, length: int) -> torch.Tensor:
     return rows[torch.arange(length) % len(rows)]
 
 
-def interpolated(rows, length):
-    """Interpolate position embeddings linearly to ``length`` rows; the first and last are kept."""
+def interpolated(rows: torch.Tensor, length: int) -> torch.Tensor:
+    """Interpolate position embeddings [n, width] linearly to [length, width]; the ends are kept."""
     return F.interpolate(rows.T[None], size=length, mode="linear", align_corners=True)[0].T
 
 
-def random_behind(rows, length):
-    """Append random position embeddings of equal mean and deviation, always the same ones: the
-    paper's baseline (table 5)."""
+def random_behind(rows: torch.Tensor, length: int) -> torch.Tensor:
+    """Append random position embeddings to those of the source, [n, width] -> [length, width]. They
+    have its mean and deviation and are always the same: the paper's baseline (table 5)."""
     generator = torch.Generator().manual_seed(0)
     new = torch.randn(length - len(rows), rows.shape[1], generator=generator)
     return torch.cat([rows, rows.mean() + rows.std() * new])
 
 
-POSITION_TABLES = {"tile": repeated, "interpolate": interpolated, "random": random_behind}
+POSITION_TABLES = {"tile": _repeated, "interpolate": interpolated, "random": random_behind}
 
 
 # -- the proof
@@ -470,14 +492,16 @@ POSITION_TABLES = {"tile": repeated, "interpolate": interpolated, "random": rand
 
 @quiet()
 @torch.no_grad()
-def prove(source, model, max_length, window, tiled=True) -> list[OutputCheck]:
+def prove(
+    source: Source, model: PreTrainedModel, max_length: int, window: int, tiled: bool = True
+) -> list[OutputCheck]:
     """Compare a converted model with its source on random tokens.
 
     transformers runs the source, ldt the written folder: on short inputs covered by the window, on
     inputs with global attention everywhere, and at the last positions.
 
     Args:
-        source: `Source`.
+        source: source of the conversion.
         model: converted model, of ldt's class with the source's head or pooler.
         max_length: its longest input.
         window: smallest window of a layer in tokens, both sides together.
@@ -487,10 +511,10 @@ def prove(source, model, max_length, window, tiled=True) -> list[OutputCheck]:
     Raises:
         ModelError: the source's outputs are not finite.
     """
-    short = min(window // 2 + 1, source.proved)
+    short = min(window // 2 + 1, source.proof_length)
     cases = [
         ("window", short, 0, False),
-        ("global attention", source.proved, 0, True),
+        ("global attention", source.proof_length, 0, True),
         ("last positions", short, max_length - short, False),
     ]
     checks = []
@@ -501,15 +525,32 @@ def prove(source, model, max_length, window, tiled=True) -> list[OutputCheck]:
         return checks + source.further_checks(model, short)
 
 
-def compared(name, tokens, expected, outputs, folder):
-    """`OutputCheck` of two lists of tensors; ModelError if the source's are not finite."""
-    gap = largest_gap(expected, outputs, folder)
+def compared(
+    name: str,
+    tokens: int,
+    expected: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    folder: Path,
+) -> OutputCheck:
+    """Check that two lists of tensors agree, pair by pair, relative to the largest value expected.
+
+    Args:
+        name: name of the check.
+        tokens: length of the inputs.
+        expected: outputs of the source.
+        outputs: outputs of the converted model.
+        folder: folder of the source, for the ModelError if its outputs are not finite.
+    """
+    gap = largest_gap(expected, outputs, str(folder))
     return OutputCheck(name, tokens, gap, max(x.abs().max().item() for x in expected))
 
 
-def random_rows(source, length):
-    """Random ids and mask [rows, length], for rows of up to ``length`` tokens; the positions of
-    real tokens, and the generator."""
+def random_rows(source: Any, length: int) -> tuple[Tensors, torch.Tensor, torch.Generator]:
+    """Random ids and attention mask of four rows: ``length`` tokens, a half, a third, and one.
+
+    The rest is padding. With them come a mask [rows, length] bool of the real tokens, and the
+    random generator, for further inputs. ``source`` is a `Source` or `RotarySource`.
+    """
     generator = torch.Generator().manual_seed(0)
     lengths = torch.tensor(sorted({length, -(-length // 2), -(-length // 3), 1}, reverse=True))
     real = torch.arange(length) < lengths[:, None]
@@ -518,8 +559,8 @@ def random_rows(source, length):
     return {"input_ids": ids, "attention_mask": real.long()}, real, generator
 
 
-def random_ids(source, shape, generator):
-    """Random ids [shape] of the source's vocabulary, without padding."""
+def random_ids(source: Any, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Random ids [shape] of the source's vocabulary, without the padding id."""
     ids = torch.randint(source.model.config.vocab_size - 1, shape, generator=generator)
     return ids + (ids >= source.config.pad_token_id)
 
