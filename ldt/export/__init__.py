@@ -48,7 +48,7 @@ class ExportReport:
     comparison: Int8Comparison | None = None
 
     def lines(self) -> list[str]:
-        """The report as text; the proof and the next command come last."""
+        """The report as lines of text; the proof and the next command come last."""
         names = self.interface
         facts = {
             "file": f"{' and '.join(self.format.files)}, {self.size / 1e6:,.1f} MB, "
@@ -140,7 +140,6 @@ def export(
 
 
 def _check_options(format: str, precision: str, opset: int | None) -> Exported:
-    """Requested format, checked to be writable."""
     exported = FORMATS[format]
     if precision not in exported.precisions:
         raise UserError(f"--precision {precision} is for --format onnx; {format} has fp32 alone")
@@ -156,7 +155,6 @@ def _check_options(format: str, precision: str, opset: int | None) -> Exported:
 
 
 def _model(folder: Path, recipe: Recipe, format: str) -> Any:
-    """Model of a run in a form made of plain operators."""
     head = recipe.task.head()
     if not issubclass(head, HEADS):
         raise ModelError(
@@ -170,7 +168,6 @@ def _model(folder: Path, recipe: Recipe, format: str) -> Any:
 
 
 def _check_proof(folder: Path, target: Path, checks: list[OutputCheck]) -> None:
-    """Refuse a file whose proof fails."""
     if all(check.ok for check in checks):
         return
     worst = max(checks, key=lambda check: (not check.ok, check.relative))

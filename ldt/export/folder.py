@@ -42,16 +42,16 @@ def write(
     format: Exported,
     checks: Sequence[OutputCheck],
 ) -> None:
-    """Write the files beside the graph.
+    """Write the files beside a graph: config, tokenizer, recipe, and a README of how to use it.
 
     Args:
         folder: folder of the graph.
-        source: folder of the run.
+        source: folder of the run, whose recipe is copied.
         recipe: recipe of the run.
         config, tokenizer: config and tokenizer of the model.
         interface: inputs and outputs of the graph.
         format: format of the graph.
-        checks: the proof.
+        checks: results of the proof, of which the README names the worst.
 
     Raises:
         OSError: the disk is full or failed.
@@ -75,17 +75,17 @@ def write(
 
 
 def append(folder: Path, line: str) -> None:
-    """Add a paragraph to the README before its first second-level heading."""
+    """Add a paragraph to the README in a folder, before its first second-level heading."""
     file = folder / "README.md"
     before, mark, after = file.read_text("utf-8").partition("\n## ")
     file.write_text(f"{before.rstrip()}\n\n{line}\n{mark}{after}", "utf-8")
 
 
 def lay_out(file: Path, tokenizer: Any, longest: int, between: int = 1) -> None:
-    """Make tokenizer.json itself add special tokens, truncate and pad as ldt does.
+    """Make a file tokenizer.json itself add special tokens, truncate and pad as ldt does.
 
     Args:
-        file: file of the tokenizer.
+        file: file of the tokenizer, which is changed.
         tokenizer: tokenizer that it was saved from.
         longest: longest input in tokens.
         between: number of separators between two texts.

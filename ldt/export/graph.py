@@ -49,7 +49,7 @@ class GraphInterface:
 
     @classmethod
     def of(cls, task: Task, config: Any) -> "GraphInterface":
-        """Interface of a task's model."""
+        """Inputs and outputs that a graph needs for a task and a model's config."""
         asked = set(task.global_attention)
         if not asked or not config.global_tokens_matter:
             globals_ = "none"
@@ -83,7 +83,7 @@ def write(
         longest: longest input in tokens.
         file: file to write; OpenVINO puts the weights in a second file beside it.
         format: one of `WRITERS`.
-        opset: version of ONNX's operators.
+        opset: version of ONNX's operators; other formats have none.
 
     Raises:
         ModelError: the weights exceed the format's limit.
@@ -114,7 +114,6 @@ def _write_onnx(program: Any, interface: GraphInterface, file: Path, opset: int)
 
 
 def _write_openvino(program: Any, interface: GraphInterface, file: Path, opset: int) -> None:
-    """Write OpenVINO's format by way of ONNX."""
     import openvino
 
     onnx = _onnx(program, interface, opset).SerializeToString()
@@ -177,7 +176,6 @@ def _name_sizes(model: Any) -> None:
 
 @contextmanager
 def _quiet():
-    """Silence progress and advice of torch's exporter."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -202,6 +200,7 @@ def prove(
     """Compare a model and its file on the same random inputs, of other sizes than those traced.
 
     The model runs with its own packed attention; global tokens and padding are created here.
+    ModelError if its outputs are not finite.
 
     Args:
         model: model of ldt.
@@ -209,8 +208,8 @@ def prove(
         session: the loaded file.
         longest: longest input in tokens.
 
-    Raises:
-        ModelError: the model's outputs are not finite.
+    Returns:
+        A check of each of five sizes and kinds of padding, relative to the spread of all outputs.
     """
     windows = [window for window in layer_windows(model.config) if window < longest]
     middle = min(longest, 2 * max(windows, default=0) + 5)
@@ -245,7 +244,8 @@ def batch(
     Args:
         config: config of the model.
         interface: inputs of the file.
-        rows, tokens: size.
+        rows: number of rows.
+        tokens: tokens of a row, with padding.
         padding: "none"; "right", "left" or "inside", growing from row to row.
     """
     generator = torch.Generator().manual_seed(tokens)

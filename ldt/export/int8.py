@@ -51,11 +51,11 @@ class Int8Comparison:
 
 
 def documents_of(recipe: Recipe, source: Names | None) -> tuple[str, list[Any]]:
-    """Name of the documents to compare, and the first `DOCUMENTS` of them.
+    """Documents on which int8 is compared with fp32: their name, and the first of them as examples.
 
     Args:
         recipe: recipe of the run.
-        source: documents; None uses the recipe's evaluation set.
+        source: files of documents; None uses the recipe's evaluation set.
 
     Raises:
         UserError: there are none.
@@ -81,7 +81,7 @@ def documents_of(recipe: Recipe, source: Names | None) -> tuple[str, list[Any]]:
 def quantise(
     folder: Path, recipe: Recipe, source: str, examples: Sequence[Any], bound: float
 ) -> Int8Comparison:
-    """Replace the graph of a folder by one with int8 weights; returns the `Int8Comparison`.
+    """Replace the graph in a folder by one with int8 weights, and compare their answers.
 
     Attention products, embeddings and norms stay in float32.
 
@@ -90,10 +90,10 @@ def quantise(
         recipe: recipe of the run.
         source: name of the examples.
         examples: documents to compare answers on.
-        bound: largest share of the answers that may change.
+        bound: largest share of the answers that may change, from 0 to 1.
 
     Raises:
-        PrecisionError: more answers changed.
+        PrecisionError: more answers changed; the graph is replaced all the same.
         OSError: the disk is full or failed.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -144,7 +144,6 @@ def _projections(file: Path) -> list[str]:
 
 
 def _timed(model: ExportedPredictor, documents: Sequence[Document]) -> tuple[list[Any], float]:
-    """Answers to documents, and the CPU time they took."""
     began = time.process_time()
     return Answering(model, BATCH_TOKENS)(documents).answers, time.process_time() - began
 
