@@ -5,10 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isclose
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ldt.errors import ModelError, PrecisionError, plural
 from ldt.inference.options import named
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
 
 log = logging.getLogger("ldt")
 
@@ -47,14 +51,14 @@ class OutputCheck:
 
     @property
     def relative(self) -> float:
-        """Difference divided by the scale; inf if the scale is 0."""
+        """Difference divided by the scale; 0 without a difference, inf if only the scale is 0."""
         if not self.difference:
             return 0.0
         return self.difference / self.scale if self.scale else float("inf")
 
     @property
     def ok(self) -> bool:
-        """True if the outputs are equal within float32 accuracy; False for NaN."""
+        """True if `relative` is at most `TOLERANCE`, float32 accuracy; False for NaN."""
         return self.relative <= TOLERANCE
 
     def __str__(self) -> str:
@@ -64,16 +68,15 @@ class OutputCheck:
         return f"{result}, up to {self.tokens} tokens{'' if self.ok else '  TOO LARGE'}"
 
 
-def largest_gap(expected: Sequence[Any], outputs: Sequence[Any], what: str = "the model") -> float:
-    """Largest absolute difference between two lists of tensors, pair by pair.
+def largest_gap(
+    expected: "Sequence[torch.Tensor]", outputs: "Sequence[torch.Tensor]", what: str = "the model"
+) -> float:
+    """Largest absolute difference between two lists of tensors; NaN if ``outputs`` have NaN.
 
     Args:
-        expected: outputs of the first model.
+        expected: outputs of the first model; ModelError if they are not finite.
         outputs: outputs of the second model.
         what: name of the first model, for messages.
-
-    Raises:
-        ModelError: an output is not finite.
     """
     if not all(x.isfinite().all() for x in expected):
         raise ModelError(f"{what}: its outputs are not finite, there is nothing to prove")
@@ -107,26 +110,33 @@ class PrecisionCheck:
         self._asked = 0  # documents, of which some may not be compared yet
         self._held: list[list[_Answer]] = []
 
-    def first(self, documents: Sequence[_Document]) -> Sequence[_Document]:
-        """The next documents to answer in fp32 as well."""
+    def to_compare(self, documents: Sequence[_Document]) -> Sequence[_Document]:
+        """Count the next documents; return those among the first `DOCUMENTS`, to answer in fp32
+        too."""
         first = documents[: DOCUMENTS - self._asked]
         self._asked += len(first)
         return first
 
     def compare(self, exact: Sequence[_Answer], answers: Sequence[_Answer]) -> None:
-        """Count answers that differ from those in fp32; ``exact`` may be shorter."""
+        """Count answers that differ from those in fp32, in ``documents`` and ``changed``.
+
+        Args:
+            exact: answers in fp32 to the first of the documents; may be shorter or empty.
+            answers: answers in int8 to all of them.
+        """
         self.documents += len(exact)
         self.changed += sum(not same(*pair) for pair in zip(exact, answers, strict=False))
 
     def release(self, group: list[_Answer], end: bool = False) -> list[list[_Answer]]:
-        """Groups of answers that may be written now; others are held back.
+        """Take newly computed answers; return the groups that may be written now, and hold back the
+        rest.
+
+        After `DOCUMENTS` documents or at the end it decides, logs the share of changed answers and
+        drops the fp32 predictor. PrecisionError if more answers changed than the bound permits.
 
         Args:
             group: newly computed answers; may be empty.
             end: True at the end of the input.
-
-        Raises:
-            PrecisionError: more answers changed than the bound permits.
         """
         if group:
             self._held.append(group)
@@ -158,11 +168,11 @@ class PrecisionCheck:
 
 
 def same(one: _Answer, other: _Answer) -> bool:
-    """True if two answers make the same decision: label, text and place, entities, evidence, and so
-    on.
+    """True if two answers to a document make the same decision: label, text, place, entities,
+    evidence.
 
-    Scores and further candidates do not count. Numeric answers may differ by `NUMBERS`; vectors
-    must have a cosine of at least `COSINE`.
+    Scores and further candidates do not count. Numeric answers may differ by the share `NUMBERS`;
+    vectors must have a cosine of at least `COSINE`.
     """
     labels = one.get("label"), other.get("label")
     numbers = [label for label in labels if isinstance(label, float)]
@@ -174,8 +184,9 @@ def same(one: _Answer, other: _Answer) -> bool:
     return _decided(one) == _decided(other)
 
 
-def least_cosine(one: Any, other: Any) -> float:
-    """Smallest cosine between vectors [..., n] of two arrays; 1 for zero vectors."""
+def least_cosine(one: "np.ndarray", other: "np.ndarray") -> float:
+    """Smallest cosine of the pairs of vectors in two arrays [..., n]; pairs with a zero vector are
+    left out, and 1 is the result without any other."""
     dots, norms = (one * other).sum(-1), ((one**2).sum(-1) * (other**2).sum(-1)) ** 0.5
     return float((dots[norms > 0] / norms[norms > 0]).min(initial=1))
 
@@ -188,7 +199,6 @@ def _decided(answer: _Answer) -> _Answer:
 
 
 def _exact(value: Any) -> Any:
-    """The value without its floats."""
     if isinstance(value, dict):
         return {key: _exact(item) for key, item in value.items() if not isinstance(item, float)}
     if isinstance(value, list | tuple):
@@ -197,6 +207,5 @@ def _exact(value: Any) -> Any:
 
 
 def _vectors(answer: _Answer) -> list[Any]:
-    """Arrays in an answer and in its lists."""
     values = [x if isinstance(x, list) else [x] for x in answer.values()]
     return [x for each in values for x in each if hasattr(x, "dtype")]

@@ -73,12 +73,11 @@ class AnswerFile:
 
     Args:
         target: path of the file.
-        made_by: settings that determine the answers, such as the model; a run resumes only with
-            equal ones.
+        made_by: settings that determine the answers; a run resumes only with equal ones.
         resume: True continues an unfinished run if there is one.
         overwrite: True replaces an existing file, at the end of the run; without ``resume`` an
             unfinished run is dropped.
-        layout: converts the file of lines to the final file; None keeps lines.
+        layout: function (file of lines, new file) that makes the final file; None keeps lines.
 
     Attributes:
         partial: file of the unfinished run's answers.
@@ -126,7 +125,7 @@ class AnswerFile:
             if self.count:
                 self._made_by = self._settings_before(made_by, resume) | self._made_by
             elif resume and self.target.exists() and not overwrite:
-                self.finished = settings_of(self.target, made_by)
+                self.finished = _settings_of(self.target, made_by)
                 return
             self._require_free()
             if not self.count:
@@ -154,7 +153,6 @@ class AnswerFile:
             self._lock.release()
 
     def _note(self) -> None:
-        """Save the settings of the run."""
         remove_abandoned(self.run)
         try:
             write_whole(self.run, json_line(self._made_by).decode())
@@ -164,7 +162,6 @@ class AnswerFile:
             raise refusal(error, self.run) from None
 
     def _require_free(self) -> None:
-        """Refuse to replace an existing file without permission."""
         if self.target.exists() and not self._made_by.get("overwrite"):
             raise UserError(f"{self.target} exists already; --overwrite replaces it")
 
@@ -180,7 +177,7 @@ class AnswerFile:
                 before = json.loads(file.read())
         except (OSError, ValueError):  # lost, or cut short: as good as made by something else
             before = {}
-        if other := different(before, made_by):
+        if other := _different(before, made_by):
             raise UserError(
                 f"{self.partial}: made with another {other}; use the same to resume; --overwrite "
                 "without --resume starts again"
@@ -188,9 +185,10 @@ class AnswerFile:
         return before
 
     def remember(self, name: str, value: Callable[[], Any]) -> Any:
-        """Setting that a resumed run takes from the first one, which stores ``value()``.
+        """Return a setting of the run; the first call calls ``value()`` and saves it for resumed
+        runs.
 
-        Unlike ``made_by`` it may have another value when resuming.
+        Unlike ``made_by`` the setting may have another value when resuming.
         """
         if name not in self._made_by:
             self._made_by = self._made_by | {name: value()}
@@ -212,18 +210,19 @@ class AnswerFile:
                         "starts again"
                     ) from None
 
-    def has(self, id: str | int) -> bool:
-        """True if the next record has this id and was answered before."""
+    def skip(self, id: str | int) -> bool:
+        """Go past the next stored answer if it is for the record with this id; True if it is."""
         if id != self._next:
             return False
         self._next = next(self._ids, _NOTHING)
         return True
 
     def require_no_more(self, place: str) -> None:
-        """Raise UserError if the next stored answer belongs to another record.
+        """Raise UserError if stored answers are left, which are then for other records than the
+        input's.
 
         Args:
-            place: place of the record read instead.
+            place: place of the record read instead, for the message.
         """
         if self._next is not _NOTHING:
             raise UserError(
@@ -232,11 +231,8 @@ class AnswerFile:
             )
 
     def write(self, answers: list[Answer]) -> None:
-        """Append a group of answers.
-
-        Raises:
-            ResourceError: the disk is full; the file is as before the call.
-        """
+        """Append a group of answers to ``partial``; ResourceError, and no change, if the disk is
+        full."""
         data = b"".join(map(json_line, answers))
         try:
             _write_all(self.file, data)
@@ -250,16 +246,16 @@ class AnswerFile:
         self.count += len(answers)
 
     def _cut(self) -> None:
-        """Truncate the file to its last whole group."""
         with suppress(OSError):
             self.file.truncate(self.size)
             self.file.seek(self.size)
 
     def finish(self, **facts: Any) -> None:
-        """Flush the content and give the file its name.
+        """Convert the answers by ``layout``, save the run's settings, rename the file to
+        ``target``, close.
 
         Args:
-            facts: further facts about the finished run (`noted`).
+            facts: further facts to save with the settings (`saved_settings`).
 
         Raises:
             UserError: a file of that name has appeared and may not be replaced.
@@ -272,7 +268,7 @@ class AnswerFile:
                 remove(whole)  # of a killed process that had this one's number
                 self.layout(self.partial, whole)
             flush(whole)
-            note(self.target, whole, self._made_by | facts)
+            _save_settings(self.target, whole, self._made_by | facts)
             os.replace(whole, self.target)
             self.partial.unlink(missing_ok=True)
             self.size = self.count = 0  # nothing is left to go on from
@@ -286,7 +282,7 @@ class AnswerFile:
         self.close()
 
     def close(self) -> None:
-        """Stop without finishing; an empty unfinished run is removed."""
+        """Close and unlock the file, kept for ``resume``; one without answers is removed."""
         if self.file.closed:
             return
         self.file.close()
@@ -309,11 +305,11 @@ class AnswerStream:
         self._steered = file.isatty()  # by control characters of labels and ids
 
     def remember(self, name: str, value: Callable[[], Any]) -> Any:
-        """Return ``value()``, since a stream cannot be resumed."""
+        """Return ``value()`` and save nothing, since a stream cannot be resumed."""
         return value()
 
     def write(self, answers: list[Answer]) -> None:
-        """Write a group of answers.
+        """Write a group of answers as JSON lines, with control characters escaped on a terminal.
 
         Raises:
             BrokenPipeError: the reader has gone.
@@ -332,7 +328,7 @@ class AnswerStream:
         self.count += len(answers)
 
     def finish(self, **facts: Any) -> None:
-        """Do nothing: every group has been written."""
+        """Do nothing and ignore ``facts``: every group has been written."""
 
 
 class Rejects:
@@ -349,11 +345,7 @@ class Rejects:
         self.file: BinaryIO | None = None
 
     def forget(self) -> None:
-        """Remove the rejects of an earlier run.
-
-        Raises:
-            UserError: the path is a folder, or no file can be created there.
-        """
+        """Delete the file of an earlier run; UserError if a new one cannot be created there."""
         check_target(self.path)
         try:
             self.path.unlink(missing_ok=True)
@@ -362,10 +354,12 @@ class Rejects:
             raise refusal(error, self.path) from None
 
     def write(self, error: DataError, line: bytes, where: str | None = None) -> None:
-        """Add a line that could not be read, with the error.
+        """Add a line that could not be read; ResourceError if the disk is full.
 
-        Raises:
-            ResourceError: the disk is full, or the file cannot be created.
+        Args:
+            error: reason; its ``record``, if set, is written too.
+            line: bytes of the line.
+            where: place such as "docs.jsonl:17"; None takes it from the text of the error.
         """
         message = str(error)
         place = re.match(r"(.+?:\d+)\b", message)  # "docs.jsonl:17" of "docs.jsonl:17: what"
@@ -390,7 +384,7 @@ class Rejects:
         self.count += 1
 
     def refuse(self, error: DataError, example: Example) -> None:
-        """Add a record that was read but cannot be used, with the error; raises as `write`."""
+        """Add a record that was read but cannot be used, and set ``error.record`` to its number."""
         error.record = example.record
         line = json.dumps(example.fields, ensure_ascii=False, default=str)
         self.write(error, line.encode(errors="replace"), example.where)
@@ -445,23 +439,18 @@ def _whole_lines(file: BinaryIO) -> tuple[int, int]:
     return size, lines
 
 
-def note(target: Path, answers: Path, settings: Settings) -> None:
-    """Save the settings that made the answers about to become ``target``."""
+def _save_settings(target: Path, answers: Path, settings: Settings) -> None:
     text = json.dumps(settings | {"answers": digest(answers)}, indent=1)
     remove_abandoned(_beside(target))
     write_whole(_beside(target), f"{text}\n")
 
 
-def settings_of(target: Path, made_by: dict[str, str]) -> Settings:
-    """Settings of the run that made a finished file.
-
-    Raises:
-        UserError: the file was made with other settings, or has changed since.
-    """
-    settings = noted(target)
+def _settings_of(target: Path, made_by: dict[str, str]) -> Settings:
+    """Settings of the run that made a finished file; UserError if it is another now."""
+    settings = saved_settings(target)
     if settings is None:
         what = "exists already, and nothing beside it says what made it"
-    elif other := different(settings, made_by):
+    elif other := _different(settings, made_by):
         what = f"finished, with another {other}"
     elif settings["answers"] != digest(target):
         what = "was changed after it was finished"
@@ -470,8 +459,9 @@ def settings_of(target: Path, made_by: dict[str, str]) -> Settings:
     raise UserError(f"{target}: {what}; --overwrite replaces it")
 
 
-def noted(target: Path) -> Settings | None:
-    """Settings saved by `note`; None if there are none."""
+def saved_settings(target: Path) -> Settings | None:
+    """Settings that `AnswerFile.finish` saved, and ``answers``, the file's hash; None
+    without any."""
     try:
         if not _beside(target).is_file():  # a pipe in its place would be waited for
             return None
@@ -481,8 +471,8 @@ def noted(target: Path) -> Settings | None:
     return settings if isinstance(settings, dict) and "answers" in settings else None
 
 
-def different(settings: Settings, made_by: dict[str, str]) -> str:
-    """Names of the settings that differ, for a message; empty if none."""
+def _different(settings: Settings, made_by: dict[str, str]) -> str:
+    """Names of the settings that differ, for a message."""
     names = [name for name in made_by if settings.get(name) != made_by[name]]
     return " and another ".join(names)
 
@@ -497,11 +487,11 @@ def published_layout(
     """Name of the published layout to write answers in; None for lines or a table.
 
     Args:
-        name: requested layout; None decides by the suffix: .json is
-            `ldt.tasks.base.default_layout`.
+        name: requested layout, which is returned if it can be written; None decides by the suffix:
+            .json is `ldt.tasks.base.default_layout`.
         output: output file; None or "-" for standard output.
         task: task of the model.
-        formats: formats of the documents and of the training data.
+        formats: format of the documents, then of the training data; None for lines.
 
     Raises:
         UserError: the task lacks the layout, the output is not a file, or the documents lack fields
@@ -531,15 +521,15 @@ def published_layout(
 
 
 def layout_of(output: Path, published: PublishedLayout | None, kind: str = "") -> Layout | None:
-    """Converter for a file of this name; None for JSON lines.
+    """Function (file of JSON lines, new file) that writes the format of a file's name; None for
+    lines.
+
+    UserError if files with this suffix cannot be written.
 
     Args:
         output: path of the file.
         published: published layout, used whatever the name; None decides by the suffix.
-        kind: kind of the answers, of `ldt.tasks.base.TaskAnswers`.
-
-    Raises:
-        UserError: files with this suffix cannot be written.
+        kind: kind of the answers (`ldt.tasks.base.TaskAnswers`); "vectors" has formats of its own.
     """
     if kind == vectors.KIND:
         return vectors.layout_of(output)
@@ -551,27 +541,25 @@ def layout_of(output: Path, published: PublishedLayout | None, kind: str = "") -
         known = ".jsonl, .jsonl.gz, .jsonl.zst, .csv, .tsv, .parquet, .arrow or .json"
         raise UserError(f"{output}: {ending} is not written; name it {known}")
     tables: dict[str, Layout] = {
-        **{ending: partial(write_compressed, name) for ending, name in _COMPRESSED.items()},
-        ".csv": partial(write_csv, ","),
-        ".tsv": partial(write_csv, "\t"),
-        ".parquet": partial(write_columns, "pyarrow.parquet:ParquetWriter"),
-        **dict.fromkeys((".arrow", ".feather"), partial(write_columns, "pyarrow.ipc:new_file")),
+        **{ending: partial(_write_compressed, name) for ending, name in _COMPRESSED.items()},
+        ".csv": partial(_write_csv, ","),
+        ".tsv": partial(_write_csv, "\t"),
+        ".parquet": partial(_write_columns, "pyarrow.parquet:ParquetWriter"),
+        **dict.fromkeys((".arrow", ".feather"), partial(_write_columns, "pyarrow.ipc:new_file")),
     }
     if published is None:
         return tables.get(ending)
     if ending in _COLUMNS or (ending in tables and not isinstance(published.write(iter(())), str)):
         raise UserError(f"{output}: --layout makes no such table; name it .json")
-    return partial(write_published, published.write)
+    return partial(_write_published, published.write)
 
 
-def write_published(published: Writer, answers: Path, target: Path) -> None:
-    """Write all answers in a published layout: text, lines, or one JSON value."""
+def _write_published(published: Writer, answers: Path, target: Path) -> None:
     with open(answers, "rb") as lines:
         answer_files.write(published(map(json.loads, lines)), target)
 
 
-def write_compressed(compression: str, answers: Path, target: Path) -> None:
-    """Write the lines of a file of answers to a compressed file."""
+def _write_compressed(compression: str, answers: Path, target: Path) -> None:
     import pyarrow
 
     with open(answers, "rb") as lines, open(target, "xb") as file:
@@ -580,7 +568,7 @@ def write_compressed(compression: str, answers: Path, target: Path) -> None:
         out.close()  # which closes the file as well
 
 
-def write_csv(delimiter: str, answers: Path, target: Path) -> None:
+def _write_csv(delimiter: str, answers: Path, target: Path) -> None:
     """Write UTF-8 CSV with a header; lists, objects and booleans are JSON in their cells.
 
     Texts are written unchanged, even if a spreadsheet would read one as a formula.
@@ -594,15 +582,11 @@ def write_csv(delimiter: str, answers: Path, target: Path) -> None:
             writer.writerow([_text(row.get(name)) for name in columns])
 
 
-def write_columns(writer: str, answers: Path, target: Path) -> None:
+def _write_columns(writer: str, answers: Path, target: Path) -> None:
     """Write a table with typed columns, some rows at a time.
 
-    A column whose values have no common type is text: JSON, or the text itself.
-
-    Args:
-        writer: name of a class or function, called with the new file and the schema.
-        answers: file of lines.
-        target: path of the table.
+    A column whose values have no common type is text: JSON, or the text itself. ``writer`` names a
+    class or function, called with the new file and the schema.
     """
     import pyarrow
 
@@ -623,7 +607,7 @@ def write_columns(writer: str, answers: Path, target: Path) -> None:
 
 
 def _common(before: Any, values: list[Any]) -> Any:
-    """Common Arrow type of a column's values and of the type so far; text if there is none."""
+    """Common Arrow type of values and of the type so far; text if there is none."""
     import pyarrow
 
     try:
@@ -648,7 +632,6 @@ def _filled(kind: Any) -> Any:
 
 
 def _row(answer: Answer) -> Answer:
-    """Cells of an answer by column."""
     row: Answer = {}
     for name, value in answer.items():
         if name != "scores" or not isinstance(value, dict):

@@ -58,17 +58,12 @@ class Engine:
     Pickling does not include the loaded weights; the folder must exist where it is unpickled. As a
     context manager it ends its worker processes.
 
-    Args:
+    Attributes:
         run: folder of the finished run.
         trained: recipe of the training.
         options: prediction options.
-
-    Attributes:
         recipe: the recipe with the prediction options applied.
         model: encodes documents and, without worker processes, answers them; None until loaded.
-
-    Raises:
-        UserError: an option cannot be used.
     """
 
     def __init__(self, run: Run, trained: Recipe, options: PredictOptions):
@@ -102,7 +97,8 @@ class Engine:
         return cls(run, read_recipe(run.folder, options.runtime), options)
 
     def with_(self, **changes: Any) -> Self:
-        """Engine of the same folder with changed options; raises as `open`."""
+        """New engine of the same folder with changed options, not loaded; UserError for a
+        bad one."""
         return type(self)(self.run, self.trained, self.options.with_(**changes))
 
     def __reduce__(self) -> Any:
@@ -122,16 +118,17 @@ class Engine:
             self._stack.close()
 
     def maker(self, seat: Seat | None = None) -> "ModelMaker":
-        """Maker of the model, for a seat if one is given."""
+        """Picklable object that loads the model, on the device of ``seat`` if one is given."""
         options = self.options.model_copy(update={"device": seat.device}) if seat else self.options
         return ModelMaker(self.folder, self.recipe, options)
 
     def load(self, record: Record | None = None) -> Self:
-        """Load the model if it is not loaded; the first question does so too.
+        """Load the model unless it is loaded, as the first question does; returns this engine.
 
         Args:
-            record: answer file of a run, whose settings are kept when it is resumed. Only with a
-                record are int8 answers compared with fp32.
+            record: answers of a run, in which precision and the like are saved, or from which they
+                are taken when it is resumed. Only with a record are int8 answers compared with
+                fp32.
 
         Raises:
             UserError: the folder or an option cannot be used.
@@ -143,11 +140,10 @@ class Engine:
         return self
 
     def seats(self) -> list[Seat]:
-        """Seats of the worker processes; empty if this process answers."""
+        """Seats of the worker processes that the options ask for; empty if this process answers."""
         return seats(self.options.workers, self.options.device)
 
     def _load(self, record: Record | None) -> DocumentPredictor:
-        """Load the model in this process."""
         maker = self.maker()
         precision = self._precision(maker.automatic, record)
         model, exact = maker.predictor(precision)
@@ -208,10 +204,11 @@ class Engine:
         log.info(f"int8: as the answers that are there already{counts.format(**before)}")
 
     def pipeline(self, **options: Any) -> Pipeline:
-        """Pipeline of the loaded model.
+        """New pipeline of the model, which must have been loaded by `load`.
 
         Args:
-            options: options of `Pipeline` other than model and executor.
+            options: arguments of `Pipeline` other than model, executor, batch_tokens, agreement and
+                lock.
         """
         size, lock = self.options.batch_tokens, self._asking
         executor: Any = self._workers
@@ -228,7 +225,11 @@ class Engine:
         """Yield the answers to texts and records, in order.
 
         They are the answers ``ldt predict`` writes for a file of these records; documents without
-        an id are numbered from 1. Documents are answered in groups, so some are read ahead.
+        an id are numbered from 1. Documents are answered in groups, so some are read ahead. One
+        that cannot be used raises, is left out or gets {"id", "error"}, by the option ``on_error``.
+
+        Args:
+            documents: texts, or records as dicts of fields.
 
         Raises:
             DataError: a document cannot be used and ``on_error`` is "stop".
@@ -266,10 +267,7 @@ class Engine:
                 raise
 
     def __call__(self, documents: Any) -> Any:
-        """Answer a text or a record, or a list of answers for an iterable of them.
-
-        Raises as `answer`.
-        """
+        """Answer a text or a record, or a list for an iterable of them; raises as `answer`."""
         single = isinstance(documents, str | Mapping)
         answers = list(self.answer([documents] if single else documents))
         return answers[0] if single else answers
@@ -292,7 +290,6 @@ class Engine:
         }
 
     def _examples(self, documents: Iterable[Any], refuse: Refuse | None) -> Iterator[Example]:
-        """Yield texts and records as examples."""
         data = self.recipe.data
         for number, document in enumerate(documents, 1):
             is_text = isinstance(document, str)
@@ -315,12 +312,10 @@ class Engine:
 
 
 def _reopened(cls: type[Engine], folder: str, values: dict[str, Any]) -> Engine:
-    """Unpickle an engine."""
     return cls.open(folder, **values)
 
 
 def _plain(value: Any) -> Any:
-    """The value with Python lists and numbers in place of numpy's."""
     if hasattr(value, "tolist"):
         value = value.tolist()  # of objects, these stay as they are
     if isinstance(value, Mapping):
@@ -332,11 +327,7 @@ def _plain(value: Any) -> Any:
 
 def read_recipe(folder: Path, runtime: Runtime = "torch") -> Recipe:
     """Recipe of the trained model in ``folder``. A checkpoint uses that of its run; embedding and
-    reranking models need none.
-
-    Args:
-        folder: folder of the model.
-        runtime: runtime of the model.
+    reranking models need none. The ``runtime`` decides which weights must be there.
 
     Raises:
         ModelError: the model is not fine-tuned, has no weights, or its task has no answers.
@@ -360,9 +351,8 @@ def read_recipe(folder: Path, runtime: Runtime = "torch") -> Recipe:
 
 
 def _without(folder: Path) -> Recipe | None:
-    """Recipe for a model without one: an embedding model according to its config or its
-    sentence-transformers modules, a published coreference head, or a cross-encoder (a classifier
-    with one label)."""
+    """Recipe for a model without one: an embedding model by its config or sentence-transformers
+    modules, a published coreference head, or a cross-encoder (a classifier with one label)."""
     from ldt.model.adapters import values
     from ldt.model.loading import read_config
 
@@ -402,14 +392,14 @@ def _check_weights(folder: Path, runtime: Runtime, recipe: Path) -> None:
 
 @dataclass(frozen=True)
 class ModelMaker:
-    """Recipe to load a predictor, also in another process: an `ldt.inference.executor.Maker`."""
+    """Loads predictors of one model, also in another process: an `ldt.inference.executor.Maker`."""
 
     folder: Path
     recipe: Recipe
     options: PredictOptions
 
     def automatic(self) -> str:
-        """Precision that "auto" stands for."""
+        """Precision that "auto" stands for on the options' device, such as "bf16"."""
         return self._class().automatic(self.options.device)
 
     def inputs(self) -> DocumentEncoder:
@@ -419,12 +409,12 @@ class ModelMaker:
     def predictor(
         self, precision: str, memory: int | None = None
     ) -> tuple[DocumentPredictor, DocumentPredictor | None]:
-        """Load the predictor and, for int8, the fp32 predictor to compare with.
+        """Load the model: (predictor, for int8 the fp32 predictor to compare with, else None).
 
         Args:
             precision: a name in `ldt.model.precision.PRECISIONS`.
             memory: file descriptor for lowered weights shared by processes, for
-                `ldt.model.precision.lowered_in`.
+                `ldt.model.precision.lowered_in`; None keeps them in this process.
         """
         from ldt.inference.passages import Explaining
 
@@ -442,18 +432,23 @@ class ModelMaker:
         return Explaining(predictor, self.options) if explained else predictor, exact
 
     def prepare(self) -> None:
-        """Import the libraries of the model."""
+        """Import the libraries of the model, without its weights."""
         self._class()
         self.recipe.task.head()
 
     def settings(self) -> Settings:
-        """Precision of "auto", and the faster matrix-product library on this machine."""
+        """{"precision": that of "auto", "arithmetic": the faster library for matrix
+        products here}."""
         from ldt.attention import matmul
 
         return {"precision": self.automatic(), "arithmetic": matmul.choices()}
 
     def load(self, settings: Settings) -> Answering:
-        """Load the model with these settings, for the rest of the worker's life."""
+        """Load the model with the settings of `settings`, for the rest of the worker's life.
+
+        Args:
+            settings: also ``memory``, as for `predictor`, if workers share weights.
+        """
         from ldt.attention import matmul
 
         model, exact = self.predictor(settings["precision"], settings.get("memory"))
@@ -466,7 +461,8 @@ class ModelMaker:
 
 
 def seats(workers: int | str, device: str) -> list[Seat]:
-    """Seats of the worker processes; empty if this process answers itself.
+    """Seats of the worker processes; empty if this process answers itself. UserError without so
+    many GPUs.
 
     "auto" is one process per GPU, or on a CPU one per `CORES` cores. Up to a fifth of a short
     document's forward pass is single-threaded, so more cores per process gain little, while more
@@ -475,9 +471,6 @@ def seats(workers: int | str, device: str) -> list[Seat]:
     Args:
         workers: number of processes, or "auto".
         device: a torch device, or "auto".
-
-    Raises:
-        UserError: there are fewer GPUs.
     """
     count = None if workers == "auto" else int(workers)
     if count == 1:
@@ -505,8 +498,7 @@ def seats(workers: int | str, device: str) -> list[Seat]:
 def _gpus() -> int:
     """Number of GPUs, without allocating memory on them.
 
-    Without a driver or device file the answer is 0 and torch is not imported, so that processes can
-    fork.
+    Without a driver or device file torch is not imported, so that processes can fork.
     """
     if sys.platform == "linux" and not _has_driver():
         return 0

@@ -33,8 +33,8 @@ def evaluate(
     """Score answers of `ldt predict`, or others in the same layout.
 
     Args:
-        gold: labelled documents, named as in ``data.eval``.
-        pred: answers, JSON lines or a table.
+        gold: labelled documents: a file, folder or pattern as in ``data.eval``, or several.
+        pred: file of answers, JSON lines or a table.
         format: one of `ldt.tasks.OWN`; None if a recipe gives task and layout.
         recipe: recipe or run folder whose ``task`` and ``data`` sections say how to read the gold
             file; None uses the task's defaults.
@@ -48,7 +48,17 @@ def evaluate(
 
 
 def scored(asked: Recipe, gold: Names, pred: Names) -> Result:
-    """Score answers by the task and data sections of a recipe; see `evaluate`."""
+    """Score answers by the task and data sections of a recipe.
+
+    Args:
+        asked: recipe, as from `recipe_of`.
+        gold: labelled documents, as for `evaluate`.
+        pred: answers, as for `evaluate`.
+
+    Raises:
+        UserError: a file is missing, or both are standard input.
+        DataError: a file cannot be used, or no answer has the id of a document.
+    """
     task, data = asked.task, asked.data
     if not task.answers.formats and data.format in benchmarks.METRICS:
         return _published(asked, gold, pred)
@@ -80,7 +90,6 @@ def scored(asked: Recipe, gold: Names, pred: Names) -> Result:
 
 
 def _published(asked: Recipe, gold: Names, pred: Names) -> Result:
-    """Score by the published metric of the recipe's layout."""
     task, data, format = asked.task, asked.data, str(asked.data.format)
     if format in ("squad", "cuad"):
         golds, files = sources.each(gold), sources.each(pred)
@@ -97,15 +106,12 @@ def _published(asked: Recipe, gold: Names, pred: Names) -> Result:
 
 
 def reading_of(format: str, overrides: Iterable[str]) -> DataSection:
-    """Data section for reading a gold file in a published layout.
+    """Data section for reading a gold file in a published layout; RecipeError for another key.
 
     Args:
-        format: name of the layout.
-        overrides: ``data.encoding=...``; for conll also ``data.fields.tags=...``, for triviaqa also
-            ``data.domain=...`` and ``data.evidence=...``.
-
-    Raises:
-        RecipeError: another key.
+        format: name of the layout, such as "conll".
+        overrides: ``data.encoding=...``; for conll also ``data.fields.tokens`` and
+            ``data.fields.tags``, for triviaqa also ``data.domain`` and ``data.evidence``.
     """
     names: tuple[str, ...] = ("encoding",)
     if format == "conll":
@@ -117,10 +123,17 @@ def reading_of(format: str, overrides: Iterable[str]) -> DataSection:
 
 
 def recipe_of(format: str | None, name: str | None, overrides: Iterable[str]) -> Recipe:
-    """Recipe for reading a gold file; see `evaluate`.
+    """Recipe for reading a gold file, with its task set to regression for that ``format``.
+
+    Args:
+        format: one of `ldt.tasks.OWN`, which gives the recipe if there is no other; None with
+            ``name``.
+        name: recipe file or run folder; None without.
+        overrides: recipe keys to change, such as ``data.label=class``.
 
     Raises:
-        UserError, RecipeError: it does not fit or cannot be read.
+        UserError: the recipe is of a task without answers, or of others than ``format``.
+        RecipeError: the recipe cannot be read.
     """
     if name is None:
         assert format is not None  # one of them is asked for

@@ -58,21 +58,20 @@ class Answered(NamedTuple):
 
 
 def untold(chunks: int, tokens: int) -> None:
-    """No-op callback of chunks and tokens."""
+    """No-op in place of a callback: takes numbers of chunks and tokens and does nothing."""
 
 
 class Maker(Protocol):
     """Protocol of a pickled object that loads a model in a worker."""
 
     def prepare(self) -> None:
-        """Import the libraries of the model, for processes forked from this one; compute
-        nothing."""
+        """Import the libraries of the model, for forked processes; compute nothing."""
 
     def settings(self) -> Settings:
-        """Settings chosen for this machine; all workers use those of the first one."""
+        """Settings for this machine, such as {"precision": "bf16"}; all workers get the first's."""
 
     def load(self, settings: Settings) -> Answers:
-        """Load the model, and return the function that answers groups."""
+        """Load the model with these settings; return the function that answers groups."""
 
 
 class Seat(NamedTuple):
@@ -137,7 +136,6 @@ class Workers:
             os.close(self.memory)
 
     def _end(self) -> None:
-        """End the processes and their threads."""
         self.settled.cancel()
         with self.lock:
             self.ended = True
@@ -148,7 +146,7 @@ class Workers:
                 self._waiting.put(None)
 
     def require_open(self) -> None:
-        """Raise LostError after the block was left."""
+        """Raise LostError if the processes were ended, by leaving the block."""
         if self.ended:
             raise LostError("the worker processes are ended")
 
@@ -169,7 +167,7 @@ class Workers:
             threading.Thread(target=worker.run, args=(self._waiting,), daemon=True).start()
 
     def settings(self) -> Settings:
-        """Settings of the first process that is ready.
+        """Wait for the first process that is ready, and return the settings that it chose.
 
         Raises:
             UserError: a device cannot be used.
@@ -179,7 +177,7 @@ class Workers:
         return wait(futures, return_when=FIRST_COMPLETED).done.pop().result()
 
     def load(self, settings: Settings) -> None:
-        """Load the models and wait for all of them.
+        """Have all processes load their models with these settings, and wait for them.
 
         Raises:
             UserError: a model cannot be used.
@@ -190,7 +188,9 @@ class Workers:
             worker.loaded.result()
 
     def ask(self, documents: Sequence[Document], *more: Any) -> Any:
-        """Have the next free worker answer a group; several threads may ask.
+        """Have the next free worker answer a group, and return what its `Answers` returns.
+
+        Several threads may ask.
 
         Args:
             documents: encoded documents of the group.
@@ -208,34 +208,41 @@ class Workers:
         return answers
 
     def busy(self) -> bool:
-        """True while groups are being answered."""
+        """True while groups of `put` have not been yielded."""
         return bool(self._groups)
 
     def put(self, documents: Sequence[Document], compared: int) -> Iterator[Answered]:
         """Submit a group once fewer than two per worker are waiting; yields finished groups.
 
+        A generator: nothing is submitted until it is iterated.
+
         Args:
             documents: encoded documents of the group.
             compared: number of its first documents to answer in fp32 as well.
         """
-        yield from self.rest(2 * len(self._workers) - 1)
+        yield from self.collect(2 * len(self._workers) - 1)
         self._groups.append(self._give(documents, compared))
         yield from self.ready()
 
     def ready(self) -> Iterator[Answered]:
-        """Finished groups, as far as all before them are finished."""
+        """Yield the finished groups, oldest first, up to one that is not; without waiting."""
         while self._groups and self._groups[0].done():
-            yield from self.rest(len(self._groups) - 1)
+            yield from self.collect(len(self._groups) - 1)
 
-    def rest(self, left: int = 0) -> Iterator[Answered]:
-        """Wait for the submitted groups, oldest first, until ``left`` remain."""
+    def collect(self, left: int = 0) -> Iterator[Answered]:
+        """Wait for groups of `put` and yield them, oldest first, until ``left`` are left."""
         while len(self._groups) > left:
             answered = self._groups[0].result()
             self._groups.popleft()
             yield answered
 
-    def hear(self, reply: "Reply", talks: bool) -> None:
-        """Count and log a worker's reply; only warnings unless the worker ``talks``."""
+    def handle_reply(self, reply: "Reply", talks: bool) -> None:
+        """Log a worker's lines, each once, and pass its counts to ``tell``.
+
+        Args:
+            reply: reply of the worker.
+            talks: True logs all lines, False warnings only.
+        """
         with self.lock:
             for level, line in reply.logged:
                 if (talks or level >= logging.WARNING) and line not in self._logged:
@@ -245,8 +252,6 @@ class Workers:
 
 
 class _Pending(NamedTuple):
-    """Submitted group, further arguments for the worker, and the future answers."""
-
     documents: Sequence[Document]
     more: tuple[Any, ...]
     answers: "Future[Any]"
@@ -290,7 +295,6 @@ class _Worker:
         self._connection: Connection
 
     def start(self, method: str) -> None:
-        """Start the process, by a start method of `multiprocessing`."""
         workers, context = self.workers, cast(Any, multiprocessing.get_context(method))
         if method == "spawn" and os.name == "posix":
             resource_tracker.ensure_running()  # which would unblock signals below
@@ -317,7 +321,6 @@ class _Worker:
                 group.answers.set_exception(error)
 
     def _load(self) -> None:
-        """Load the model in a process; LostError if two die before that."""
         self._twice(self._with_model, "before they had the model")
 
     def _with_model(self) -> None:
@@ -350,10 +353,7 @@ class _Worker:
     def _twice(self, work: Callable[[], Any], when: str, place: str = "", task: str = "") -> Any:
         """Do some work, once more in a new process if one dies; LostError if two do.
 
-        Args:
-            work: function that does it.
-            when: text for the error.
-            place, task: texts for the warning after the first death.
+        ``when`` is for the error, ``place`` and ``task`` for the warning after the first death.
         """
         for again in (False, True):
             try:
@@ -368,8 +368,7 @@ class _Worker:
                 log.warning(f"{place}a worker process {end}; another one takes its place{task}")
 
     def _ask(self, kind: str, *content: Any) -> Any:
-        """Send a message and return the value of the last reply; raises it if it is an exception,
-        `_DiedError` if the process dies."""
+        """Send a message; return or raise the value of the last reply, `_DiedError` without one."""
         workers, chunks, tokens = self.workers, 0, 0
         message = pickle.dumps((kind, *content))
         reply = Reply(None, last=False)
@@ -379,9 +378,9 @@ class _Worker:
                 self._await_reply()
                 reply = pickle.loads(self._connection.recv_bytes())
                 chunks, tokens = chunks + reply.chunks, tokens + reply.tokens
-                workers.hear(reply, self.talks)
+                workers.handle_reply(reply, self.talks)
         except (OSError, EOFError):
-            workers.hear(Reply(None, -chunks, -tokens), self.talks)
+            workers.handle_reply(Reply(None, -chunks, -tokens), self.talks)
             raise _DiedError(self._end()) from None
         if isinstance(reply.value, BaseException):
             raise reply.value
@@ -400,14 +399,12 @@ class _Worker:
                 return
 
     def _spent(self) -> float:
-        """CPU seconds used by the process."""
         with suppress(psutil.Error):
             times = psutil.Process(self._process.pid).cpu_times()
             return times.user + times.system
         return 0.0
 
     def kill(self, wait: bool = False) -> None:
-        """End the process if there is one."""
         if self._process is not None and self._process.pid is not None:
             self._process.kill()
             if wait:
@@ -436,10 +433,8 @@ class _Passed(int):
 
 @contextmanager
 def _isolated() -> Iterator[None]:
-    """Keep spawned processes from importing the user's script and the current folder.
-
-    They would otherwise run a script again that has no ``if __name__ == "__main__"``.
-    """
+    """Keep spawned processes from importing the current folder, and the user's script, which they
+    would run again if it has no ``if __name__ == "__main__"``."""
     main, safe = sys.modules["__main__"], os.environ.get("PYTHONSAFEPATH", "")
     sys.modules["__main__"], os.environ["PYTHONSAFEPATH"] = ModuleType("__main__"), "1"
     try:
@@ -477,7 +472,6 @@ class _Messages:
             self.reply(None, last=False)
 
     def reply_to(self, message: bytes) -> None:
-        """Handle a message and reply with its value or exception."""
         try:
             kind, *content = pickle.loads(message)
             value = getattr(self, kind)(*content)
@@ -505,12 +499,7 @@ def _work(connection: Connection, seat: Seat, memory: int | None) -> NoReturn:
     The worker ends with its parent, even in the middle of a computation; on Linux the kernel does
     it, even if the worker is stopped or a library holds the GIL. SIGINT and SIGTERM are left to the
     parent, which receives them too from a terminal or a container. Output of libraries goes to
-    standard error.
-
-    Args:
-        connection: pipe to the parent.
-        seat: resources of this worker.
-        memory: descriptor of the shared file, inherited from the parent.
+    standard error. ``memory`` is the descriptor of the shared file, inherited from the parent.
     """
     end_with_parent(signal.SIGINT, signal.SIGTERM)
     parent: Any = multiprocessing.parent_process()
@@ -537,8 +526,7 @@ def _work(connection: Connection, seat: Seat, memory: int | None) -> NoReturn:
 
 
 def _portable(error: Exception) -> Exception:
-    """The error, with its traceback as a note, or a copy with the same message if it cannot be
-    pickled."""
+    """The error with its traceback as a note, or such a copy if it cannot be pickled."""
     note = f"in a worker process:\n{traceback.format_exc()}"
     try:
         pickle.loads(pickle.dumps(error))

@@ -27,12 +27,7 @@ from ldt.tasks.language_models import Sampling
 class PromptInputs:
     """Encoder of prompts, without the model's weights: an `ldt.inference.stream.DocumentEncoder`.
 
-    Args:
-        folder: folder of the model.
-        recipe: recipe of its training.
-
-    Raises:
-        ModelError: the tokenizer cannot be used.
+    ModelError if the tokenizer in ``folder`` cannot be used.
     """
 
     def __init__(self, folder: Path, recipe: Recipe):
@@ -42,7 +37,7 @@ class PromptInputs:
         self.alphabet = Alphabet.of_tokenizer(self.tokenizer, folder)
 
     def encode(self, example: Example) -> list[Feature]:
-        """Prompt as ids, with sampling options and random numbers.
+        """One input: the prompt's ids, its ``sampling`` options, and ``draws``, its random numbers.
 
         Raises:
             DataError: the prompt is missing, empty or has a character unknown to the model, or a
@@ -105,11 +100,11 @@ class CharacterPredictor(PromptInputs):
 
     @staticmethod
     def automatic(device: str) -> str:
-        """Precision of "auto": always fp32."""
+        """Return "fp32" for any device: the precision that "auto" stands for."""
         return "fp32"
 
     def outputs(self, features: list[Feature]) -> list[Outputs]:
-        """Ids added to each prompt: {"added": [length]}.
+        """Sample the ids that go on after each prompt: a list of {"added": int [length]}.
 
         Raises:
             ModelError: logits are not finite, or another program changed the weights.
@@ -129,7 +124,7 @@ class CharacterPredictor(PromptInputs):
         steps = max(feature["sampling"].length for feature in features)
         prompts = [feature["input_ids"] for feature in features]
         for place, logits in zip(
-            range(steps), next_logits(self.model, prompts, added), strict=False
+            range(steps), _next_logits(self.model, prompts, added), strict=False
         ):
             for row, feature in enumerate(features):
                 if place < feature["sampling"].length:
@@ -145,22 +140,15 @@ class CharacterPredictor(PromptInputs):
     def decode(
         self, outputs: list[Outputs], example: Example, features: list[Feature]
     ) -> dict[str, Any]:
-        """``text``: the prompt with its continuation."""
+        """{"text": the prompt with its continuation}, from the ids of `outputs` and `encode`."""
         ids = [*features[0]["input_ids"].tolist(), *outputs[0]["added"].tolist()]
         return {"text": self.tokenizer.decode(ids)}
 
 
-def next_logits(model, prompts: Sequence[np.ndarray], added: list[list[int]]) -> Iterator:
-    """Yield the logits [prompts, vocabulary] float64 that follow the prompts and their
-    continuations.
+def _next_logits(model, prompts: Sequence[np.ndarray], added: list[list[int]]) -> Iterator:
+    """Yield the logits [prompts, vocabulary] float64 that follow the prompts and ``added``.
 
-    Args:
-        model: an LdtForCausalLM in evaluation mode.
-        prompts: ids, of any lengths.
-        added: continuation of each prompt; the caller appends one id before the next logits.
-
-    Raises:
-        ModelError: the logits are not finite.
+    The caller appends one id to each list of ``added`` before the next logits.
     """
     longest = max(map(len, prompts))
     batch = torch.zeros(len(prompts), longest, dtype=torch.long)
@@ -186,7 +174,13 @@ def next_logits(model, prompts: Sequence[np.ndarray], added: list[list[int]]) ->
 
 
 def choose(logits: torch.Tensor, sampling: Sampling, draw: float) -> int:
-    """Sample an id from logits [vocabulary], using ``draw``, a random number in [0, 1)."""
+    """Choose the next id by logits [vocabulary]: the highest at temperature 0, else a sample.
+
+    Args:
+        logits: logits of all ids.
+        sampling: temperature, and the number of best ids among which to choose.
+        draw: random number in [0, 1) that decides.
+    """
     if not sampling.temperature:
         return int(logits.argmax())
     candidates = torch.arange(len(logits))

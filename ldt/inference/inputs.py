@@ -36,10 +36,11 @@ QUEUED = 4  # records that a thread reads ahead of a pipe's reader
 
 
 def rejects_path(input: str, output: str | None) -> Path:
-    """``FILE.rejects.jsonl`` for answers in FILE, else a name in the current directory made from
-    the input.
+    """Path for rejected records: ``FILE.rejects.jsonl`` for answers in FILE, else made from the
+    input.
 
-    ``docs.jsonl.gz`` gives ``docs.jsonl.gz.rejects.jsonl``, standard input ``stdin.rejects.jsonl``.
+    ``docs.jsonl.gz`` gives ``docs.jsonl.gz.rejects.jsonl`` in the current directory, standard input
+    ``stdin.rejects.jsonl``.
     """
     if not is_stream(output):
         return Path(f"{output}.rejects.jsonl")
@@ -50,8 +51,14 @@ def rejects_path(input: str, output: str | None) -> Path:
 def check_paths(input: str, output: str | None, rejects: Path, resume: bool) -> None:
     """Refuse impossible inputs and outputs before a model is loaded.
 
+    Args:
+        input: file, folder or address; "-" for standard input.
+        output: file of answers; None or "-" for standard output.
+        rejects: file of rejected records.
+        resume: True if the run is to be resumed, which needs a file.
+
     Raises:
-        UserError: the input is missing or a terminal, or is also an output.
+        UserError: the input is missing, a terminal or a recipe, or is also an output.
         DataError: the input's compression is not supported.
     """
     if resume and is_stream(output):
@@ -78,7 +85,7 @@ def check_paths(input: str, output: str | None, rejects: Path, resume: bool) -> 
 
 
 def _is_loop(input: str | int, output: str | None) -> bool:
-    """True if answers would be read as documents, through a pipe or a file being appended to."""
+    """True if answers would be read as documents."""
     try:
         target = os.stat(1 if output in (None, "-") else output)
         same = os.path.samestat(os.stat(input), target)
@@ -88,7 +95,7 @@ def _is_loop(input: str | int, output: str | None) -> bool:
 
 
 def pauses(source: str) -> bool:
-    """True for a pipe and the like, whose next line may take long."""
+    """True for a pipe, terminal or device ("-": standard input), whose next line may take long."""
     if source.startswith("hf:") or is_remote(source):
         return False
     mode = os.stat(0 if source == "-" else source).st_mode
@@ -96,10 +103,15 @@ def pauses(source: str) -> bool:
 
 
 def encoding_of_training(inputs: Sequence[str], trained: str | None) -> str | None:
-    """Encoding of the training data, unless every input begins with non-ASCII UTF-8.
+    """Encoding to read the inputs in: that of the training data, or "utf-8" if every input begins
+    with non-ASCII UTF-8.
 
-    Text in another encoding with non-ASCII letters is never valid UTF-8 by chance. The chosen
-    encoding is logged; folders, hub datasets and pipes are not examined.
+    Text in another encoding with non-ASCII letters is never valid UTF-8 by chance. The choice is
+    logged; folders, hub datasets and pipes are not examined.
+
+    Args:
+        inputs: names of the inputs.
+        trained: encoding of the training data; None and "utf-8" are returned as they are.
     """
     if trained in (None, "utf-8"):
         return trained
@@ -119,7 +131,6 @@ def encoding_of_training(inputs: Sequence[str], trained: str | None) -> str | No
 
 
 def _is_utf8(head: bytes) -> bool:
-    """True if the bytes are valid UTF-8 with multi-byte characters, or empty."""
     try:
         getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
@@ -128,7 +139,11 @@ def _is_utf8(head: bytes) -> bool:
 
 
 def layout_of_training(inputs: Sequence[str], trained: str | None) -> str | None:
-    """Published layout of the training data, if the inputs begin like it.
+    """Published layout of the training data, if the inputs begin like it (logged), else None.
+
+    Args:
+        inputs: names of the inputs.
+        trained: format of the training data; None for lines.
 
     Raises:
         DataError: some of several files do and others do not.
@@ -157,18 +172,17 @@ def prefetch(
     patience: float = PATIENCE,
     busy: Callable[[], bool] = lambda: False,
 ) -> Iterator[Example | None]:
-    """Records of a pipe read ahead by a thread, with None while the next one is not available.
+    """Yield records of a pipe, read ahead by a thread, and a None in each pause.
 
-    Yields one None per pause, or repeatedly while ``busy()``.
+    There is one None per pause, or one after another while ``busy()``. Errors of ``records`` are
+    raised.
 
     Args:
-        records: reader of the records.
-        on_error: called in the caller's thread, in the order of the records.
+        records: function whose ``on_error`` is a callback or None, and which yields the records.
+        on_error: called with the error and the bytes of a broken record, in the caller's thread and
+            the order of the records; None raises the error.
         patience: seconds to wait before a None.
         busy: True while work on earlier records needs attention.
-
-    Raises:
-        Exception: as raised by ``records``.
     """
     # Records, calls of ``on_error``, and the error that ended the reading, or None.
     waiting: queue.Queue[Any] = queue.Queue(QUEUED)
@@ -218,15 +232,14 @@ class _StoppedError(BaseException):
 
 
 def copier(keep: Sequence[str], task: AnyTask, more: Sequence[str] = ()) -> Beside | None:
-    """Function that copies fields of a record into its answer; None without fields.
+    """Function that gives fields of a record by their names in the answer; None without ``keep``.
+
+    UserError if a name is used by the task's answers, or occurs twice.
 
     Args:
         keep: FIELD, or NAME=FIELD to rename it in the answer.
         task: task of the model.
         more: further keys of the answers.
-
-    Raises:
-        UserError: a name is used by the task's answers, or occurs twice.
     """
     copied: dict[str, str] = {}
     for option in keep:
@@ -246,7 +259,6 @@ def copier(keep: Sequence[str], task: AnyTask, more: Sequence[str] = ()) -> Besi
 
 
 def _copied(example: Example, fields: dict[str, str]) -> dict[str, Any]:
-    """Fields of a record by their names in the answer."""
     return {name: _json(field(example, path)) for name, path in fields.items()}
 
 

@@ -42,16 +42,15 @@ class Span(NamedTuple):
 def spans_in(
     answer: Example, text: str, document: str, keys: Collection[str] = KEYS
 ) -> Iterator[Span]:
-    """Yield the spans of an answer, each checked against its quoted text.
+    """Yield the spans of an answer, each checked against its quoted text and trimmed by `checked`.
+
+    DataError if a span is invalid, lies outside the text, or has other words.
 
     Args:
         answer: answer of ``ldt predict``.
         text: text of the document.
         document: source of the text, for messages.
-        keys: keys of `KEYS` to look at, or ``clusters``.
-
-    Raises:
-        DataError: a span is invalid, lies outside the text, or has other words.
+        keys: keys of `KEYS` to look at, or ``clusters``; those that the answer lacks are left out.
     """
     fields = answer.fields
     if isinstance(fields.get("clusters"), list):
@@ -80,16 +79,15 @@ def _span(item: dict[str, Any], label: str, probable: bool, where: str) -> Span:
 
 
 def checked(span: Span, words: Any, text: str, where: str, document: str) -> Span:
-    """The span without edge characters that belong to no word (`ldt.data.sentences.trimmed`).
+    """The span, without characters at its edges that belong to no word; DataError if it does not
+    fit.
 
     Args:
-        span: span to check.
-        words: quoted text; None if there is none.
+        span: span to check; it must lie in the text.
+        words: quoted text, which the text must have there; None if there is none.
         text: text of the document.
-        where, document: places, for messages.
-
-    Raises:
-        DataError: the span lies outside the text or has other words.
+        where: place of the answer, for messages.
+        document: source of the text, for messages.
     """
     start, end, label, _ = span
     here = f"{where}: {label} from {start:,} to {end:,}"
@@ -129,7 +127,7 @@ class LabelledText:
     links: list[tuple[Span, Span]]
 
     def sureness(self) -> float | None:
-        """Lowest probability of the predictions; None if there is none."""
+        """Lowest probability of the predicted classes and spans; None if none has one."""
         scores = [span.score for span in self.spans if span.score is not None]
         scores += [self.scores[name] for name in self.classes or () if name in self.scores]
         return min(scores, default=None)
@@ -152,22 +150,10 @@ class Interface:
     questions: list[str]
 
 
-def read(
+def _read(
     answers: str, documents: str | None, data: DataSection, labels: list[str] | None = None
 ) -> tuple[list[LabelledText], Interface]:
-    """Read answers in file order, each with its document.
-
-    Args:
-        answers: answers of ``ldt predict``, lines or a table.
-        documents: file of the documents; None if the answers contain the text.
-        data: format, text and id fields of the documents.
-        labels: labels of spans in the order to offer; None uses those of the answers.
-
-    Raises:
-        UserError: a file is missing, or a label is not among those given.
-        DataError: a file is damaged, an answer has neither classes nor spans, or a document is
-            missing or differs from the one answered.
-    """
+    """Read answers in file order, each with its document, and the choices of the label tool."""
     examples = list(answer_files.answers(answers))
     if not examples:
         raise DataError(f"{answers}: no answers in it")
@@ -238,9 +224,8 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def doccano(labelled: list[LabelledText], interface: Interface) -> list[str]:
-    """Lines for a doccano project: text classification, sequence labelling, or, with classes and
-    spans, intent detection and slot filling."""
+def _doccano(labelled: list[LabelledText], interface: Interface) -> list[str]:
+    """Lines for a doccano project: text classification, sequence labelling, or both in one."""
     lines = [json.dumps(_doccano_line(each, interface), ensure_ascii=False) for each in labelled]
     return ["".join(f"{line}\n" for line in lines)]
 
@@ -254,14 +239,12 @@ def _doccano_line(document: LabelledText, interface: Interface) -> dict[str, Any
     return line | {"label": (document.classes or []) if interface.classes else spans}
 
 
-def label_studio(labelled: list[LabelledText], interface: Interface) -> list[str]:
-    """Tasks and labelling interface of a Label Studio project."""
+def _label_studio(labelled: list[LabelledText], interface: Interface) -> list[str]:
     tasks = [_studio_task(each, interface) for each in labelled]
     return [json.dumps(tasks, ensure_ascii=False, indent=1) + "\n", _interface(interface)]
 
 
 def _interface(interface: Interface) -> str:
-    """Labelling interface in XML: choices for classes, labels for spans, and the text."""
     lines = ["<View>", "  <Style>.htx-text, .htx-richtext { white-space: pre-wrap }</Style>"]
     lines += [f"  <Header value={quoteattr(f'${name}')}/>" for name in interface.questions]
     choice = f' choice="{"multiple" if interface.several else "single"}"'
@@ -303,8 +286,8 @@ def _studio_task(document: LabelledText, interface: Interface) -> dict[str, Any]
 
 # Tool -> suffix of a second file that it has, and what makes the contents of its files.
 TOOLS: dict[str, tuple[str | None, Callable[[list[LabelledText], Interface], list[str]]]] = {
-    "label-studio": (".xml", label_studio),
-    "doccano": (None, doccano),
+    "label-studio": (".xml", _label_studio),
+    "doccano": (None, _doccano),
 }
 
 
@@ -320,28 +303,33 @@ def export(
     """Write answers as an import file of a label tool, with the answers as suggestions.
 
     Args:
-        answers: JSON lines of ``ldt predict``.
+        answers: answers of ``ldt predict``, JSON lines or a table.
         tool: a name in `TOOLS`.
         target: file for the documents; other files of the tool go beside it.
-        documents, data, labels: as for `read`.
+        documents: file of the documents; None if the answers contain the text.
+        data: format, text and id fields of the documents; None for the defaults.
+        labels: labels of spans in the order to offer; None uses those of the answers.
 
     Returns:
         The files written.
 
     Raises:
-        UserError, DataError: as `read`, or a file cannot be written.
+        UserError: a file is missing or cannot be written, or a label is not among those given.
+        DataError: a file is damaged, an answer has neither classes nor spans, or a document is
+            missing or differs from the one answered.
     """
     paths = targets(target, tool)
     for path in paths:
         files.check_result(path, "--output", [answers, documents])
-    labelled, interface = read(answers, documents, data or DataSection.model_validate({}), labels)
+    labelled, interface = _read(answers, documents, data or DataSection.model_validate({}), labels)
     for path, content in zip(paths, TOOLS[tool][1](labelled, interface), strict=True):
         files.write_result(path, content)
     return paths
 
 
 def targets(target: Path, tool: str) -> list[Path]:
-    """The file of documents and, if the tool needs one, the file beside it."""
+    """Files that `export` writes: ``target`` and, if the tool (a name in `TOOLS`) has one, the file
+    beside it; UserError if both would have the same name."""
     suffix = TOOLS[tool][0]
     beside = [] if suffix is None else [target.with_name(target.stem + suffix)]
     if target in beside:

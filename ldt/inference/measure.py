@@ -52,7 +52,10 @@ class Measurement:
 def compare(
     lengths: Sequence[int], training: bool, device: str
 ) -> Iterator[tuple[Measurement, ...]]:
-    """Yield one row per length with a measurement of each encoder.
+    """Measure each encoder at each length, in new processes; yields a row per length, shortest
+    first.
+
+    A failure, such as too little memory, is in ``error`` of its measurement.
 
     Args:
         lengths: lengths in tokens; empty for `LENGTHS`.
@@ -73,7 +76,7 @@ def compare(
 def _measure(
     name: str, tokens: int, training: bool, device: str, threads: int
 ) -> tuple[float, float | None]:
-    """Seconds and MiB of a pass."""
+    """Median seconds of a pass, and its peak in MiB."""
     torch.set_num_threads(threads)
     run = load(name, tokens, device, training, LAYERS[device], dtype=DTYPES[device])
     mib = None
@@ -140,7 +143,7 @@ def load(
 
 
 def times(run: Callable[[], Any], seconds: float, device: str = "cpu") -> list[float]:
-    """Seconds of each call, repeated for ``seconds``, at least once."""
+    """Call ``run`` for some ``seconds``, at least once; returns each call's duration in seconds."""
     end = time.perf_counter() + seconds
     durations = [seconds_of(run, device)]
     while time.perf_counter() < end:
@@ -149,7 +152,11 @@ def times(run: Callable[[], Any], seconds: float, device: str = "cpu") -> list[f
 
 
 def seconds_of(run: Callable[[], Any], device: str = "cpu", calls: int = 1) -> float:
-    """Wall time of one call including the device's work; the mean over several short calls."""
+    """Wall time of one call in seconds, with the device's work.
+
+    It is the mean of ``calls``, and where one is shorter than `SAMPLE`, of as many as take that
+    long.
+    """
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     synchronize()
     start = time.perf_counter()
@@ -190,11 +197,7 @@ def _status_mib(field: str) -> float:
 
 
 def fresh(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Result of a call in a new process.
-
-    Raises:
-        RuntimeError: the call failed; the text says why.
-    """
+    """Run ``call(*arguments)`` in a new process; RuntimeError if it failed, with the reason."""
     has_server = "forkserver" in multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("forkserver" if has_server else "spawn")
     context.set_forkserver_preload(PRELOADED)
@@ -225,7 +228,7 @@ def _answer(sender: Connection, call: Callable[..., Any], arguments: tuple[Any, 
 
 
 def machine() -> dict[str, Any]:
-    """Machine and library versions that measurements depend on."""
+    """Facts that measurements depend on: cpu, gpu or None, threads, and versions of libraries."""
     import transformers
 
     cpu = Path("/proc/cpuinfo")

@@ -1,8 +1,8 @@
 """Merge the answers of all shards of an input into one file.
 
 Lines of a shard, and of its rejects, have the number of their ``record`` in the whole input; they
-are sorted by it and lose it. The settings saved with each shard (`ldt.inference.answer_file.noted`)
-reveal shards of different models or inputs.
+are sorted by it and lose it. The settings saved with each shard (`AnswerFile.finish`) reveal
+shards of different models or inputs.
 """
 
 import heapq
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ldt.errors import EXIT_OK, EXIT_REJECTS, DataError, UserError, listed, plural, refusal
-from ldt.inference.answer_file import AnswerFile, Settings, layout_of, noted
+from ldt.inference.answer_file import AnswerFile, Settings, layout_of, saved_settings
 from ldt.inference.executor import THREADS
 from ldt.inference.inputs import rejects_path
 from ldt.inference.stream import Shard
@@ -110,10 +110,9 @@ def _parts(target: str) -> list[Path]:
 
 
 def _settings(parts: list[Path]) -> list[Settings]:
-    """Settings of the run that made each shard."""
     settings: list[Settings] = []
     for part in parts:
-        each = noted(part)
+        each = saved_settings(part)
         if each is None or "--shard" not in each:
             raise UserError(
                 f"{part}: nothing beside it says what made it; ldt predict with --shard makes it "
@@ -139,7 +138,6 @@ def _common(settings: Settings) -> set[str]:
 
 
 def _answers(parts: list[Path]) -> Iterator[Line]:
-    """Answers of all shards in input order."""
     seen = SeenIds()
     for answer in _in_order(parts):
         if not seen.add(answer["id"]):

@@ -26,7 +26,12 @@ _flags: frozenset[str] = frozenset()  # options that this process's command has 
 
 @contextmanager
 def flags(names: Collection[str]) -> Iterator[None]:
-    """Name these options in messages as on the command line: ``--batch-tokens 512``."""
+    """Have `named` write these options as on the command line within the block: ``--batch-tokens
+    512``.
+
+    Args:
+        names: names of options that the command has as flags; the setting is of the whole process.
+    """
     global _flags
     before, _flags = _flags, frozenset(names)
     try:
@@ -36,7 +41,8 @@ def flags(names: Collection[str]) -> Iterator[None]:
 
 
 def named(name: str, value: object = None) -> str:
-    """Option as the user writes it: ``--n-best 3`` on the command line, else ``n_best=3``.
+    """Option as the user writes it: ``--n-best 3`` on the command line (`flags`), else
+    ``n_best=3``.
 
     Args:
         name: name of a field, dotted for `ReadingOptions`.
@@ -59,11 +65,7 @@ class _Options(BaseModel):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Validate options.
-
-        Raises:
-            UserError: a name or a value is wrong.
-        """
+        """Create options from values by name; UserError for a wrong name or value."""
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
@@ -105,7 +107,7 @@ class ReadingOptions(_Options):
     max_line_bytes: int = Field(256 << 20, ge=1)
 
     def changes(self) -> dict[str, Any]:
-        """Keys of the data section that are set."""
+        """Keys of the data section that are set, with their values; without ``max_line_bytes``."""
         keys = self.model_dump(exclude={"max_line_bytes"}, exclude_defaults=True)
         return keys | ({"text": list(self.text)} if isinstance(self.text, tuple) else {})
 
@@ -174,28 +176,28 @@ class PredictOptions(_Options):
     workers: Annotated[int, Field(ge=1, le=9999)] | Literal["auto"] = 1
 
     def with_(self, **changes: Any) -> Self:
-        """Validated copy with changed values; raises as `of`."""
+        """Validated copy with changed values; UserError for a wrong name or value."""
         return self.of({name: getattr(self, name) for name in self.model_fields_set} | changes)
 
     @property
     def explained(self) -> list[str]:
-        """Answer keys that explain the decision."""
+        """Keys that explanations add to answers, "passages" and "by_chunk", as asked for."""
         asked = {"passages": self.passages, "by_chunk": self.chunks}
         return [key for key, value in asked.items() if value]
 
     def explanation(self) -> str:
-        """Settings of explanations, which a resumed run must share; empty if there are none."""
+        """Settings of explanations as text, which a resumed run must share; "" without any."""
         parts = [str(self.passages), self.passages_by, *self.passages_of] if self.passages else []
         parts += [f"unit={self.passages_unit}"] * (self.passages_unit != "sentence")
         return ",".join(parts + ["chunks"] * self.chunks)
 
     def shown(self) -> dict[str, Any]:
-        """Options of a decoder that differ from the defaults."""
+        """``raw_scores`` and ``label_sets`` by name, each only if it is set."""
         options = {"raw_scores": self.raw_scores, "label_sets": self.label_sets}
         return {name: value for name, value in options.items() if value}
 
     def of_vectors(self) -> dict[str, Any]:
-        """Options of vectors that are set."""
+        """``unit``, ``unit_tokens``, ``late`` and ``dimensions``, each only if it is set."""
         names = ("unit", "unit_tokens", "late", "dimensions")
         return {name: x for name in names if (x := getattr(self, name)) is not None}
 
@@ -228,7 +230,6 @@ class PredictOptions(_Options):
         self._check_explained(task)
 
     def _check_vectors(self, task: Any) -> None:
-        """Refuse vector options for a task or model without such vectors."""
         asked = self.of_vectors()
         if task.answers.kind != "vectors":
             if name := next(iter(asked), None):
@@ -280,12 +281,10 @@ class PredictOptions(_Options):
             raise UserError(f"{by}: there are no gradients in {where}; {other} needs none")
 
     def applied(self, trained: "Recipe") -> "Recipe":
-        """Recipe of the training with the prediction options applied.
+        """Copy of the training's recipe, its task and data section changed by the options.
 
-        The format is the given one, else JSON lines, whatever the training read.
-
-        Raises:
-            UserError: the data section has no such key or value.
+        The format is the given one, else JSON lines, whatever the training read. UserError if the
+        data section has no such key or value.
         """
         task, section = trained.task, trained.data
         if self.n_best is not None:
@@ -303,18 +302,16 @@ class PredictOptions(_Options):
 
 
 def _refused(error: ValidationError, values: Any, *above: str) -> UserError:
-    """UserError for a pydantic error: the option as the user wrote it, and what is permitted."""
     from ldt.recipe.problems import explain
 
     path, what = next(iter(explain(error, values)))
     name = ".".join((*above, *map(str, path)))
     if what is None and above:
         what = "the documents of this model have no such key"
-    return unknown(name) if what is None else UserError(f"{named(name)}: {what}")
+    return _unknown(name) if what is None else UserError(f"{named(name)}: {what}")
 
 
-def unknown(name: str, names: Iterable[str] | None = None) -> UserError:
-    """UserError for an unknown option, with the closest name."""
+def _unknown(name: str, names: Iterable[str] | None = None) -> UserError:
     known = {each.rpartition(".")[2]: each for each in names or meanings()}
     last = name.rpartition(".")[2]
     near = did_you_mean(last, known, lambda key: known[key])
@@ -322,7 +319,7 @@ def unknown(name: str, names: Iterable[str] | None = None) -> UserError:
 
 
 def meanings() -> dict[str, str]:
-    """Description of each option, those of reading as ``data.text``."""
+    """Help text of each option by its name, those of `ReadingOptions` as ``data.text``."""
     options = {
         name: str(field.description)
         for name, field in PredictOptions.model_fields.items()
@@ -333,23 +330,20 @@ def meanings() -> dict[str, str]:
 
 
 def bounds(name: str) -> tuple[float | None, float | None]:
-    """Smallest and largest value of an option."""
+    """Smallest and largest permitted value of a `PredictOptions` field; None without."""
     marks: dict[str, Any] = {}
     for each in PredictOptions.model_fields[name].metadata:
         marks |= {key: getattr(each, key) for key in ("ge", "le") if hasattr(each, key)}
     return marks.get("ge"), marks.get("le")
 
 
-def check_reading(source: str, data: Any, filed: bool) -> None:
-    """Refuse reading options that do not apply to a file format.
+def check_reading(source: str, data: Mapping[str, Any], filed: bool) -> None:
+    """Refuse (UserError) an unknown format, and reading options that do not apply to the format.
 
     Args:
         source: first of the files.
-        data: options by name, with the requested or detected format.
+        data: options of `ReadingOptions` by name, with the requested or detected format.
         filed: True if records name files that hold the documents.
-
-    Raises:
-        UserError: the format does not exist, or an option does not apply.
     """
     from ldt.benchmarks.formats import FORMATS, TEXT, unread
     from ldt.io.text_files import is_text
@@ -368,7 +362,7 @@ def check_reading(source: str, data: Any, filed: bool) -> None:
 
 
 def parsed(words: Iterable[str], keys: Iterable[str] | None = None) -> dict[str, Any]:
-    """Parse words of the form ``KEY=VALUE``, as recipes are parsed.
+    """Parse ``KEY=VALUE`` with YAML values: ``data.text=body`` gives {"data": {"text": "body"}}.
 
     Args:
         words: words from the command line.
@@ -386,7 +380,7 @@ def parsed(words: Iterable[str], keys: Iterable[str] | None = None) -> dict[str,
         if tree.problems:
             raise UserError(f"{key}: {tree.problems[0][2]}")
         if key not in (keys or meanings()) and not key.startswith("data.fields."):
-            raise unknown(key, keys)
+            raise _unknown(key, keys)
         inside = values
         *above, last = key.split(".")
         for step in above:

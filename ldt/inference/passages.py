@@ -29,8 +29,7 @@ _OF_CHUNK = ("label", "answer", "score", "scores")  # keys of an answer that a c
 class Explaining:
     """Predictor that adds explanations to its answers: an `ldt.inference.stream.DocumentPredictor`.
 
-    Raises:
-        UserError: a label unknown to the model.
+    UserError if ``passages_of`` of the options names a label unknown to the model.
     """
 
     def __init__(self, predictor: Decoder, options: PredictOptions):
@@ -50,7 +49,11 @@ class Explaining:
     def decode(
         self, outputs: list[Outputs], example: Example, features: list[Feature]
     ) -> dict[str, Any]:
-        """Answer with ``passages`` and ``chunks``, as requested."""
+        """Answer of the predictor with ``passages`` and ``by_chunk``, as requested.
+
+        ``passages`` are {"start", "end", "text", "score"}, best first, with ``label`` if the answer
+        has classes; ``by_chunk`` are {"start", "end"} with the chunk's own decision.
+        """
         predictor = self.predictor
         answer = predictor.decode(outputs, example, features)
         reading = self.task.reading(
@@ -77,7 +80,6 @@ class Explaining:
         features: list[Feature],
         reading: Reading,
     ) -> list[dict[str, Any]]:
-        """Best passages of each explained label, best first."""
         targets = task.targets(answer, self.predictor.config, features, self.options.passages_of)
         passages = []
         if self.options.passages_by == "chunks":
@@ -103,8 +105,7 @@ class Explaining:
         features: list[Feature],
         reading: Reading,
     ) -> list[dict[str, Any]]:
-        """Place and own decision of each chunk; ``won`` lists the classes whose highest logit is in
-        this chunk, where the maximum counts."""
+        """Place and own decision of each chunk; ``won`` lists the classes whose maximum it has."""
         places = list(dict.fromkeys(feature["read"][1:] for feature in features))
         chunks = []
         for place in places:
@@ -137,11 +138,20 @@ def gradients(
 ) -> np.ndarray:
     """Gradient x input of each target, summed over the tokens of each passage in all chunks.
 
+    Args:
+        predictor: predictor of torch.
+        features: inputs of a document, one per chunk.
+        outputs: their outputs, by which chunks are weighted.
+        reading: text of the document, cut into passages.
+        targets: logits to explain.
+        batch_tokens: largest number of tokens of a batch.
+
     Returns:
         [targets, passages] float64, NaN for unread passages.
 
     Raises:
         ResourceError: memory is too small for an input and its backward pass.
+        ModelError: gradients are not finite.
     """
     owners, shares = reading.owners(), [target.shares(outputs) for target in targets]
     # A passage that is read, by a chunk that counts or not, has a score.
@@ -168,16 +178,10 @@ def _gradient_by_input(
     indices: list[int],
     weights: list[list[float]],
 ) -> list[np.ndarray]:
-    """Gradient x word embedding at each token, of weighted logits of a batch.
+    """Gradient x word embedding [targets, tokens] float64 for each row, of weighted logits of a
+    batch.
 
-    Args:
-        predictor: the model.
-        features: inputs of the batch.
-        indices: [targets], numbers of the logits.
-        weights: [targets][rows].
-
-    Returns:
-        [targets, tokens] float64 for each row.
+    ``indices`` are the numbers of the logits, ``weights`` [targets][rows].
     """
     import torch
 
@@ -232,14 +236,9 @@ def occlusions(
 ) -> np.ndarray:
     """Drop of each target's logit when no token attends to a passage.
 
-    Positions are kept empty, so other tokens keep theirs. Only the chunks that contain a passage
-    run again, about as many inputs as there are passages, for all targets at once.
-
-    Returns:
-        [targets, passages] float64, NaN for unread passages.
-
-    Raises:
-        ResourceError: memory is too small for an input.
+    Only the chunks that contain a passage run again, about as many inputs as there are passages,
+    for all targets at once. Arguments and result are those of `gradients`, with any predictor;
+    ResourceError if memory is too small for an input.
     """
     owners = reading.owners()
     hidden = []  # (passage, row, its tokens)
@@ -263,17 +262,16 @@ def occlusions(
 def hiding(
     predictor: Decoder, parts: Sequence[tuple[Feature, np.ndarray]], batch_tokens: int
 ) -> list[Outputs]:
-    """Outputs for inputs with some tokens masked out of attention.
+    """Run inputs with some tokens masked out of attention; returns {"logits": [classes]} of each
+    input.
 
-    Positions are kept empty, so other tokens keep theirs.
+    Positions are kept empty, so other tokens keep theirs. ResourceError if memory is too small for
+    one.
 
     Args:
         predictor: the model.
         parts: inputs, each with the places of its masked tokens.
         batch_tokens: largest number of tokens of a batch.
-
-    Raises:
-        ResourceError: memory is too small for an input.
     """
     import torch
 
@@ -298,8 +296,7 @@ def hiding(
 def _best(
     target: Target, scores: np.ndarray, spans: Sequence[tuple[int, int]], reading: Reading, k: int
 ) -> list[dict[str, Any]]:
-    """Passages with the highest scores; for a number, with the largest effect in either
-    direction."""
+    """Passages with the highest scores, for a number with the largest effects."""
     order = np.argsort(-(scores if target.signed else np.abs(scores)), kind="stable")
     label = {} if target.name is None else {"label": target.name}
     read = [place for place in order.tolist() if not np.isnan(scores[place])]

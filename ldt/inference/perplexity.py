@@ -63,7 +63,7 @@ class Perplexity:
     note: str
 
     def table(self) -> Table:
-        """Rows as a table with four decimals."""
+        """Rows as a `rich` table: integers, and floats with four decimals."""
         table = Table(*self.columns.values(), box=None)
         for row in self.rows:
             values = [row[name] for name in self.columns]
@@ -71,7 +71,7 @@ class Perplexity:
         return table
 
     def as_json(self) -> dict[str, Any]:
-        """Facts and rows at full precision."""
+        """Facts, and ``rows`` at full precision, in one dict."""
         return self.facts | {"rows": self.rows}
 
 
@@ -113,16 +113,11 @@ def perplexity(
 
 
 def is_character_model(folder: str) -> bool:
-    """True if a folder or hub id holds a character model.
-
-    Raises:
-        ModelError: the folder or its config.json is missing.
-    """
+    """True if a folder or hub id holds a character model; ModelError without its config.json."""
     return read_values(find_folder(folder)).get("model_type") == LdtCausalConfig.model_type
 
 
 def _of_masked_words(folder, names, lengths, text, seed, device):
-    """Score the same masked tokens in inputs of each length."""
     model = load(folder, LdtForMaskedLM, mapped=True)
     if model.new_weights:
         raise ModelError(
@@ -151,7 +146,6 @@ def _of_masked_words(folder, names, lengths, text, seed, device):
 
 
 def _of_characters(folder, names, part, lengths, step, device):
-    """Score all characters but the first in overlapping sequences of each length."""
     if bool(names) == (part is not None):
         raise UserError("--gold with a text, or --part of the text of the model's recipe is needed")
     alphabet = Alphabet.of_tokenizer(read_tokenizer(folder), folder)
@@ -174,7 +168,7 @@ def _of_characters(folder, names, part, lengths, step, device):
                 f"--step {stride}: sequences of {length:,}; 1 to {length - 1:,} of them"
             )
         sequences = Overlapping(ids, length, stride)
-        nats, scored = summed_loss(model, sequences)
+        nats, scored = _summed_loss(model, sequences)
         counts = {"length": length, "step": stride, "sequences": len(sequences), "scored": scored}
         rows.append(counts | character_lm_metrics(nats, scored, len(ids), alphabet.bytes_of(ids)))
     columns = ("length", "step", "sequences", "bits_per_character", "bits_per_byte", "loss")
@@ -186,8 +180,8 @@ def _of_characters(folder, names, part, lengths, step, device):
     )
 
 
-def summed_loss(model: LdtForCausalLM, sequences: Overlapping) -> tuple[float, int]:
-    """Return (summed cross-entropy over all scored characters in nats, number of them)."""
+def _summed_loss(model: LdtForCausalLM, sequences: Overlapping) -> tuple[float, int]:
+    """Return (summed cross-entropy in nats, number of characters scored)."""
     collate, nats, scored = Collator(0, type(model)), 0.0, 0
     rows = max(1, BATCH_CHARACTERS // sequences.length)
     for start in range(0, len(sequences), rows):
@@ -230,13 +224,10 @@ class MaskedText:
     divided evenly: 4,080 tokens give 8 inputs of 512, 4 of 1,022 or one of 4,082.
 
     Args:
-        texts: documents, joined by a separator.
+        texts: documents, joined by a separator; DataError if there is no text.
         tokenizer: tokenizer of the model.
         lengths: input lengths in tokens, with special tokens.
         seed: seed of the masks.
-
-    Raises:
-        DataError: there is no text.
     """
 
     def __init__(self, texts: Iterable[str], tokenizer, lengths: Sequence[int], *, seed: int = 0):
@@ -263,7 +254,11 @@ class MaskedText:
         self.left_over = len(stream) % room
 
     def inputs(self, length: int) -> Iterator[dict[str, np.ndarray]]:
-        """Features of at most ``length`` tokens, in order."""
+        """Yield the features of all blocks, of at most ``length`` tokens with special tokens, in
+        order.
+
+        Masked tokens have their id in ``labels``, others -100.
+        """
         for shown, labels in self.blocks:
             count = -(-len(shown) // (length - 2))
             for ids, wanted in zip(
@@ -283,9 +278,9 @@ def score(
     """Score a text in inputs of at most ``length`` tokens.
 
     Args:
-        model: function from inputs to logits.
+        model: function from a batch to logits, as from `scorer`.
         text: text with its masks.
-        length: largest number of tokens of an input.
+        length: largest number of tokens of an input, with special tokens.
         pad: id for padding.
         batch_tokens: approximate number of tokens of a batch.
     """
@@ -305,7 +300,7 @@ def score(
 
 
 def scorer(model: LdtForMaskedLM) -> Scorer:
-    """Function from inputs to logits for one of ldt's models, without global attention."""
+    """Function from a batch to the logits [labels, vocabulary] at its labels, by ``model``."""
     device = next(model.parameters()).device
 
     def logits(batch):
@@ -316,7 +311,7 @@ def scorer(model: LdtForMaskedLM) -> Scorer:
 
 
 def texts(names: str | list[str], **section: Any) -> Iterator[str]:
-    """Documents of files, folders or patterns; ``section`` holds keys of `CorpusSection`."""
+    """Yield the documents of files, folders or patterns; ``section``: keys of `CorpusSection`."""
     data = CorpusSection(**section)
     for source in sources(names, data.format):
         yield from Reader(source, data)

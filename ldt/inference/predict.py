@@ -106,15 +106,13 @@ def predict(
     options = options.with_(**changes) if options else PredictOptions.of(changes)
     if shard and output and sources.is_remote(output):
         raise UserError(f"--shard {shard}: parts are merged here; name a local --output")
-    with sending(output, overwrite=overwrite, resume=resume) as target:
+    with _sending(output, overwrite=overwrite, resume=resume) as target:
         return _Run(each(input), target, shard, options, overwrite, resume, dtype).answer(
             model, layout, keep
         )
 
 
 class _Run:
-    """One call of `predict`: its documents and its output."""
-
     def __init__(
         self,
         inputs: list[str],
@@ -167,14 +165,12 @@ class _Run:
         return ending.code
 
     def _beside(self, keep: Sequence[str], engine: Engine) -> Beside | None:
-        """Function for what an answer takes from its record."""
         more = ["label_set"] if self.options.label_sets is not None else []
         more += ["record"] if self.shard else []
         beside = copier(keep, engine.trained.task, [*self.options.explained, *more])
         return partial(_numbered, beside=beside) if self.shard else beside
 
     def _reading(self, engine: Engine) -> dict[str, Any]:
-        """Reading options, with the format and encoding of the input."""
         trained, data = engine.trained, self.options.data
         format = data.format or layout_of_training(self.inputs, trained.data.format)
         reading = data.model_dump(exclude_defaults=True) | {"format": format}
@@ -267,7 +263,6 @@ class _Run:
         return pipeline.counts
 
     def _nothing_left(self, sink: AnswerFile, documents: InputDocuments) -> int:
-        """Exit code of the finished run that already made the answers."""
         assert sink.finished is not None
         for _ in documents(on_error=None if self.options.on_error == "stop" else _ignore):
             pass
@@ -292,7 +287,6 @@ class _Run:
 
 
 def _wanted_by(layout: str | None, engine: Engine) -> dict[str, Any]:
-    """Options that a published layout requires."""
     least = engine.trained.task.answers.layouts[layout].options if layout else {}
     return {name: max(getattr(engine.options, name) or 0, value) for name, value in least.items()}
 
@@ -364,19 +358,11 @@ class ExitHandler:
 
 
 @contextmanager
-def sending(output: str | None, *, overwrite: bool, resume: bool) -> Iterator[str | None]:
+def _sending(output: str | None, *, overwrite: bool, resume: bool) -> Iterator[str | None]:
     """Yield the file to write answers to: ``output``, or a local one in `UNSENT` if it is remote.
 
     Complete answers and their rejects are uploaded and removed at the end. Otherwise, or if
     uploading fails, they are kept for ``resume``, which also uploads complete ones.
-
-    Args:
-        output: output file.
-        overwrite: True replaces an existing remote file.
-        resume: True uses answers of an earlier run.
-
-    Raises:
-        UserError: the file exists, or the store cannot be reached or written.
     """
     if output is None or not sources.is_remote(output):
         yield output
@@ -415,7 +401,6 @@ def _send(file: Path, output: str) -> None:
 
 
 def _clean(folder: Path) -> None:
-    """Remove the folder and its parent if they are empty."""
     for path in (folder, UNSENT):
         try:
             path.rmdir()

@@ -23,6 +23,8 @@ from ldt.metrics.decisions import in_words
 from ldt.tasks.base import WRITTEN, Joining, Outputs, path_of
 
 if TYPE_CHECKING:
+    import torch
+
     from ldt.recipe.recipe import Recipe
 
 log = logging.getLogger("ldt")
@@ -35,11 +37,14 @@ Answer = dict[str, Any]
 def answer_of(
     model: Any, outputs: list[Outputs], example: Example, features: list[Feature]
 ) -> Answer:
-    """Decode the answer of a `ldt.inference.stream.DocumentPredictor` to a document, with rounded
+    """Decode a document's answer by a `ldt.inference.stream.DocumentPredictor` and round its
     floats.
 
-    Raises:
-        ModelError: outputs are not finite.
+    Args:
+        model: the predictor.
+        outputs: outputs by name of each input; ModelError if one is not finite.
+        example: the document.
+        features: its inputs.
     """
     if not all(np.isfinite(values).all() for row in outputs for values in row.values()):
         raise ModelError(
@@ -50,7 +55,10 @@ def answer_of(
 
 
 def rounded(value: Any) -> Any:
-    """The value with all floats rounded to `DIGITS` decimals; arrays are unchanged."""
+    """Copy of the value with floats in dicts and lists rounded to `DIGITS` decimals.
+
+    Tuples become lists; arrays are not copied or rounded.
+    """
     if isinstance(value, dict):
         return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -86,11 +94,11 @@ class EncoderInputs:
             )
 
     def path(self, name: str) -> str:
-        """Path of a task's field in the records."""
+        """Name that a task's field, such as "question", has in the records, dotted if nested."""
         return path_of(self.task, name, self.data)
 
     def encode(self, example: Example) -> list[Feature]:
-        """Inputs of a document, one per chunk."""
+        """Inputs of a document, one per chunk; DataError if it cannot be used."""
         return self.task.encode(example, self.tokenizer, data=self.data, max_length=self.max_length)
 
 
@@ -125,14 +133,15 @@ class Decoder(EncoderInputs, ABC):
 
     @abstractmethod
     def run(self, batch: dict[str, Any]) -> Outputs:
-        """Outputs of the head for a collated batch, float32, by their names in the task."""
+        """Outputs of the head for a collated batch, float32 (token ids stay integers), by the names
+        of `TaskAnswers.outputs`; the first axis is that of the inputs."""
 
     @abstractmethod
     def logits(self, batch: dict[str, Any]) -> np.ndarray:
-        """The head's ``logits`` for a collated batch, float32."""
+        """The head's ``logits`` [inputs, ...] for a collated batch, float32."""
 
     def outputs(self, features: list[Feature]) -> list[Outputs]:
-        """Outputs of the head for each input, float32, by the names of `TaskAnswers.outputs`.
+        """Run inputs as one batch: arrays of each by the names of `TaskAnswers.outputs`, float32.
 
         Raises:
             ResourceError: memory is too small for the batch.
@@ -148,7 +157,8 @@ class Decoder(EncoderInputs, ABC):
     def decode(
         self, outputs: list[Outputs], example: Example, features: list[Feature]
     ) -> dict[str, Any]:
-        """Answer to a document, from the outputs for its inputs."""
+        """Answer to a document from its inputs' outputs, with ``label_set`` and raw scores if asked
+        for."""
         if isinstance(self.task, Joining):
             outputs = self.task.joined(self.model, outputs, features)
         answer = self.task.decode(outputs, self.config, example, features)
@@ -238,7 +248,7 @@ class EncoderPredictor(Decoder):
 
     @staticmethod
     def automatic(device: str) -> str:
-        """Precision that "auto" stands for on a device."""
+        """Precision that "auto" stands for on a device ("auto" takes the GPU if there is one)."""
         from ldt.model.precision import automatic
 
         return automatic(find_device(device))
@@ -258,21 +268,19 @@ class EncoderPredictor(Decoder):
         import torch
 
         with torch.inference_mode():
-            logits = as_array(self.model(**self._there(batch)).logits)
+            logits = _as_array(self.model(**self._there(batch)).logits)
         self._weights.check()
         return logits
 
     def _there(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Batch moved to the device."""
         return {key: values.to(self.device) for key, values in batch.items()}
 
     def _run(self, inputs) -> Outputs:
         outputs = self.task.run(self.model, inputs)
-        return {name: as_array(outputs[name]) for name in self.task.answers.outputs}
+        return {name: _as_array(outputs[name]) for name in self.task.answers.outputs}
 
     def _lowered(self, inputs, exact: Outputs) -> Outputs:
-        """Lower the model's precision for good, log the deviation of its outputs, and
-        return them."""
+        """Lower the precision for good, log the deviation of the outputs, and return them."""
         precision, self._lower_to = self._lower_to, "fp32"  # also where there is no memory now
         self._lower(precision)
         lowered = self._run(inputs)
@@ -323,7 +331,7 @@ class Unchanged:
         self._files = {file: _stamp(file) for file in weight_files(folder)}
 
     def check(self) -> None:
-        """Raise ModelError if a file's size or modification time changed."""
+        """Raise ModelError if a file was written over; removed and replaced ones are no error."""
         for file, before in self._files.items():
             try:
                 now = _stamp(file)
@@ -341,7 +349,7 @@ def _stamp(file: Path) -> tuple[int, ...]:
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def as_array(values: Any) -> np.ndarray:
+def _as_array(values: Any) -> np.ndarray:
     """numpy array of a tensor: integers unchanged, other types in float32."""
     return (values.float() if values.is_floating_point() else values).cpu().numpy()
 
@@ -353,7 +361,12 @@ def _same_tokens(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def too_large(features: list[Feature], device: Any) -> ResourceError:
-    """Error for a batch that does not fit in a device's memory."""
+    """ResourceError to raise for a batch that is too large for a device; frees its cached memory.
+
+    Args:
+        features: inputs of the batch.
+        device: torch device, or its name.
+    """
     if str(device).startswith("cuda"):
         import torch
 
@@ -368,12 +381,8 @@ def too_large(features: list[Feature], device: Any) -> ResourceError:
     )
 
 
-def find_device(name: str):
-    """Torch device of a name; "auto" is the GPU if there is one.
-
-    Raises:
-        UserError: it does not exist.
-    """
+def find_device(name: str) -> torch.device:
+    """Torch device of a name; "auto" is the GPU if there is one. UserError if it cannot be used."""
     import torch
 
     if name == "auto":
@@ -427,7 +436,7 @@ class ExportedPredictor(Decoder):
 
     @staticmethod
     def automatic(device: str) -> str:
-        """Precision of "auto": that of the file."""
+        """Return "fp32" for any device, which stands for the precision of the file."""
         return "fp32"
 
     def run(self, batch: dict[str, Any]) -> Outputs:

@@ -141,7 +141,6 @@ def predict(
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    """Connect to a cluster unless connected."""
     if ray.is_initialized():
         return
     try:
@@ -151,7 +150,6 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 def _documents(input: Sequence[str]) -> tuple[list[str], str]:
-    """The files, all of one kind, and the name of Ray's function that reads them."""
     paths = [path if is_remote(path) else os.path.abspath(path) for path in each(input)]
     readers = {}
     for path in paths:
@@ -166,7 +164,6 @@ def _documents(input: Sequence[str]) -> tuple[list[str], str]:
 
 
 def _target(output: str | None, resume: bool, overwrite: bool) -> str:
-    """Output folder, checked."""
     if output is None or Path(output).suffix:
         raise UserError("--engine ray writes a folder of Parquet files: --output answers")
     if is_remote(output):

@@ -42,7 +42,7 @@ def evaluate(
     Args:
         folder: folder of a run, or of a model whose files say how vectors are made.
         gold: name that `Collection.read` takes.
-        target: file for the rankings, as a TREC run.
+        target: file to write the rankings to, as a TREC run; None writes none.
         options: options for document vectors by name, such as unit="chunk".
 
     Raises:
@@ -54,7 +54,7 @@ def evaluate(
     items = scorer.gold([gold])
     assert scorer.collection
     with engine:
-        rankings = rank(engine, scorer.collection)
+        rankings = _rank(engine, scorer.collection)
     if target:
         write_result(Path(target), run_lines(rankings))
     return scorer.scored(items, rankings, folder)
@@ -68,9 +68,8 @@ def _opened(folder: str, options: Mapping[str, Any]) -> Engine:
     return engine
 
 
-def rank(engine: Engine, collection: Collection, depth: int = DEPTH) -> Rankings:
-    """Rank documents for each query by the largest similarity of a document's vectors, at most
-    ``depth`` of them; the options of the engine are those of documents."""
+def _rank(engine: Engine, collection: Collection, depth: int = DEPTH) -> Rankings:
+    """Rank at most ``depth`` documents for each query by the best similarity of their vectors."""
     queries = dict(
         zip(collection.queries, _asked(engine, collection.queries.values()), strict=True)
     )
@@ -86,7 +85,6 @@ def rank(engine: Engine, collection: Collection, depth: int = DEPTH) -> Rankings
 
 
 def _asked(engine: Engine, texts: Iterable[str]) -> list[np.ndarray]:
-    """Vectors of queries, one for each."""
     with engine.with_(unit=None, unit_tokens=None, late=None) as whole:
         return [*_vectors(whole, texts, "query")]
 
@@ -145,7 +143,7 @@ def mine(
         rankings = bm25(collection, depth)
     else:
         with _opened(model, options) as engine:
-            rankings = rank(engine, collection, depth)
+            rankings = _rank(engine, collection, depth)
     lines = []
     for query in filter(right.get, rankings):
         scores, most = rankings[query], math.inf
@@ -160,7 +158,6 @@ def mine(
 
 
 def _collected(source: str) -> Collection:
-    """The collection of the queries and documents of training lines."""
     task, data, collection = Embedding(), DataSection.model_validate({}), Collection({}, {}, {})
     for example in records.read(source):
         group = task.group(example, data)
@@ -193,28 +190,36 @@ class MtebModel:
 
     @property
     def mteb_model_meta(self) -> Any:
-        """Facts of the model: its name alone."""
+        """Description of the model for mteb: its name, "ldt/FOLDER", alone."""
         from mteb.models.model_meta import ModelMeta
 
         return ModelMeta.create_empty({"name": f"ldt/{Path(self._engine.folder).name}"})
 
     def encode(self, inputs: Iterable[Any], *, prompt_type: Any = None, **_: Any) -> np.ndarray:
-        """Return a vector for each text of batches with ``text``."""
+        """Unit vectors [texts, size] of all texts in batches of {"text": [texts]}.
+
+        With a ``unit`` other than the document there is a row for each vector of a text.
+
+        Args:
+            inputs: the batches.
+            prompt_type: mteb's ``PromptType``; its query encodes queries, all else documents.
+        """
         texts = [text for batch in inputs for text in batch["text"]]
         if getattr(prompt_type, "value", None) == "query":
             return np.concatenate(_asked(self._engine, texts))
         return np.concatenate([*_vectors(self._engine, texts, "text")])
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
-        """Return the cosines of all pairs."""
+        """Cosines [n, m] of all pairs of n and m vectors."""
         return unit_length(embeddings1) @ unit_length(embeddings2).T
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
-        """Return the cosines of rows with the same number."""
+        """Cosines [n] of the rows with the same number in two arrays [n, size]."""
         return (unit_length(embeddings1) * unit_length(embeddings2)).sum(-1)
 
     def index(self, corpus: Iterable[Mapping[str, Any]], **_: Any) -> None:
-        """Take the documents to search, records of ``id``, ``title`` and ``text``."""
+        """Keep these records of ``id``, ``title``, ``text`` for `search`, in place of
+        earlier ones."""
         self._documents = {
             row["id"]: records.titled(row.get("title"), row["text"]) for row in corpus
         }
@@ -227,16 +232,16 @@ class MtebModel:
         top_ranked: Mapping[str, Iterable[str]] | None = None,
         **_: Any,
     ) -> Rankings:
-        """Return scores of the best documents for each query.
+        """Scores of the best documents of `index` for each query: {query id: {document id: score}}.
 
         Args:
             queries: records of ``id`` and ``text``.
-            top_k: number of documents of a query at most.
-            top_ranked: ids of the documents among which each query has to choose; None: all.
+            top_k: number of documents of a query at most; ignored with ``top_ranked``.
+            top_ranked: by query, ids of the documents to score; None: all.
         """
         asked = {row["id"]: row["text"] for row in queries}
         collection = Collection(self._documents, asked, {})
-        rankings = rank(self._engine, collection, len(self._documents) if top_ranked else top_k)
+        rankings = _rank(self._engine, collection, len(self._documents) if top_ranked else top_k)
         if top_ranked is None:
             return rankings
         return {

@@ -44,12 +44,13 @@ class Exported:
 
     @property
     def file(self) -> str:
-        """Name of the file that is opened."""
+        """Name of the file that is opened, the first of ``files``."""
         return self.files[0]
 
     @property
     def install(self) -> str:
-        """Name for pip of ldt with the packages of this format."""
+        """Argument of ``pip install``, such as ``'ldt-toolkit[export]'``, for this format's
+        packages."""
         return "ldt-toolkit" if self.extra is None else f"'ldt-toolkit[{self.extra}]'"
 
 
@@ -70,18 +71,10 @@ RUNTIMES: dict[str, Exported] = {each.runtime: each for each in _FORMATS}
 
 
 class Session(ABC):
-    """Exported file loaded for inference on the CPU.
-
-    Args:
-        file: file that `ldt export` wrote.
-        threads: number of threads; None for `ldt.system.thread_count`.
+    """Exported file loaded for inference on the CPU, by `session`.
 
     Attributes:
         inputs: names of the inputs, in order.
-
-    Raises:
-        UserError: the library is not installed.
-        ModelError: it cannot read the file.
     """
 
     format: ClassVar[Exported]
@@ -101,15 +94,14 @@ class Session(ABC):
 
     @abstractmethod
     def _open(self, file: Path, threads: int) -> None:
-        """Load the file and return the names of its inputs."""
+        """Load the file and set ``inputs``."""
 
     @abstractmethod
     def _run(self, inputs: "dict[str, np.ndarray]") -> "Outputs":
         """Outputs by name."""
 
     def __call__(self, batch: dict[str, Any]) -> "Outputs":
-        """Outputs by name for inputs [b, n], numpy or torch; inputs unknown to the graph are
-        ignored."""
+        """Outputs by name for inputs [b, n], numpy or torch, without those unknown to the graph."""
         import numpy as np
 
         arrays = {name: np.asarray(batch[name]) for name in self.inputs if name in batch}
@@ -178,6 +170,12 @@ class ProgramSession(Session):
 
 
 def session(format: Exported, file: Path, threads: int | None = None) -> Session:
-    """Load a file of a format; arguments and errors as for `Session`."""
+    """Load an exported model for inference.
+
+    Args:
+        format: format of the file; UserError if its library is not installed.
+        file: file that `ldt export` wrote; ModelError if it cannot be read.
+        threads: number of threads; None for `ldt.system.thread_count`.
+    """
     sessions: tuple[type[Session], ...] = (OnnxSession, OpenVinoSession, ProgramSession)
     return next(each for each in sessions if each.format is format)(file, threads)

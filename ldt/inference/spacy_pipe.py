@@ -36,7 +36,7 @@ class Pipe(ABC):
         return self._noted(doc, self.model(doc.text))
 
     def pipe(self, stream: Iterable[Doc], batch_size: int = 128) -> Iterator[Doc]:
-        """Yield the documents, ``batch_size`` at a time; larger batches are faster."""
+        """Yield the documents, with their answers set in place; larger batches are faster."""
         for docs in minibatch(stream, batch_size):
             answers = self.model([doc.text for doc in docs])
             yield from map(self._noted, docs, answers)
@@ -48,7 +48,7 @@ class Pipe(ABC):
 
     @abstractmethod
     def note(self, doc: Doc, answer: dict[str, Any]) -> None:
-        """Write an answer to spaCy's own attributes."""
+        """Write an answer to spaCy's own attributes of the document, in place."""
 
 
 class Entities(Pipe):
@@ -58,6 +58,7 @@ class Entities(Pipe):
     """
 
     def note(self, doc: Doc, answer: dict[str, Any]) -> None:
+        """Set ``doc.ents`` to the answer's entities and to others that they do not overlap."""
         spans = [
             doc.char_span(each["start"], each["end"], each["label"], alignment_mode="expand")
             for each in answer["entities"]
@@ -73,12 +74,21 @@ class Categories(Pipe):
     in ``doc._.ldt``."""
 
     def note(self, doc: Doc, answer: dict[str, Any]) -> None:
+        """Update ``doc.cats`` by the answer's scores: {class: probability}."""
         doc.cats.update(answer["scores"])
 
 
 @Language.factory("ldt_ner", default_config=_DEFAULTS, assigns=["doc.ents", "token.ent_type"])
 def ldt_ner(nlp: Language, name: str, folder: str | None, options: dict[str, Any]) -> Entities:
-    """Component for a run of the task token_classification; see `_model`."""
+    """Component that writes entities, of ``add_pipe("ldt_ner", config={"folder": ...})``.
+
+    UserError if the run is of another task than token_classification, or an option cannot be used.
+
+    Args:
+        nlp, name: the pipeline and the component's name there.
+        folder: folder of the run; None is runs/latest.
+        options: prediction options by name, as of `ldt.load`.
+    """
     return Entities(_model(name, TokenClassification, folder, options))
 
 
@@ -86,12 +96,11 @@ def ldt_ner(nlp: Language, name: str, folder: str | None, options: dict[str, Any
 def ldt_textcat(
     nlp: Language, name: str, folder: str | None, options: dict[str, Any]
 ) -> Categories:
-    """Component for a run of the task classification; see `_model`."""
+    """Component that writes class probabilities: `ldt_ner` for a run of the task classification."""
     return Categories(_model(name, Classification, folder, options))
 
 
 def _model(name: str, task: type, folder: str | None, options: dict[str, Any]) -> Engine:
-    """Engine of a run, not loaded yet."""
     model = Engine.open(folder, **options)
     trained = model.trained.task
     if not isinstance(trained, task):

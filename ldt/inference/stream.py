@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ldt.errors import DataError, ResourceError, UserError, plural
 from ldt.inference.agreement import PrecisionCheck
@@ -24,6 +24,9 @@ from ldt.inference.executor import Answered, Document, Tell, untold
 from ldt.inference.options import named
 from ldt.inference.predictor import Answer, Outputs, answer_of
 from ldt.io.records import Example, OnError, SeenIds
+
+if TYPE_CHECKING:
+    from ldt.inference.answer_file import AnswerFile
 
 log = logging.getLogger("ldt")
 
@@ -46,17 +49,17 @@ class DocumentEncoder(Protocol):
     max_length: int
 
     def encode(self, example: Example) -> list[Feature]:
-        """Inputs of a document; DataError if it cannot be used."""
+        """Inputs of a document, one per chunk; DataError if it cannot be used."""
 
 
 class DocumentPredictor(DocumentEncoder, Protocol):
     """Model that answers documents."""
 
     def outputs(self, features: list[Feature]) -> list[Outputs]:
-        """Output arrays by name for each input, run as one batch."""
+        """Run inputs as one batch: output arrays by name for each of them."""
 
     def decode(self, outputs: list[Outputs], example: Example, features: list[Feature]) -> Answer:
-        """Answer to a document with flags, from the outputs of its inputs."""
+        """Answer to a document, such as {"label", "scores", "chunks"}, from its inputs' outputs."""
 
 
 class Answering:
@@ -72,8 +75,7 @@ class Answering:
         lock: lock held while the model runs.
 
     Attributes:
-        tell: callback of chunks and tokens computed; negative numbers mean that they are computed
-            again.
+        tell: callback of chunks and tokens computed; negative ones are computed again.
     """
 
     def __init__(
@@ -89,15 +91,20 @@ class Answering:
         self.fitting = batch_tokens  # of them, what the memory holds
 
     def put(self, documents: Sequence[Document], compared: int) -> Iterable[Answered]:
-        """Answer a group of documents; returns its answers in a list of one group."""
+        """Answer a group of documents at once; returns its answers as a list of one group.
+
+        Args:
+            documents: encoded documents.
+            compared: number of its first documents to answer by ``exact`` as well.
+        """
         with self.lock:
             return [self(documents, compared, self.tell)]
 
-    def rest(self) -> Iterable[Answered]:
-        """Yield nothing: `put` returned all answers."""
+    def collect(self) -> Iterable[Answered]:
+        """Return nothing: `put` returned all answers."""
         return ()
 
-    ready = rest
+    ready = collect
 
     def __call__(
         self, documents: Sequence[Document], compared: int = 0, tell: Tell = untold
@@ -109,10 +116,6 @@ class Answering:
             compared: number of its first documents to answer by ``exact`` as well.
             tell: called after every batch, with zeros after one of ``exact`` and after every
                 document.
-
-        Raises:
-            ModelError: outputs are not finite.
-            ResourceError: memory is too small for a single chunk.
         """
         exact: list[Answer] = []
         if compared:
@@ -172,7 +175,8 @@ class Answering:
 
 
 def batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Batches of indices of ``lengths``, longest first, so that similar lengths are together.
+    """Yield batches of indices of ``lengths`` (tokens), longest first, so that similar ones are
+    together.
 
     A batch padded to its longest has at most ``batch_tokens`` tokens, or a single member.
     """
@@ -214,7 +218,7 @@ class Counts:
     started: float = field(default_factory=time.monotonic)
 
     def rate(self) -> str:
-        """Progress as text: documents, inputs, tokens, tokens per second."""
+        """Progress as text: documents, inputs, tokens, seconds, tokens per second."""
         seconds = time.monotonic() - self.started
         return (
             f"{plural(self.documents, 'document')}, {plural(self.chunks, 'input')}, "
@@ -223,7 +227,7 @@ class Counts:
         )
 
     def add(self, answer: Answer, features: list[Feature]) -> None:
-        """Count a document by its answer and its inputs."""
+        """Count a document by its answer and inputs; `Pipeline` counts chunks and tokens."""
         cut = bool(answer.get("truncated"))
         self.documents += 1
         self.long += cut or answer["chunks"] > 1
@@ -249,9 +253,9 @@ class Pipeline:
 
     Args:
         model: encoder of documents.
-        executor: `Answering` or `ldt.inference.executor.Workers`.
+        executor: `Answering` or `ldt.inference.executor.Workers`; its ``tell`` is set.
         batch_tokens: largest number of tokens of a batch, with padding; a longer chunk runs alone.
-        refuse: called with a record that cannot be used, and the error; None raises.
+        refuse: called with the error and a record that cannot be used; None raises.
         beside: function for what an answer takes from its record; raises DataError if the record
             lacks it.
         progress: (callback after a batch, least seconds between calls).
@@ -276,14 +280,14 @@ class Pipeline:
         self._tokens, self._told = 0, time.monotonic()
 
     def answer(
-        self, records: Iterable[Example | None], resumed: Any = None
+        self, records: Iterable[Example | None], resumed: "AnswerFile | None" = None
     ) -> Iterator[list[Answer]]:
-        """Yield the answers to all records, a group at a time.
+        """Yield the answers to all records, a list per group, each with its ``id`` and ``chunks``.
 
         Args:
             records: examples, and None where the input pauses.
-            resumed: `ldt.inference.answer_file.AnswerFile` with the answers to the first records;
-                None if there are none.
+            resumed: answers to the first records, which are not yielded again; None if there are
+                none.
 
         Raises:
             DataError: a record cannot be used; earlier answers were yielded.
@@ -303,12 +307,12 @@ class Pipeline:
         if resumed:
             resumed.require_no_more("its end")
 
-    def _add(self, example: Example, seen: SeenIds, resumed: Any) -> bool:
+    def _add(self, example: Example, seen: SeenIds, resumed: "AnswerFile | None") -> bool:
         """Add a record to the group unless it is answered; returns True if the group is full."""
         try:
             if not seen.add(example.id):
                 raise DataError(f"{example.where}: id {example.id!r} came before")
-            if resumed and resumed.has(example.id):
+            if resumed and resumed.skip(example.id):
                 self.counts.resumed += 1
                 return False
             with self.lock:
@@ -335,20 +339,18 @@ class Pipeline:
             self.progress[0](self.counts)
 
     def _end(self) -> Iterator[list[Answer]]:
-        """Wait for all answers, including those held back."""
         yield from self._flush()
-        yield from self._take(self.executor.rest())
+        yield from self._take(self.executor.collect())
         if self.agreement:
             yield from self.agreement.release([], end=True)
 
     def _flush(self) -> Iterator[list[Answer]]:
-        """Submit the waiting documents as one group, and collect finished ones."""
         group, self._group, self._tokens = self._group, [], 0
         if not group:
             yield from self._take(self.executor.ready())
             return
         documents = [document for document, _ in group]
-        compared = len(self.agreement.first(documents)) if self.agreement else 0
+        compared = len(self.agreement.to_compare(documents)) if self.agreement else 0
         self._given.append(group)
         yield from self._take(self.executor.put(documents, compared))
 
@@ -382,11 +384,7 @@ class Shard(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Shard":
-        """Parse a shard such as "2/7".
-
-        Raises:
-            UserError: the text has another form.
-        """
+        """Parse a shard such as "2/7"; UserError for another form, or a number above the count."""
         numbers = re.fullmatch("([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
         if numbers is None or int(numbers[1]) > int(numbers[2]):
             raise UserError(
@@ -398,11 +396,11 @@ class Shard(NamedTuple):
         return f"{self.number}/{self.of}"
 
     def has(self, record: int) -> bool:
-        """True if the shard contains the record with this number, from 1."""
+        """True if the shard contains the record with this number in the whole input, from 1."""
         return (record - self.number) % self.of == 0
 
     def part(self, target: str) -> str:
-        """File of the shard's answers: "answers.jsonl.2-of-7"."""
+        """Name of the file of the shard's answers, such as "answers.jsonl.2-of-7"."""
         return f"{target}.{self.number}-of-{self.of}"
 
 
@@ -448,5 +446,5 @@ class InputDocuments:
         return self.shard is None or self.shard.has(self.count)
 
     def sha256(self) -> str:
-        """Hash of the input, once it was read to its end."""
+        """Hash in hex digits of the input, once it was read to its end."""
         return self._total.hexdigest()

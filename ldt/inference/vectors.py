@@ -28,24 +28,23 @@ GROUP = 8 << 20, 1 << 13  # bytes of lines, or rows, that are written at a time
 
 
 def lines_for(task: AnyTask, dtype: DType, kept: bool) -> Callable[[Answer], Iterable[Answer]]:
-    """Choose the function that turns an answer into lines of output; answers without vectors stay
-    as they are.
+    """Choose the function from an answer to its lines of output; answers without vectors stay as
+    they are.
 
     Args:
         task: task of the model.
         dtype: type of the vectors' numbers in the output.
-        kept: True for a file, whose `layout_of` makes rows of one line for each answer.
+        kept: True: one line per answer, of which `layout_of` makes rows; False: one per vector.
     """
     if task.answers.kind != KIND:
         return partial(repeat, times=1)
-    return (lambda answer: [packed(dtype, answer)]) if kept else partial(lines, dtype)
+    return (lambda answer: [_packed(dtype, answer)]) if kept else partial(_lines, dtype)
 
 
-def packed(dtype: DType, answer: Answer) -> Answer:
-    """Pack the array of an answer into its line as text, in a type for numbers.
+def _packed(dtype: DType, answer: Answer) -> Answer:
+    """Pack the array of an answer, if it has one, into its line as text, in a type for numbers.
 
-    In int8 a vector is its numbers times its ``scale``, the largest of them divided by 127. That of
-    a query with its documents, for ``ldt evaluate``, stays as it is.
+    In int8 a vector is its numbers times its ``scale``.
     """
     if "vectors" not in answer:
         return answer
@@ -59,12 +58,8 @@ def packed(dtype: DType, answer: Answer) -> Answer:
     return line | {"vectors": b64encode(data.tobytes()).decode()}
 
 
-def unpacked(line: Answer) -> tuple[list[Answer], np.ndarray]:
-    """Unpack a line of `packed`: a row for each vector, and the vectors [n, size].
-
-    Raises:
-        UserError: it is that of a query with its documents.
-    """
+def _unpacked(line: Answer) -> tuple[list[Answer], np.ndarray]:
+    """Unpack a line of `_packed`: a row for each vector, and the vectors [n, size]."""
     if "vectors" not in line:
         raise UserError(f"{line['id']}: vectors of a query with its documents go to JSON lines")
     dtype = np.dtype(line["dtype"]).newbyteorder("<")
@@ -80,24 +75,23 @@ def unpacked(line: Answer) -> tuple[list[Answer], np.ndarray]:
     return rows, vectors
 
 
-def lines(dtype: DType, answer: Answer) -> Iterator[Answer]:
-    """Yield a JSON object for each vector of an answer, or of a line of `packed`; one object for a
-    query with its documents."""
+def _lines(dtype: DType, answer: Answer) -> Iterator[Answer]:
+    """Yield a JSON object for each vector of an answer, or of a line of `_packed`."""
     if "vectors" not in answer:
         yield answer
         return
-    line = answer if isinstance(answer["vectors"], str) else packed(dtype, answer)
-    for row, vector in zip(*unpacked(line), strict=True):
+    line = answer if isinstance(answer["vectors"], str) else _packed(dtype, answer)
+    for row, vector in zip(*_unpacked(line), strict=True):
         yield row | {"embedding": vector.tolist() if dtype == "int8" else vector}
 
 
 def layout_of(output: Path) -> Callable[[Path, Path], None]:
-    """Choose the writer by the ending of a file's name: a function (file of answer lines, new
-    file); UserError for an unknown ending."""
+    """Function (file of answer lines, new file) that writes vectors as the ending of ``output``
+    says: .parquet, .npy or .jsonl; UserError for another."""
     writers: dict[str, Callable[[Path, Path], None]] = {
-        ".parquet": write_parquet,
-        ".npy": partial(write_npy, output),
-        ".jsonl": write_lines,
+        ".parquet": _write_parquet,
+        ".npy": partial(_write_npy, output),
+        ".jsonl": _write_lines,
     }
     try:
         return writers[output.suffix.lower()]
@@ -105,25 +99,23 @@ def layout_of(output: Path) -> Callable[[Path, Path], None]:
         raise UserError(f"{output}: vectors are written as {', '.join(writers)}") from None
 
 
-def write_lines(answers: Path, target: Path) -> None:
-    """Write a JSON line for each vector in a file of `packed` answers."""
+def _write_lines(answers: Path, target: Path) -> None:
     with open(answers, "rb") as file, open(target, "xb") as out:
         for line in map(json.loads, file):
-            out.writelines(map(json_line, lines(line.get("dtype", "float32"), line)))
+            out.writelines(map(json_line, _lines(line.get("dtype", "float32"), line)))
 
 
 def ids_of(output: Path) -> Path:
-    """Path of the file beside an array that has the rows' ids."""
+    """Path of the file of the rows' ids beside an array: "a.ids.jsonl" of "a.npy"."""
     return output.with_suffix(".ids.jsonl")
 
 
-def write_npy(output: Path, answers: Path, target: Path) -> None:
-    """Write the vectors of `packed` answers as an array [n, size], and a JSON line of each row to
-    ``NAME.ids.jsonl``; ``output`` is the name that the array will have in the end."""
+def _write_npy(output: Path, answers: Path, target: Path) -> None:
+    """Write an array [n, size], and a JSON line of each row to ``NAME.ids.jsonl``."""
     count, size, dtype = 0, 0, np.dtype("float32")
     with open(answers, "rb") as file:
         for line in map(json.loads, file):
-            rows, vectors = unpacked(line)
+            rows, vectors = _unpacked(line)
             count, size, dtype = count + len(rows), vectors.shape[1], vectors.dtype
     header = {"descr": dtype.newbyteorder("<").str, "fortran_order": False, "shape": (count, size)}
     ids = ids_of(output)
@@ -139,9 +131,7 @@ def write_npy(output: Path, answers: Path, target: Path) -> None:
         remove(unfinished)
 
 
-def write_parquet(answers: Path, target: Path) -> None:
-    """Write a Parquet table of `packed` answers, whose column ``embedding`` has lists of
-    one size."""
+def _write_parquet(answers: Path, target: Path) -> None:
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
@@ -160,7 +150,7 @@ def write_parquet(answers: Path, target: Path) -> None:
 
 
 def _groups(answers: Path) -> Iterator[tuple[list[Answer], np.ndarray]]:
-    """The rows and vectors of lines that are one `GROUP` together; a longer line is one alone."""
+    """Rows and vectors of lines that are one `GROUP` together."""
     group: list[Answer] = []
     parts: list[np.ndarray] = []
     size = 0
@@ -169,7 +159,7 @@ def _groups(answers: Path) -> Iterator[tuple[list[Answer], np.ndarray]]:
             if parts and (size + len(line) > GROUP[0] or len(group) >= GROUP[1]):
                 yield group, np.concatenate(parts)
                 group, parts, size = [], [], 0
-            rows, vectors = unpacked(json.loads(line))
+            rows, vectors = _unpacked(json.loads(line))
             group += rows
             parts.append(vectors)
             size += len(line)

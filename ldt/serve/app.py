@@ -96,19 +96,25 @@ class Metrics:
         self._times = {name: _Histogram(bounds) for name, (_, bounds) in _HISTOGRAMS.items()}
 
     def count(self, name: str, number: int = 1, **label: str) -> None:
-        """Add ``number`` to a counter; it has at most one label, with few known values."""
+        """Add to a counter, which counts each value of its label on its own.
+
+        Args:
+            name: name of the counter, such as "te_request_count".
+            number: number to add.
+            label: at most one label with few known values, such as err="dropped".
+        """
         key = "".join(f'{{{name}="{value}"}}' for name, value in label.items())
         with self._lock:
             self._counts[name][key] = self._counts[name].get(key, 0) + number
 
     def observe(self, **values: float) -> None:
-        """Add a value to each of the named histograms."""
+        """Add a value to each named histogram: ``observe(te_batch_next_size=8)``."""
         with self._lock:
             for name, value in values.items():
                 self._times[name].add(value)
 
     def text(self, waiting: int) -> str:
-        """Everything in Prometheus's text format, with the number of waiting documents."""
+        """Counters, histograms and the number of ``waiting`` documents, as text for Prometheus."""
         lines = []
         with self._lock:
             for name, meaning in _COUNTERS.items():
@@ -155,7 +161,7 @@ class App:
             "/health": self._health,
             "/metrics": self._metrics,
             "/info": partial(self._keyed, self._info),
-            "/openapi.json": partial(self._keyed, partial(openapi, served)),
+            "/openapi.json": partial(self._keyed, partial(_openapi, served)),
         }
         routes = posted + [Route(path, answer, methods=["GET"]) for path, answer in got.items()]
         self._app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_route})
@@ -173,16 +179,19 @@ class App:
 
     @property
     def ready(self) -> bool:
-        """True if documents are accepted."""
+        """True if documents are accepted: it is not draining, and the model's threads are alive."""
         return not self.draining and self.scheduler.alive
 
     def close(self, seconds: float | None = None) -> bool:
-        """Answer the accepted requests and stop; returns True if all were answered in time."""
+        """Accept no more documents and wait for the answers, at most ``seconds`` (None: for ever).
+
+        Returns:
+            True if all were answered in time.
+        """
         self._reading.shutdown(wait=False, cancel_futures=True)
         return self.scheduler.drain(seconds)
 
     async def _guarded(self, path: str, request: Request) -> Response:
-        """JSON response, or an error response."""
         headers, arriving = dict(request.scope["headers"]), RequestReceiver(request.receive)
         self.active += 1
         try:
@@ -223,7 +232,6 @@ class App:
         return asyncio.get_running_loop().run_in_executor(self._reading, work)
 
     async def _answer(self, path: str, body: bytes, request: Request) -> Response:
-        """Response to a body, with TEI's headers."""
         began, served, count = time.monotonic(), self.served, self.metrics.count
         if path == "/" and served.task.answers.kind == "vectors":
             path = "/embed"
@@ -247,8 +255,7 @@ class App:
     def _timed(
         self, asked: ParsedRequest, answered: Sequence[TimedAnswer], seconds: float
     ) -> dict[str, str]:
-        """Record the times of a request; returns its headers: milliseconds as in TEI, and the
-        number of chunks."""
+        """Record the times of a request; returns its headers, milliseconds as in TEI."""
         for each in answered:
             parts = each.seconds
             self.metrics.observe(
@@ -270,7 +277,6 @@ class App:
         }
 
     async def _keyed(self, value: Callable[[], Any], request: Request) -> Response:
-        """Response with a value that requires the API key."""
         try:
             self.door.check_caller(dict(request.scope["headers"]))
         except RequestError as error:
@@ -290,7 +296,7 @@ class App:
         return _json({"error": "unhealthy", "error_type": "Unhealthy"}, 503)
 
     async def _metrics(self, request: Request) -> Response:
-        text = self.metrics.text(self.scheduler.here)
+        text = self.metrics.text(self.scheduler.unanswered)
         return Response(text, media_type="text/plain; version=0.0.4")
 
     def _info(self) -> dict[str, Any]:
@@ -322,7 +328,7 @@ class App:
 
 @cache
 def page() -> Response:
-    """Web page, whose script may contact this server only and which cannot be framed."""
+    """Web page as a response; its script may contact this server only, and it cannot be framed."""
     content, policy = html.render("serve", connect="'self'", title="ldt")
     return HTMLResponse(
         content,
@@ -336,8 +342,8 @@ def page() -> Response:
     )
 
 
-def openapi(served: Served) -> dict[str, Any]:
-    """OpenAPI document, generated from the routes and the models of their bodies."""
+def _openapi(served: Served) -> dict[str, Any]:
+    """OpenAPI document of the routes."""
     bodies = sorted({route.body for route in ROUTES.values()}, key=str)
     models: Any = [(each, "validation") for each in bodies]
     _, schemas = models_json_schema(models, ref_template="#/components/schemas/{model}")

@@ -38,7 +38,7 @@ class RequestError(Exception):
         self.status, self.kind, self.failure = status, kind, failure
 
     def body(self) -> dict[str, Any]:
-        """Body of the response."""
+        """JSON body of the response: {"error": message, "error_type": kind of TEI}."""
         return {"error": str(self), "error_type": self.kind}
 
 
@@ -47,7 +47,7 @@ class ClientDisconnected(Exception):
 
 
 def invalid(what: str) -> RequestError:
-    """Error 422: valid JSON of a wrong shape."""
+    """Create, not raise, the error 422 with this message: valid JSON of a wrong shape."""
     return RequestError(422, "Validation", what)
 
 
@@ -67,11 +67,11 @@ _ERRORS: list[tuple[type[BaseException], int, str, str, str]] = [
 
 
 def refused(error: BaseException, hidden: str) -> tuple[RequestError, bool]:
-    """Error response for an exception, and True if it is a bug of the server.
+    """Error response for an exception, and True if the exception is a bug of the server.
 
     Args:
         error: the exception.
-        hidden: path that no response may contain.
+        hidden: path that no response may contain; "the model" takes its place.
     """
     if isinstance(error, RequestError):
         return error, False
@@ -131,13 +131,10 @@ class RequestGuard:
         self._bytes = 0  # of the bodies that are here
 
     def check_caller(self, headers: Headers) -> None:
-        """Refuse a caller without the key.
+        """Refuse a caller without the key: RequestError 401, or 403 by the Host header.
 
         Without a key, the Host header must be a name of this machine, which blocks web pages by DNS
-        rebinding.
-
-        Raises:
-            RequestError: 401 or 403.
+        rebinding. Headers are bytes by lower-case name.
         """
         if self._key is None:
             host = headers.get(b"host", b"").decode("latin-1").strip()
@@ -153,7 +150,8 @@ class RequestGuard:
 
     @asynccontextmanager
     async def body(self, headers: Headers, receive: RequestReceiver) -> AsyncIterator[bytes]:
-        """Body of a request, counted against the limits while the block lasts.
+        """Receive the body of a request (context), counted against the limits while the block
+        lasts.
 
         Raises:
             RequestError: the content type is not JSON (415), or the body is too long (413, 429) or
@@ -185,7 +183,6 @@ class RequestGuard:
             self._bytes -= len(body)
 
     def _check_size(self, size: int, more: int) -> None:
-        """Refuse a body of this size, or ``more`` bytes on top of all bodies being handled."""
         if size > self.limits.body:
             raise RequestError(413, "Validation", f"a body of more than {self.limits.body:,} bytes")
         if self._bytes + more > self.limits.bodies:
@@ -193,8 +190,7 @@ class RequestGuard:
             raise RequestError(429, "Overloaded", what, "overloaded")
 
     async def discard(self, headers: Headers, receive: RequestReceiver) -> None:
-        """Read the rest of a body for a moment: a caller still sending does not read the
-        response."""
+        """Drop the rest of a body for up to `LINGER` seconds: who still sends reads no response."""
         if b"expect" in headers:  # it sends when it is asked to
             return
         left = self.limits.bodies
@@ -205,7 +201,7 @@ class RequestGuard:
 
 
 def is_loopback(host: str) -> bool:
-    """True for a loopback name or address."""
+    """True for a loopback name or address, without a port: "localhost", "127.0.0.1", "::1"."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:

@@ -60,9 +60,6 @@ class Served:
         name: name of the folder, used in responses.
         sha: hash of the files that determine the answers.
         variant: cached function from `RequestOptions` to `Variant`.
-
-    Raises:
-        UserError: the folder or an option cannot be used.
     """
 
     def __init__(
@@ -107,7 +104,7 @@ class Served:
                 self._stack = stack.pop_all()
             self.precision = settings["precision"]
             self.replicas = [ProcessReplica(workers)] * len(places)
-        self.variant = variants(self.recipe, self.predictor, changed)
+        self.variant = _variants(self.recipe, self.predictor, changed)
         self.folder, self.name = engine.folder, engine.folder.resolve().name
         self.sha = engine.run.fingerprint(self.recipe)
         # Once before there are threads: the tokenizers' library cannot be set while another reads.
@@ -115,7 +112,7 @@ class Served:
             tokenize(self.predictor.tokenizer, "a b")
 
     def close(self) -> None:
-        """End the worker processes."""
+        """End the worker processes; without any nothing happens."""
         self._stack.close()
 
     @property
@@ -126,10 +123,11 @@ class Served:
     def examples(
         self, documents: Sequence[Mapping[str, Any]], strict: bool = True
     ) -> list[Example]:
-        """Documents of a request as examples.
+        """Documents of a request as examples, their fields under the names of the user's files.
 
         Args:
-            documents: fields under the task's names or those of the user's files.
+            documents: fields under the task's names or those of the user's files, ``id`` for all or
+                none.
             strict: True refuses unknown fields.
 
         Raises:
@@ -146,7 +144,6 @@ class Served:
         return examples
 
     def _record(self, given: Mapping[str, Any], strict: bool) -> dict[str, Any]:
-        """Fields of a document under the names of the user's files."""
         reads = self.task.reads
         also = {"text": reads.document, **reads.also}
         paths = {name: self.path(name) for name in (reads.document, *reads.fields)}
@@ -172,12 +169,13 @@ class Served:
         return {paths.get(name, name): value for name, value in fields.items()}
 
     def path(self, name: str) -> str:
-        """Path of a task's field in the training's records."""
+        """Name that a task's field, such as "question", has in training records, dotted if
+        nested."""
         return self.predictor.path(name)
 
 
 def characters(value: Any) -> int:
-    """Number of characters of all texts in a value, plus one for anything else."""
+    """Number of characters of all texts in a JSON value without keys; other scalars count as 1."""
     total, stack = 0, [value]
     while stack:
         each = stack.pop()
@@ -190,7 +188,7 @@ def characters(value: Any) -> int:
 
 class Variant:
     """Model with the options of a request: a `ldt.inference.stream.DocumentPredictor`. With worker
-    processes it only encodes.
+    processes it only encodes. UserError if the task's answers lack what the request asks for.
 
     Args:
         recipe: recipe of the training.
@@ -200,9 +198,6 @@ class Variant:
 
     Attributes:
         alone: True if decoding uses the model too.
-
-    Raises:
-        UserError: the task's answers lack what the request asks for.
     """
 
     def __init__(
@@ -222,10 +217,9 @@ class Variant:
         self.alone = bool(self.options.explained) and isinstance(self.task, ByLogits)
 
     def encode(self, example: Example) -> list[Feature]:
-        """Inputs of a document.
+        """Inputs of a document, one per chunk.
 
-        Raises:
-            DataError: it cannot be used, or would be cut although the request does not permit that.
+        DataError if it cannot be used, or would be cut although the request does not permit that.
         """
         features = self.predictor.encode(example)
         flags = features[0].get("flags", {})
@@ -245,18 +239,19 @@ class Variant:
         )
 
     def outputs(self, features: list[Feature]) -> list[Outputs]:
-        """Output arrays by name for each input, run as one batch."""
+        """Run inputs as one batch: output arrays by name for each of them."""
         return self._answering.outputs(features)
 
     def decode(self, outputs: list[Outputs], example: Example, features: list[Feature]) -> Answer:
-        """Answer to a document."""
+        """Answer to a document from its inputs' outputs, with explanations if they are
+        asked for."""
         return self._answering.decode(outputs, example, features)
 
 
-def variants(
+def _variants(
     recipe: Recipe, predictor: Any, options: PredictOptions
 ) -> Callable[[RequestOptions], Variant]:
-    """Function from the options of a request to a `Variant`, with a cache of the newest ones."""
+    """Function from the options of a request to a `Variant`, which caches the newest ones."""
 
     @lru_cache(VARIANTS)
     def variant(asked: str) -> Variant:
@@ -274,13 +269,13 @@ class ProcessReplica:
         self._workers = workers
 
     def outputs(self, documents: list[Document]) -> list[Outputs]:
-        """Output arrays by name for documents of one input each, run as one batch."""
+        """Have a worker run documents of one input each; returns output arrays by name for each."""
         return self._ask([(replace(example, fields={}), inputs) for example, inputs in documents])
 
     def answer(
         self, model: Any, outputs: list[Outputs], example: Example, features: list[Feature]
     ) -> Answer:
-        """Answer to a document."""
+        """Have a worker decode the answer to a document, by the options ``model.asked``."""
         return self._ask([(example, features)], model.asked, outputs)
 
     def _ask(self, *asked: Any) -> Any:
@@ -302,14 +297,15 @@ class ReplicaMaker:
         self.model.prepare()
 
     def settings(self) -> Settings:
-        """Settings chosen for the device."""
+        """Settings chosen for this machine, such as {"precision": "bf16"}."""
         return self.model.settings()
 
     def load(self, settings: Settings) -> Callable[..., Any]:
-        """Load the model; returns a function that runs inputs, or decodes one document."""
+        """Load the model; returns a function for `Workers.ask` that runs documents of one input
+        each, or, if options and outputs follow, decodes one document."""
         predictor: Any = self.model.load(settings).model
         replica = LocalReplica(predictor)
-        variant = variants(self.model.recipe, predictor, self.model.options)
+        variant = _variants(self.model.recipe, predictor, self.model.options)
 
         def ask(documents: Sequence[Document], *asked: Any) -> Any:
             if len(asked) == 1:
@@ -322,7 +318,7 @@ class ReplicaMaker:
 
 
 def automatic_batch(device: str, config: Any) -> int:
-    """Default number of tokens of a batch.
+    """Default number of tokens of a batch on a torch device, by the layers and width in ``config``.
 
     A GPU needs many; so does a small model on a CPU, where overhead between operators dominates. A
     large model is as fast with few, and short documents wait less for a batch to end.

@@ -41,7 +41,7 @@ class ParsedRequest(NamedTuple):
 
     @property
     def characters(self) -> int:
-        """Number of characters of the documents."""
+        """Number of characters of all texts of the documents."""
         return sum(characters(each.fields) for each in self.examples)
 
 
@@ -52,13 +52,13 @@ class RequestBody(BaseModel):
 
     @classmethod
     def read(cls, body: bytes) -> Self:
-        """Parse the body of a request.
+        """Parse the body of a request to an object of this class.
 
         Raises:
             RequestError: it is not JSON (400), or a field is missing, unknown or of a wrong type
                 (422).
         """
-        value = parsed(body)
+        value = _parsed(body)
         if not isinstance(value, dict):
             raise invalid(f"{kind(value)}, expected an object")
         try:
@@ -99,7 +99,11 @@ class Predict(RequestBody):
     parameters: Parameters | None = None
 
     def asked(self, served: Served) -> ParsedRequest:
-        """Parsed request."""
+        """Check the body against the model, and parse it to documents, options and a shape.
+
+        The response is in the shape of TEI or InferenceClient, for a single input not in a list.
+        RequestError or DataError for what the model's task does not take.
+        """
         parameters, task = self.parameters or Parameters(), served.task
         form = task.answers.kind
         options: dict[str, Any] = {"truncate": bool(self.truncate), "raw_scores": self.raw_scores}
@@ -140,11 +144,16 @@ class Native(RequestBody):
     resolved: bool = False
 
     def asked(self, served: Served, ranking: bool = False) -> ParsedRequest:
-        """Parsed request.
+        """Parse the body to documents, options and a shape, which gives the answers of ``ldt
+        predict``.
 
         Args:
             served: the model.
-            ranking: True answers with all choices, best first.
+            ranking: True adds ``ranking``, all choices or the ``n_best``, best first.
+
+        Raises:
+            RequestError: fields stand beside ``documents``, or those are empty.
+            DataError: a field of a document is unknown or of a wrong type.
         """
         fields = dict(self.model_extra or {})
         if self.documents is not None and fields:
@@ -182,7 +191,7 @@ class Rerank(RequestBody):
     return_text: bool = False
 
     def asked(self, served: Served) -> ParsedRequest:
-        """Parsed request, with one document per text."""
+        """Parse the body, a document per text; the response is [{"index", "score"}], best first."""
         options = {"truncate": bool(self.truncate), "raw_scores": self.raw_scores}
 
         def shape(answers: list[Answer]) -> Any:
@@ -202,7 +211,8 @@ class CohereRerank(RequestBody):
     return_documents: bool = False
 
     def asked(self, served: Served) -> ParsedRequest:
-        """Parsed request, with one document per entry of ``documents``."""
+        """Parse the body, a document per entry; the response is {"model", "results"}, best
+        first."""
 
         def shape(answers: list[Answer]) -> Any:
             results: list[dict[str, Any]] = [
@@ -219,7 +229,6 @@ class CohereRerank(RequestBody):
 def _asked(
     served: Served, query: str, texts: Sequence[Any], options: dict[str, Any], shape: Any
 ) -> ParsedRequest:
-    """Parsed reranking request, whose documents are batched with those of other requests."""
     documents = [{"query": query, "documents": [text]} for text in texts]
     return ParsedRequest(served.examples(documents), RequestOptions(**options), shape)
 
@@ -244,7 +253,7 @@ class Embed(RequestBody):
     late: bool | None = None
 
     def asked(self, served: Served) -> ParsedRequest:
-        """Parsed request."""
+        """Parse the body, a document per text; the response is a list of vectors, see `Embed`."""
         texts = [self.inputs] if isinstance(self.inputs, str) else self.inputs
         names = {"dimensions", "unit", "unit_tokens", "late"}
         options = self.model_dump(include=names, exclude_none=True)
@@ -274,7 +283,7 @@ class EmbeddingRequest(RequestBody):
     user: str | None = None
 
     def asked(self, served: Served) -> ParsedRequest:
-        """Parsed request."""
+        """Parse the body, a document per text (RequestError for ""); the response is OpenAI's."""
         texts = [self.input] if isinstance(self.input, str) else self.input
         if "" in texts:
             raise invalid("input: a text is empty")
@@ -306,14 +315,12 @@ class Tokenize(RequestBody):
     prompt_name: None = None
 
     def tokens(self, served: Served, most: int) -> list[list[dict[str, Any]]]:
-        """Tokens of texts, as in TEI's /tokenize.
+        """Tokens of each text as {"id", "text", "special", "start", "stop"}, as in TEI's /tokenize.
 
-        Args:
-            served: the model.
-            most: largest number of texts of a request.
+        RequestError if there are no texts or more than ``most``, or the tokenizer names no places.
         """
         texts = [self.inputs] if isinstance(self.inputs, str) else self.inputs
-        check_batch(len(texts), most)
+        _check_batch(len(texts), most)
         tokenizer = getattr(served.predictor.tokenizer, "backend_tokenizer", None)
         if tokenizer is None:
             what = "the tokenizer of this model names no places"
@@ -355,21 +362,25 @@ class Route(NamedTuple):
     asked: Callable[[Any, Served], ParsedRequest] = lambda body, served: body.asked(served)
 
     def read(self, body: bytes, path: str, served: Served, most: int) -> ParsedRequest:
-        """Parsed request from a body.
+        """Parse a body to documents, options and the shape of the response.
 
         Args:
             body: body of the request.
-            path: path of the route.
+            path: path of the route, for messages.
             served: the model.
             most: largest number of documents of a request.
+
+        Raises:
+            RequestError: the route is for other models (424), or the body cannot be used.
+            DataError: a document cannot be used.
         """
         task = served.task
         if self.kinds and task.answers.kind not in self.kinds:
             what = f"{path} is for a model of {self.models}, this one is of {task.name}: /answer"
-            parsed(body)
+            _parsed(body)
             raise RequestError(424, "Backend", what, "model_type")
         asked = self.asked(self.body.read(body), served)
-        check_batch(len(asked.examples), most)
+        _check_batch(len(asked.examples), most)
         return asked
 
 
@@ -401,12 +412,8 @@ ROUTES = {
 }
 
 
-def parsed(body: bytes) -> Any:
-    """JSON value of a body.
-
-    Raises:
-        RequestError: it is not valid JSON (400).
-    """
+def _parsed(body: bytes) -> Any:
+    """JSON value of a body; RequestError 400 if it is no JSON."""
     decoder = JsonDecoder()
     try:
         text = body.decode("utf-8").strip(" \t\r\n")
@@ -424,14 +431,12 @@ def parsed(body: bytes) -> Any:
     return value
 
 
-def scores(answer: Answer, parameters: Parameters) -> list[dict[str, Any]]:
-    """Labels with scores in the shape of TEI and InferenceClient, the ``top_k`` best first."""
+def _scores(answer: Answer, parameters: Parameters) -> list[dict[str, Any]]:
     best = sorted(answer["scores"].items(), key=lambda item: -item[1])
     return [{"score": score, "label": label} for label, score in best[: parameters.top_k]]
 
 
-def entities(answer: Answer, parameters: Parameters) -> list[dict[str, Any]]:
-    """Entities in the shape of InferenceClient's token classification."""
+def _entities(answer: Answer, parameters: Parameters) -> list[dict[str, Any]]:
     names = {"entity_group": "label", "score": "score", "word": "text", "start": "start"}
     return [
         {name: each[key] for name, key in (names | {"end": "end"}).items()}
@@ -440,9 +445,8 @@ def entities(answer: Answer, parameters: Parameters) -> list[dict[str, Any]]:
     ]
 
 
-def spans(answer: Answer, parameters: Parameters) -> Any:
-    """Answer to a question in the shape of InferenceClient: {answer, score, start, end}, or a list
-    of such, best first, if ``top_k`` is above 1."""
+def _spans(answer: Answer, parameters: Parameters) -> Any:
+    """Answer to a question in the shape of InferenceClient, or a list if ``top_k`` is above 1."""
     nothing = {"answer": "", "score": answer.get("no_answer", 0.0), "start": 0, "end": 0}
     best = {name: answer.get(f"best_{name}", answer[name]) for name in ("start", "end")}
     best |= {"answer": answer.get("best", answer["answer"])}
@@ -457,18 +461,17 @@ def spans(answer: Answer, parameters: Parameters) -> Any:
     return best_spans if (parameters.top_k or 1) > 1 else best_spans[0]
 
 
-def summary(answer: Answer, parameters: Parameters) -> dict[str, Any]:
-    """Summary in the shape of InferenceClient: {"summary_text": text}."""
+def _summary(answer: Answer, parameters: Parameters) -> dict[str, Any]:
     return {"summary_text": answer["summary"]}
 
 
 # Kind of answer -> the shape that TEI and InferenceClient have for it, and the parameters that
 # count; other answers are ldt's own.
 SHAPES: dict[str, tuple[Callable[[Answer, Parameters], Any], set[str]]] = {
-    "label": (scores, {"function_to_apply", "top_k"}),
-    "entities": (entities, {"aggregation_strategy", "ignore_labels"}),
-    "summary": (summary, set()),
-    **dict.fromkeys(SPANS, (spans, {"top_k", "handle_impossible_answer"})),
+    "label": (_scores, {"function_to_apply", "top_k"}),
+    "entities": (_entities, {"aggregation_strategy", "ignore_labels"}),
+    "summary": (_summary, set()),
+    **dict.fromkeys(SPANS, (_spans, {"top_k", "handle_impossible_answer"})),
 }
 
 
@@ -480,14 +483,12 @@ def _texts(
     options: dict[str, Any],
     shape: Callable[[list[Answer]], Any],
 ) -> ParsedRequest:
-    """Request for the vectors of texts, each the query or the document of a record."""
     name = role if role == "query" else served.task.reads.document
     examples = served.examples([{name: each} for each in texts])
     return ParsedRequest(examples, RequestOptions.of(options | {"truncate": truncate}), shape)
 
 
 def _check_function(function: str | None, served: Served) -> None:
-    """Refuse an activation function other than the model's."""
     several = served.predictor.config.problem_type == "multi_label_classification"
     right = "sigmoid" if several else "softmax"
     if function not in (None, "none", right):
@@ -520,7 +521,14 @@ def _inputs(inputs: Any, served: Served) -> tuple[bool, list[dict[str, Any]]]:
 
 
 def ranked(answer: Answer, texts: Sequence[str], most: int | None) -> Answer:
-    """Answer with all choices, or the ``most`` best, in TEI's form of ranked texts."""
+    """Copy of an answer with ``ranking``, [{"index", "text", "score"}], best first, for its
+    ``n_best``.
+
+    Args:
+        answer: answer with ``scores``, one per choice, or with candidates in ``n_best``.
+        texts: all choices, in the order of the request.
+        most: largest number of choices; None for all.
+    """
     answer = dict(answer)
     if "scores" in answer:
         pairs = enumerate(zip(texts, answer["scores"], strict=True))
@@ -538,7 +546,6 @@ def ranked(answer: Answer, texts: Sequence[str], most: int | None) -> Answer:
 
 
 def _too_deep(value: Any) -> bool:
-    """True if lists and objects are nested deeper than `DEEPEST`."""
     level: list[Any] = [[value]]
     for _ in range(DEEPEST + 1):
         items = (each.values() if isinstance(each, dict) else each for each in level)
@@ -546,8 +553,7 @@ def _too_deep(value: Any) -> bool:
     return bool(level)
 
 
-def check_batch(size: int, most: int) -> None:
-    """Refuse a request with too many documents."""
+def _check_batch(size: int, most: int) -> None:
     if not size:
         raise RequestError(400, "Empty", "inputs cannot be empty", "batch_size")
     if size > most:
@@ -556,7 +562,7 @@ def check_batch(size: int, most: int) -> None:
 
 
 def labels(served: Served) -> dict[str, Any]:
-    """Labels of a model in the form of TEI's /info, or the pooling; empty if it has neither."""
+    """Labels as in TEI's /info, {"id2label", "label2id"}; of vectors {"pooling"}, else {}."""
     names = getattr(served.predictor.config, "id2label", None) or {}
     if served.task.answers.kind == "vectors":
         return {"pooling": served.predictor.config.embedding["pooling"]}

@@ -99,7 +99,7 @@ class Replica(Protocol):
     aside: bool
 
     def outputs(self, documents: list[Document]) -> list[Outputs]:
-        """Output arrays by name for documents of one input each, run as one batch."""
+        """Run documents of one input each as one batch; returns output arrays by name for each."""
 
     def answer(
         self,
@@ -108,15 +108,11 @@ class Replica(Protocol):
         example: Example,
         features: list[Feature],
     ) -> Answer:
-        """Answer to a document, as from `answer_of`."""
+        """Decode the answer to a document, as `answer_of` does, from the outputs of its inputs."""
 
 
 class LocalReplica:
-    """`Replica` in this process.
-
-    Args:
-        model: model that runs all inputs.
-    """
+    """`Replica` in this process, whose ``model`` runs all inputs."""
 
     aside = True
     answer = staticmethod(answer_of)
@@ -169,7 +165,8 @@ class Scheduler:
     def submit(
         self, model: DocumentPredictor, examples: Sequence[Example], *, alone: bool = False
     ) -> list[Future[TimedAnswer]]:
-        """Accept documents, all or none; cancelling a future frees its place.
+        """Accept documents, all or none; returns the future answer of each. Cancelling one frees
+        its place.
 
         Args:
             model: encodes and decodes these documents; inputs are run by the replicas.
@@ -194,8 +191,8 @@ class Scheduler:
         return [job.future for job in jobs]
 
     @property
-    def here(self) -> int:
-        """Number of unanswered documents."""
+    def unanswered(self) -> int:
+        """Number of accepted documents without an answer."""
         return self.places - self._free
 
     @property
@@ -210,8 +207,11 @@ class Scheduler:
             self._changed.notify_all()
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Accept no more documents and wait for the answers; returns True if all were answered in
-        time."""
+        """Accept no more documents and wait for the answers, at most ``seconds`` (None: for ever).
+
+        Returns:
+            True if all were answered in time; the threads are ended then.
+        """
         self.close()
         with self._changed:
             empty = self._changed.wait_for(lambda: self._free == self.places, seconds)
@@ -261,7 +261,6 @@ class Scheduler:
             self.on_batch(len(batch), tokens)
 
     def _next(self) -> list[_Chunk] | None:
-        """Wait for the next batch; None after the last one."""
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._waiting or self._over())
@@ -331,7 +330,6 @@ class Scheduler:
 
 
 def _answer(replica: Replica, job: _Job) -> None:
-    """Decode the answer to a document whose chunks have all been run."""
     if job.future.done():
         return
     outputs: Any = job.outputs
@@ -355,6 +353,5 @@ def _fail(job: _Job, error: BaseException) -> None:
 
 
 def _give(job: _Job, give: Callable[[], None]) -> None:
-    """Complete a caller's future unless it is cancelled or done."""
     if not job.future.done() and job.future.set_running_or_notify_cancel():
         give()

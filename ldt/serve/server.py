@@ -27,7 +27,7 @@ class Protocol(H11Protocol):
     """HTTP/1.1 protocol with a timeout for receiving a request, and JSON errors."""
 
     def connection_made(self, transport: Any) -> None:
-        """Start the timeout; after a response uvicorn sets an equal one."""
+        """Start the timeout for receiving a request; after a response uvicorn sets an equal one."""
         super().connection_made(transport)
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -39,7 +39,7 @@ class Protocol(H11Protocol):
         self.handle_events()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer that this is not HTTP, if still possible, and close."""
+        """Answer 400 "invalid HTTP request", if still possible, and close; ``msg`` is ignored."""
         body = json_line({"error": "invalid HTTP request", "error_type": "Validation"}).rstrip()
         headers = [
             (b"content-type", b"application/json"),
@@ -77,14 +77,14 @@ class Server(uvicorn.Server):
         self.signals = Signals(self._drain)
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
-        """Record signals while the server runs."""
+        """Context that records SIGINT and SIGTERM: the first drains, a second one exits."""
         return self.signals.handled()
 
     def _drain(self, number: int) -> None:
         self.app.draining = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and log the address."""
+        """Listen on the sockets, and log the address of each."""
         await super().startup(sockets)
         for place in sockets or ():
             host, port = place.getsockname()[:2]
@@ -92,7 +92,7 @@ class Server(uvicorn.Server):
             log.info(f"{self.app.served.name} at http://{shown}:{port}")
 
     async def on_tick(self, counter: int) -> bool:
-        """True to stop; until the last request is answered, new ones are refused."""
+        """Return True to stop: after a signal, if all is answered or time ran out (``late``)."""
         if self.app.draining:
             self.late = (
                 bool(self.app.active) and time.monotonic() - self.signals.came > self.draining
@@ -102,11 +102,7 @@ class Server(uvicorn.Server):
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Socket bound to an address, not listening yet.
-
-    Raises:
-        UserError: the address cannot be used.
-    """
+    """New TCP socket bound to an address, not listening; UserError if it cannot be."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -122,11 +118,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def check_key(host: str, key: str | None) -> None:
-    """Refuse to serve other machines without an API key.
-
-    Raises:
-        UserError: there is no key.
-    """
+    """Raise UserError if ``key`` is None and ``host`` is an address that other machines reach."""
     if key is None and not is_loopback(host):
         raise UserError(
             f"--host {host}: other machines can reach it; --api-key-file FILE, or LDT_API_KEY, "
@@ -135,7 +127,13 @@ def check_key(host: str, key: str | None) -> None:
 
 
 def run(app: App, place: socket.socket, draining: float) -> int:
-    """Serve until a signal arrives and all requests are answered; returns the signal's number."""
+    """Serve until a signal and the last answer, and close the app; returns the signal's number.
+
+    Args:
+        app: application to serve.
+        place: bound socket, as from `bound`.
+        draining: seconds to finish requests after the signal; a warning is logged if they run out.
+    """
     server = Server(config(app), app, draining)
     server.run(sockets=[place])
     app.close(0.0 if server.late else CLOSING)
@@ -145,7 +143,7 @@ def run(app: App, place: socket.socket, draining: float) -> int:
 
 
 def config(app: App) -> uvicorn.Config:
-    """Settings of uvicorn."""
+    """Settings of uvicorn for the app: HTTP/1.1 alone, without its logs, and with `Protocol`."""
     return uvicorn.Config(
         app,
         http=Protocol,

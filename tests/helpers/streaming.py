@@ -13,7 +13,7 @@ class Sink:
     def __init__(self, done=()):
         self.left, self.groups, self.count = [*done], [], 0
 
-    def has(self, id):
+    def skip(self, id):
         return self.left[:1] == [id] and bool(self.left.pop(0))
 
     def require_no_more(self, place):

@@ -40,7 +40,7 @@ def test_an_unfinished_file_is_not_overwritten_without_being_asked_to(tmp_path):
     with pytest.raises(UserError, match="another .*; --overwrite without --resume starts again"):
         AnswerFile(target, made_by=MADE_BY | {"encoding": "cp1252"}, resume=True)
     again = AnswerFile(target, made_by=MADE_BY | {"encoding": "cp1252"}, overwrite=True)
-    assert not again.has(1)
+    assert not again.skip(1)
     again.write([{"id": 2}])
     again.finish()
     assert ids(target) == [2]
@@ -55,9 +55,9 @@ def test_resuming_cuts_half_a_line_and_gives_the_same_file(tmp_path):
         file.write(b'{"id": "c", "lab' + b"x" * 200_000)
     sink = AnswerFile(target, made_by=MADE_BY, resume=True)
     assert sink.count == 2
-    assert [sink.has(id) for id in ("b", "a")] == [False, True]
+    assert [sink.skip(id) for id in ("b", "a")] == [False, True]
     sink.write([{"id": "c"}])
-    assert [sink.has(id) for id in ("b", "c")] == [True, False]
+    assert [sink.skip(id) for id in ("b", "c")] == [True, False]
     sink.finish()
     assert ids(target) == ["a", "b", "c"]
 
@@ -80,7 +80,7 @@ def test_a_line_that_is_no_answer_is_named_on_resuming(tmp_path):
     with open(sink.partial, "ab") as file:
         file.write(b"[]\n")
     with pytest.raises(UserError, match=r"partial:2: not an answer"):
-        AnswerFile(target, made_by=MADE_BY, resume=True).has(1)
+        AnswerFile(target, made_by=MADE_BY, resume=True).skip(1)
 
 
 def test_a_link_still_points_to_the_answers(tmp_path):

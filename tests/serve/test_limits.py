@@ -79,7 +79,7 @@ def test_more_than_it_takes_is_told_at_once(held):
     ]
     for each in asking:
         each.start()
-    until(lambda: here.app.scheduler.here == 4)
+    until(lambda: here.app.scheduler.unanswered == 4)
     assert "te_queue_size 4" in here.ask("/metrics")[1].decode().splitlines()
     status, said, _ = here.ask("/predict", {"inputs": "a"})
     assert (status, said["error_type"]) == (429, "Overloaded")
@@ -101,7 +101,7 @@ def test_bodies_that_are_here_have_a_size_together(held):
     ]
     for each in threads:
         each.start()
-    until(lambda: here.app.scheduler.here == 2)
+    until(lambda: here.app.scheduler.unanswered == 2)
     status, said, _ = here.ask("/predict", {"inputs": "a " * 450})
     assert (status, said["error_type"]) == (429, "Overloaded")
     model.go.set()
@@ -116,10 +116,10 @@ def test_callers_that_leave_free_their_place_and_are_not_answered(held):
     for _ in range(4):
         gone.append(socket.create_connection(("127.0.0.1", here.port), timeout=30))
         gone[-1].sendall(ONE)
-    until(lambda: here.app.scheduler.here == 4)
+    until(lambda: here.app.scheduler.unanswered == 4)
     for each in gone:
         each.close()
-    until(lambda: here.app.scheduler.here == 0)
+    until(lambda: here.app.scheduler.unanswered == 0)
     begun = model.begun
     model.go.set()
     assert here.ask("/predict", {"inputs": "a"})[0] == 200
@@ -131,7 +131,7 @@ def test_where_one_document_fails_nobody_waits_for_the_others(held):
     here, model = held
     status, said, _ = here.ask("/answer", {"documents": [{"text": "a"}, {"text": 1}]})
     assert (status, said["error_type"]) == (422, "Validation")
-    until(lambda: here.app.scheduler.here == 0)  # though the model is not let go on
+    until(lambda: here.app.scheduler.unanswered == 0)  # though the model is not let go on
 
 
 def test_a_request_has_a_time(runs):
@@ -141,7 +141,7 @@ def test_a_request_has_a_time(runs):
     with running(served, ServerLimits(seconds=0.3)) as here:
         status, said, _ = here.ask("/predict", {"inputs": "a"})
         assert (status, said["error_type"]) == (503, "Overloaded")
-        assert here.app.scheduler.here == 0
+        assert here.app.scheduler.unanswered == 0
         model.go.set()
         until(lambda: here.ask("/predict", {"inputs": "a"})[0] == 200)
 

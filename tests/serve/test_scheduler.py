@@ -164,7 +164,7 @@ def test_a_document_that_is_cancelled_is_not_run_and_frees_its_place(counting, m
     with pytest.raises(FullError, match="2 of 2 places are taken"):
         scheduler.submit(counting, [document("third", 10)])
     assert second.cancel()
-    assert scheduler.here == 1
+    assert scheduler.unanswered == 1
     (third,) = scheduler.submit(counting, [document("third", 10)])
     assert first.cancel()  # also one that runs: its answer is for nobody
     counting.held.set()
@@ -176,7 +176,7 @@ def test_places_are_taken_all_or_none(counting, make):
     scheduler = make(places=3)
     with pytest.raises(FullError):
         scheduler.submit(counting, [document(n, 1) for n in range(4)])
-    assert scheduler.here == 0
+    assert scheduler.unanswered == 0
     assert len(scheduler.submit(counting, [document(n, 1) for n in range(3)])) == 3
 
 
@@ -196,7 +196,7 @@ def test_only_what_cannot_be_run_fails(counting, make):
     wait(futures, 30)
     errors = [type(each.exception(0)) for each in futures]
     assert errors == [type(None), type(None), ValueError, type(None), type(None), DataError]
-    assert scheduler.here == 0
+    assert scheduler.unanswered == 0
 
 
 def test_batches_become_smaller_where_the_memory_does_not_hold_them(counting, make, caplog):
