@@ -198,8 +198,8 @@ class Abstention(NamedTuple):
     def measured(
         cls, threshold: float, confidence: np.ndarray, right: np.ndarray, bound: float = math.nan
     ) -> Abstention:
-        """Make an `Abstention` with the coverage and the share of wrong answers that this threshold
-        has on documents of ``confidence`` [documents], correct where ``right`` [documents] is
+        """Make an `Abstention` of this threshold, with its coverage and share of wrong answers on
+        documents of ``confidence`` [documents] that are answered correctly where ``right`` is
         True."""
         answered = confidence >= threshold
         risk = float((~right[answered]).mean()) if answered.any() else math.nan
@@ -258,8 +258,7 @@ def abstain_for_risk(
 @lru_cache(maxsize=10_000)  # of many classes most have the same few counts
 def upper_bound(wrong: int, count: int, delta: float) -> float:
     """Clopper-Pearson upper bound (1934) of a share, after ``wrong`` of ``count`` observations: the
-    probability p at which ``wrong`` or fewer occur with probability ``delta``.
-    """
+    probability p at which ``wrong`` or fewer occur with probability ``delta``."""
     if wrong >= count:
         return 1.0
     places = np.arange(wrong + 1)
@@ -311,9 +310,6 @@ def conformal_quantile(nonconformity: np.ndarray, coverage: float) -> float:
     if place > len(nonconformity):
         return math.inf
     return float(np.sort(nonconformity)[place - 1]) if place else -math.inf
-
-
-# -- all of them together
 
 
 @dataclass(frozen=True)
@@ -633,7 +629,6 @@ def label_of(predicted: np.ndarray, names: Sequence[str], several: bool) -> str 
 
 
 def _finite(value: float) -> float | None:
-    """The value, or None for infinity and NaN, which JSON lacks."""
     return value if math.isfinite(value) else None
 
 
