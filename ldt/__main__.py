@@ -24,7 +24,7 @@ def _last():
 
 
 def main():
-    """Run a command; see `ldt.cli.main`."""
+    """Run a command by `ldt.cli.main`, and keep its exit code for the end of the process."""
     global _code
     from ldt.cli import main
 

@@ -130,7 +130,8 @@ _MEMORY = re.compile(  # in the words of torch, oneDNN, CUDA, C++, the loader of
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """True if an exception is about exhausted memory, of the machine or of a GPU."""
+    """True if an exception is about exhausted memory, of the machine or of a GPU, by its type or
+    words."""
     if isinstance(error, MemoryError):
         return True
     # Errors of code and data may quote any words; so may those of ours, which say it by their type.
@@ -162,8 +163,8 @@ def kind(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """JSON value for a message, texts shortened to 60 characters: ``'text'``, ``17``, ``null``, ``a
-    list of 3``."""
+    """JSON value for a message: ``null``, ``17``, a text of at most 60 characters in quotes, or of
+    a list or object its kind and size, as in ``a list of 3``."""
     if isinstance(value, list | dict):
         size = plural(len(value), "key") if isinstance(value, dict) else f"{len(value):,}"
         return f"{kind(value)} of {size}" if value else f"{kind(value)}, empty"
@@ -178,8 +179,7 @@ def listed(names: Iterable[Any], most: int = 12, show: Callable[[Any], str] = re
 
 
 def counted(counts: Counter[str], most: int = 20) -> str:
-    """The most frequent ``most`` keys with their counts, and how many more there are: ``cap 12, no
-    cap 3 and 2 more``."""
+    """The most frequent ``most`` keys with their counts, as in ``cap 12, no cap 3 and 2 more``."""
     named = ", ".join(f"{name} {count:,}" for name, count in counts.most_common(most))
     return named + (f" and {len(counts) - most:,} more" if len(counts) > most else "")
 
@@ -214,12 +214,14 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
 def escaped(text: str) -> str:
-    r"""JSON text with control characters as ``\uXXXX``, safe to print on a terminal."""
+    r"""JSON text with control characters, tab and newline excepted, as ``\uXXXX``, safe to print on
+    a terminal."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def without_controls(text: str) -> str:
-    """Text without control characters and escape sequences, safe to print on a terminal."""
+    """Text without control characters, tab and newline excepted, and escape sequences of
+    terminals."""
     return _CONTROLS.sub("", _SEQUENCES.sub("", text))
 
 

@@ -40,8 +40,9 @@ class Threads(NamedTuple):
 def threads() -> Threads:
     """Threads of a command: LDT_THREADS, or at most as many as the CPU quota keeps busy.
 
-    A fractional quota is rounded up: with 1.5 processors, one thread would waste a third. UserError
-    if LDT_THREADS is not a positive integer.
+    A fractional quota is rounded up: with 1.5 processors, one thread would waste a third. None if
+    OMP_NUM_THREADS or MKL_NUM_THREADS is set, or nothing limits them. UserError if LDT_THREADS is
+    not a positive integer.
     """
     asked = os.environ.get("LDT_THREADS")
     if asked is not None:
@@ -117,8 +118,12 @@ def end_with_parent(*ignored: int) -> None:
 
 
 def handle(handler: Any, numbers: Sequence[int] = ENDING) -> dict[int, Any]:
-    """Install a handler of signals, except for signals that the process ignores; returns the
-    previous handlers by number. Works in the main thread only; elsewhere nothing changes."""
+    """Install a handler of `signal.signal`, by default for SIGINT and SIGTERM, except for signals
+    that the process ignores. Works in the main thread only.
+
+    Returns:
+        The previous handlers by signal number; {} in another thread, where nothing changes.
+    """
     if threading.current_thread() is not threading.main_thread():
         return {}
     heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
@@ -151,7 +156,7 @@ def signals_blocked() -> Iterator[None]:
 
 
 def raise_stopped(number: int, frame: Any = None) -> None:
-    """Raise `Stopped` for SIGINT and `Terminated` for SIGTERM."""
+    """Raise `Terminated` for SIGTERM, else `Stopped`; a handler of `signal.signal`."""
     raise Terminated if number == signal.SIGTERM else Stopped
 
 
@@ -194,8 +199,8 @@ class Signals:
             yield
 
     def come(self, number: int, frame: Any) -> None:
-        """Handle a signal: call ``first``, or later ``second``; a signal handler of
-        `signal.signal`."""
+        """Call ``first`` for the first signal, and ``second`` for one that comes ``apart`` seconds
+        later or after; a handler of `signal.signal`."""
         if os.getpid() != self._process:
             if number != signal.SIGINT:
                 signal.signal(number, signal.SIG_DFL)
@@ -222,8 +227,8 @@ class RaisedSignals(Signals):
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Raise the first signal within the block as `Stopped` or `Terminated`; a second one ends
-        the process."""
+        """Context manager that raises the first signal as `Stopped` or `Terminated`; a second one
+        ends the process."""
         with super().handled():
             hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
             try:

@@ -139,7 +139,7 @@ class Source(ABC):
 
     @abstractmethod
     def lengths(self, max_length: int) -> dict[str, int]:
-        """Keys of the converted model's config that set its input length to ``max_length``
+        """Keys and values of the converted model's config for inputs of up to ``max_length``
         tokens."""
 
     @abstractmethod
@@ -532,7 +532,7 @@ def compared(
     outputs: Sequence[torch.Tensor],
     folder: Path,
 ) -> OutputCheck:
-    """Check that two lists of tensors agree, pair by pair, relative to the largest value expected.
+    """Compare two lists of tensors, pair by pair: largest difference, and largest value expected.
 
     Args:
         name: name of the check.

@@ -71,7 +71,7 @@ class Alphabet:
 
     @property
     def unit(self) -> str:
-        """``byte`` or ``character``."""
+        """Name of what an id stands for: ``byte`` or ``character``."""
         return "byte" if self.letters is None else "character"
 
     def __len__(self) -> int:
@@ -81,7 +81,8 @@ class Alphabet:
         """Ids of a text in UTF-8, [n], in the smallest integer type that holds them.
 
         Raises:
-            DataError: a character is not in the vocabulary; ``name`` begins the message.
+            DataError: a character is not in the vocabulary, or it is no UTF-8; ``name`` begins the
+                message.
         """
         if self.letters is None:
             return np.frombuffer(raw, np.uint8)

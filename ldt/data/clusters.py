@@ -113,7 +113,7 @@ def read(
 
     Args:
         example: record with its words or text, and clusters, in any of the layouts.
-        path: function from a field's name above to its name in the file.
+        path: function from the name of a field, such as ``clusters``, to its name in the file.
         like: document from which the words are taken if the line has none.
 
     Returns:

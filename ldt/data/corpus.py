@@ -190,10 +190,10 @@ class Reader:
 
 def drawn(fingerprints: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     """Choose the documents that a split holds out, from their content and the seed alone:
-    [documents] bool. Documents with equal content are always on the same side.
+    [documents] bool, True for these. Documents with equal content are always on the same side.
 
     Args:
-        fingerprints: [documents] uint64.
+        fingerprints: [documents] uint64, equal for equal content.
         fraction: expected share of held-out documents.
         seed: seed of the choice.
     """

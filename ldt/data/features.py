@@ -180,10 +180,8 @@ def _end(parted: np.ndarray, start: int, after: int, room: int) -> int:
 
 class Features(RecordStore[Feature]):
     """Features on disk, written once in order and read at random; their arrays are read-only.
-
-    ``lengths`` are the tokens of each feature, ``documents`` the number of its document; features
-    of one document are consecutive.
-    """
+    ``lengths`` are the tokens of each feature, ``documents`` the number of its document;
+    features of one document are consecutive."""
 
     noun = "encoded documents"
     columns = 2
@@ -195,11 +193,11 @@ class Features(RecordStore[Feature]):
 
     @property
     def documents(self) -> np.ndarray:
-        """Number of the document of each feature, [features] int."""
+        """Index of the document that each feature belongs to, [features] int."""
         return self._index[:, -1]
 
     def numbers(self, item: Feature) -> tuple[int, int]:
-        """Number of tokens of a feature, and number of its document."""
+        """Number of tokens of a feature, and index of its document."""
         return len(item["input_ids"]), item["document"]
 
     def pack(self, item: Feature) -> tuple[Feature, None]:

@@ -252,7 +252,8 @@ def read_doccano(
 
 
 def has_spans(columns: Mapping[str, Iterable[Any]]) -> bool:
-    """True if the values of some field, by the field's name, look like doccano's spans."""
+    """True if a value under doccano's keys has spans; ``columns`` are the values of each field by
+    name."""
     return any(
         (isinstance(item, dict) and "start_offset" in item)
         or (isinstance(item, list) and [type(each) for each in item] == [int, int, str])

@@ -124,11 +124,9 @@ class LabelReader:
         return defaultdict(_Column)
 
     def raw(self, example: Example) -> Any:
-        """Label of an example as a JSON value; lists and objects inside a text are parsed.
-
-        With a separator, the list of a text's parts; for several fields, the list of classes that
-        are true. A missing field is a DataError.
-        """
+        """Label of an example as a JSON value; lists and objects inside a text are parsed. With a
+        separator, the list of a text's parts; for several fields, the list of classes that are
+        true. A missing field is a DataError."""
         if isinstance(self.path, list):
             return [
                 name
@@ -143,8 +141,8 @@ class LabelReader:
         return self._literal(value, example.where)
 
     def gold(self, example: Example, problem: str) -> Gold:
-        """Gold label of an example: a class, a sorted list of classes, or a number. ``problem`` and
-        errors are those of `read`."""
+        """Gold label of an example: a class, a sorted list of classes, or a number. ``problem`` is
+        `SINGLE`, `MULTI` or `REGRESSION`. DataError if the label is missing or does not fit."""
         return self.read(self.raw(example), problem, example.where)
 
     def read(self, value: Any, problem: str, where: str) -> Gold:
@@ -369,11 +367,9 @@ def _check_texts(values: Values, known: Sequence[str]) -> None:
 
 
 def _separator(counts: Counter[str]) -> str | None:
-    """Guess the separator of texts that combine the same parts again and again.
-
-    At least half of the parts must occur in other texts or alone; more than half if class names may
-    contain the separator. Parts that keep their position ("Smith, John") are one name.
-    """
+    """Guess the separator of texts that combine the same parts again and again. At least half of
+    the parts must occur in other texts or alone; more than half if class names may contain the
+    separator. Parts that keep their position ("Smith, John") are one name."""
     documents: dict[str, int] = {}
     for separator in _SEPARATORS:
         places: dict[str, list[int]] = {}  # of each part in different texts; -1 where it is alone

@@ -123,10 +123,8 @@ class LmItems(Sequence[list[Feature]]):
 
 class FullSentences(LmItems):
     """Sequences of full length cut from the concatenated documents, with a separator behind each
-    document.
-
-    Only the last sequence may be shorter. Liu et al. 2019 (arXiv:1907.11692), section 4.2.
-    """
+    document. Only the last sequence may be shorter. Liu et al. 2019 (arXiv:1907.11692), section
+    4.2."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -209,8 +209,8 @@ class Profile:
             self.measured = sum(self.sizes[n] for n in self.lengths)
 
     def classify(self, where: str, names: str | list[str] | None) -> None:
-        """Count the classes of a document: one name, or a list if it can have several. None counts
-        it as unlabelled."""
+        """Count the classes of a document: one name, or a list if it can have several or none. None
+        counts it as unlabelled."""
         if names is None:
             self.blank.append(where)
             return

@@ -113,11 +113,8 @@ def pair_separators(tokenizer: "PreTrainedTokenizerBase") -> int:
 
 def add_tokens(tokenizer: "PreTrainedTokenizerBase", tokens: Sequence[str]) -> list[int]:
     """Add special tokens for a task to a tokenizer, and return the ids of those that it did not
-    have.
-
-    Text never tokenizes to them: the tokenizer records all of them as tokens of a task, which its
-    tokenizer_config.json keeps. Existing tokens keep their ids.
-    """
+    have. Text never tokenizes to them: the tokenizer records all of them as tokens of a task,
+    which its tokenizer_config.json keeps. Existing tokens keep their ids."""
     known = tokenizer.get_vocab()
     remembered = [*_task_tokens(tokenizer), *tokens]
     if remembered:

@@ -65,7 +65,7 @@ def write(
     longest = recipe.data.max_length or tokenizer.model_max_length
     tokenizer.save_pretrained(folder)
     between = pair_separators(tokenizer) if recipe.task.answers.kind == "ranking" else 1
-    lay_out(folder / "tokenizer.json", tokenizer, longest, between)
+    complete_tokenizer(folder / "tokenizer.json", tokenizer, longest, between)
     if recipe.path is None:  # of a folder of sentence-transformers
         (folder / RECIPE).write_text(dump(recipe), "utf-8")
     else:
@@ -81,7 +81,7 @@ def append(folder: Path, line: str) -> None:
     file.write_text(f"{before.rstrip()}\n\n{line}\n{mark}{after}", "utf-8")
 
 
-def lay_out(file: Path, tokenizer: Any, longest: int, between: int = 1) -> None:
+def complete_tokenizer(file: Path, tokenizer: Any, longest: int, between: int = 1) -> None:
     """Make a file tokenizer.json itself add special tokens, truncate and pad as ldt does.
 
     Args:

@@ -33,7 +33,7 @@ _LEFTOVER = re.compile(r".+\.tmp-\d+")
 
 
 def temporary(target: Path) -> Path:
-    """Name beside ``target``, ``<name>.tmp-<process id>``, under which this process writes it."""
+    """Path beside ``target``, ``<name>.tmp-<process id>``, under which this process writes it."""
     return target.with_name(f"{target.name}.tmp-{os.getpid()}")
 
 
@@ -175,10 +175,8 @@ def damage(folder: Path, *, hashes: bool = True) -> str | None:
 
 def flush_folder(folder: Path) -> None:
     """Flush all files of a folder to disk, and give them the permissions that the umask allows.
-
     Libraries that write through a temporary file, such as safetensors, leave it readable by its
-    owner only. The folder has the umask's permissions; files get them without execution.
-    """
+    owner only. The folder has the umask's permissions; files get them without execution."""
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
             path.chmod(path.parent.stat().st_mode & 0o666)
@@ -208,7 +206,8 @@ def unwritten(error: Exception) -> str | None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the files ``*.tmp-NUMBER`` that killed processes left in a folder; needs its lock."""
+    """Remove the files and folders ``*.tmp-NUMBER`` of killed processes in a folder; needs its
+    lock."""
     for path in folder.iterdir():
         if _LEFTOVER.fullmatch(path.name):
             remove(path)
@@ -376,11 +375,8 @@ class Lock:
 
 def holder(folder: Path) -> dict[str, Any] | None:
     """Owner of a folder's `Lock`: ``host``, ``pid`` and ``started`` (local time); None if it is
-    free.
-
-    The lock is not tried, so another process can take it meanwhile. A process on another host
-    counts as alive.
-    """
+    free. The lock is not tried, so another process can take it meanwhile. A process on another
+    host counts as alive."""
     lock = Lock(folder)
     owner = lock._read()
     if not owner or owner.get("host") != socket.gethostname():

@@ -31,8 +31,8 @@ class Heartbeat:
         self.began = self.last = time.monotonic()
 
     def due(self) -> bool:
-        """True if half a minute has passed since the last line; then restarts it, and the caller
-        logs."""
+        """True if half a minute has passed since the last line: the caller then logs one, and it
+        restarts."""
         now = time.monotonic()
         if now - self.last < EVERY:
             return False

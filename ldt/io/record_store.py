@@ -192,7 +192,7 @@ class Writer:
             self.sync()
 
     def sync(self) -> None:
-        """Flush the records, then the index of a named file, to disk."""
+        """Flush the records, then the index, of a named file to disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self.index.tofile(self._list)

@@ -115,11 +115,9 @@ def read(
 
 
 def identified(example: Example, path: str | None) -> str | int:
-    """Id at a dotted path; the example's own id if that is null or empty.
-
-    A path of None uses a field `id` or `doc_key` if there is one, "" none. A missing field, or one
-    that is neither text nor an integer, is a DataError.
-    """
+    """Id at a dotted path; the example's own id if that is null or empty. A path of None uses a
+    field `id` or `doc_key` if there is one, "" none. A missing field, or one that is neither
+    text nor an integer, is a DataError."""
     if path is None:
         path = next((name for name in ("id", "doc_key") if name in example.fields), "")
     value = field(example, path) if path else None
@@ -146,11 +144,9 @@ def lines(
 
 
 def field(example: Example, path: str) -> Any:
-    """Value at a dotted path, such as "clauses.Audit Rights"; an exact key takes precedence.
-
-    "Title + Body" joins the non-blank texts of both by an empty line. A missing field is a
-    DataError with a hint.
-    """
+    """Value at a dotted path, such as "clauses.Audit Rights"; an exact key takes precedence. "Title
+    + Body" joins the non-blank texts of both by an empty line. A missing field is a DataError
+    with a hint."""
     present, value = _find(example.fields, path)
     if present:
         return value
@@ -365,7 +361,7 @@ class _Reader:
 
 
 def suffix(name: str) -> str:
-    """Suffix without the dot, ignoring one of compression: "csv" for "a.csv.gz"."""
+    """Suffix in lower case without the dot, ignoring one of compression: "csv" for "a.csv.gz"."""
     stem, end = os.path.splitext(name.lower())
     if end in (".gz", ".bz2", ".xz", ".zst"):
         end = os.path.splitext(stem)[1]
@@ -403,11 +399,9 @@ def _names(fields: dict, prefix: str = "", depth: int = 3) -> list[str]:
 
 
 class SeenIds:
-    """Set of ids: 16 bytes for a run of increasing integers, 8 for any other id.
-
-    Line numbers form such a run, so a stream without ids takes no memory. ``7`` and ``"7"`` are the
-    same id, as in prediction files. Other ids are compared by a 64-bit hash.
-    """
+    """Set of ids: 16 bytes for a run of increasing integers, 8 for any other id. Line numbers form
+    such a run, so a stream without ids takes no memory. ``7`` and ``"7"`` are the same id, as in
+    prediction files. Other ids are compared by a 64-bit hash."""
 
     RECENT = 1 << 14
 
@@ -418,7 +412,7 @@ class SeenIds:
         self.sorted: list[np.ndarray] = []  # uint64, each more than the next
 
     def add(self, key: str | int) -> bool:
-        """Add an id; returns False if it was already there."""
+        """Add an id; returns False if it was already there. ``7`` and ``"7"`` are the same id."""
         number = _whole(key)
         if number is not None:
             last = self.ends[-1] if self.ends else None

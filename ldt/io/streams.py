@@ -173,7 +173,8 @@ def beginning(source: str, most: int, enough: Callable[[bytes], bool]) -> bytes:
 
 @contextlib.contextmanager
 def held(source: str) -> Iterator[Opened]:
-    """Keep a file open: within the block `open_source` returns its stream from the beginning."""
+    """Keep a file open: within the block `open_source` returns its stream from the beginning, if it
+    can be rewound."""
     with open_source(source) as file:
         _HELD[source] = file
         try:

@@ -135,7 +135,7 @@ def test_tokenizer_json_has_the_types_of_its_tokenizer(tokenizer_folder, tmp_pat
         special_tokens=[(each, tokenizer.convert_tokens_to_ids(each)) for each in given.values()],
     )
     tokenizer.save_pretrained(tmp_path)
-    folder.lay_out(tmp_path / "tokenizer.json", tokenizer, 12)
+    folder.complete_tokenizer(tmp_path / "tokenizer.json", tokenizer, 12)
     row = Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("the party", "the other")
     assert row.type_ids[: row.tokens.index(given["sep"]) + 1].count(1) == 0
     assert row.type_ids[row.tokens.index(given["sep"]) + 1 :].count(0) == 0
