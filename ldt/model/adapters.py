@@ -31,8 +31,8 @@ def offer_targets(config):
 
 
 def usual_targets(config) -> list[str]:
-    """Names of the layers that LoRA adapts by default, an encoder's and a decoder's, for peft's
-    ``target_modules``."""
+    """Names of the layers that LoRA adapts by default, such as ``query`` and ``Wqkv``; of a decoder
+    too."""
     return [*config.projections, *(OF_DECODERS if config.is_encoder_decoder else ())]
 
 
@@ -46,7 +46,8 @@ def is_adapter(folder: Path) -> bool:
 
 
 def base_of(folder: Path) -> Path:
-    """Folder of the model that the adapter in a folder was trained on.
+    """Folder of the model that the adapter in a folder was trained on, downloaded if it is a hub
+    id.
 
     Raises:
         ModelError: adapter_config.json does not name it, or it is not there.

@@ -24,7 +24,7 @@ KINDS = ("words", "document", "tokens", "spans", "choice")
 INPUTS = ("input_ids", "attention_mask", "global_attention_mask", "token_type_ids")
 
 
-def takes_inputs(*names):
+def takes_inputs(*names: str):
     """Decorator of a ``forward(self, *, …, **inputs)``: it takes the inputs of these names by
     position too, in this order, and ``return_dict=False``, which gives a tuple. The signature
     then names them: transformers' Trainer drops what it does not name."""
@@ -117,7 +117,9 @@ class LdtPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
-        """Load a model strictly, else as transformers does; see the class and `ldt.model.loading`.
+        """Load a model as transformers does, but strictly: encoder weights that are missing,
+        misshapen or without a place are errors. Warns of other weights, drawn at random, in the
+        log.
 
         Raises:
             ModelError: the folder or its weights cannot be used, and why.
@@ -223,7 +225,7 @@ class PackedEncoder(LdtPreTrainedModel):
         x, pooled = self._pooled(x, packing)
         return LdtModelOutput(packing.unpack(x), pooled, **others)
 
-    def refuse_attentions(self, asked):
+    def refuse_attentions(self, asked: bool | None):
         """Raise a ValueError if attentions are ``asked`` for (None: as the config says) and this
         encoder does not compute them."""
         asked = self.config.output_attentions if asked is None else asked
@@ -295,7 +297,7 @@ class Head(LdtPreTrainedModel):
         self._answers = encoder.answers if hasattr(encoder, "answers") else answers
         self._answer_names = ()
 
-    def add_answer(self, kind, outputs):
+    def add_answer(self, kind: str, outputs: int):
         """Add the output layers for a kind of answer, a name in `KINDS`, with ``outputs`` logits
         for each token or row: as attributes, see `answers`."""
         layers = self._answers(self.config, kind, outputs)
@@ -303,7 +305,7 @@ class Head(LdtPreTrainedModel):
         for name, layer in layers.items():
             setattr(self, name, layer)
 
-    def answer(self, x):
+    def answer(self, x: torch.Tensor):
         """Apply the layers of `add_answer`: [..., d] -> [..., outputs]."""
         for name in self._answer_names:
             x = getattr(self, name)(x)
@@ -359,6 +361,7 @@ class Head(LdtPreTrainedModel):
 
         Args:
             logits: [total, classes], of packed tokens.
+            packing: `Packing` of the batch.
             labels: [b, n] int64, -100 where there is none; None: no loss.
             rest: dict of the output's other fields.
             count: divisor of the loss in place of the number of labels here.
@@ -380,7 +383,7 @@ class ClassificationHead(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.out_proj = Linear(config.hidden_size, config.num_labels)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor):
         """[..., width] -> [..., num_labels]."""
         return self.out_proj(self.dropout(torch.tanh(self.dense(self.dropout(x)))))
 
@@ -404,12 +407,12 @@ class LMHead(nn.Module):
         """Weight of the decoder, [vocabulary, width]."""
         return self.decoder.weight
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor):
         """[..., width] -> [..., vocabulary]."""
         return self.decoder(self.layer_norm(gelu(self.dense(x))))
 
 
-def answers(config, kind, outputs):
+def answers(config, kind: str, outputs: int):
     """Make the output layers of a kind of answer: {attribute name: layer}, in the order of their
     calls.
 
@@ -450,18 +453,18 @@ class Packing:
     index: torch.Tensor | None = None
     first_is_global: bool = False
 
-    def to(self, device):
+    def to(self, device: torch.device):
         """The packing with its tensors on a device; itself if they are there."""
         if device == self.layout.cu_seqlens.device:
             return self
         index = self.index if self.index is None else self.index.to(device)
         return replace(self, layout=self.layout.to(device), index=index)
 
-    def pack(self, x, out=None):
+    def pack(self, x: torch.Tensor, out=None):
         """Pack padded rows: [b, n, ...] -> [total, ...], written to ``out`` if given."""
         return _packed(x, self.index, out)
 
-    def unpack(self, x, fill=0):
+    def unpack(self, x: torch.Tensor, fill=0):
         """Unpack to padded rows: [total, ...] -> [b, n, ...], ``fill`` at all padding."""
         if self.layout.key_padding_mask is not None:
             padding = ~self.layout.key_padding_mask
@@ -483,7 +486,7 @@ class Packing:
             keep = self.layout.cu_seqlens.new_ones(self.layout.total_tokens, dtype=torch.bool)
         return self.unpack(keep)
 
-    def first(self, x):
+    def first(self, x: torch.Tensor):
         """Select the first real token of each row: [total, ...] -> [b, ...]."""
         return x.index_select(0, self.first_index())
 
@@ -501,7 +504,7 @@ class Packing:
             return end
         return end - self.layout.key_padding_mask.unflatten(0, self.shape).flip(1).int().argmax(1)
 
-    def reduce(self, x, reduction):
+    def reduce(self, x: torch.Tensor, reduction: str):
         """Pool the real tokens of each row by ``mean`` or ``max``: [total, d] -> [b, d]; zeros
         without any."""
         keep, rows = self.layout.key_padding_mask, self.layout.cu_seqlens.diff()
@@ -530,7 +533,7 @@ class Packing:
         return out
 
 
-def real_tokens(shape, attention_mask, device):
+def real_tokens(shape, attention_mask: torch.Tensor | None, device: torch.device):
     """Mask [b, n] bool of ``shape`` (b, n): True where an attention mask is not 0, everywhere if it
     is None. ValueError for a mask of another shape or, on the CPU, other values than 0, 1 and 2."""
     if attention_mask is None:
@@ -538,14 +541,14 @@ def real_tokens(shape, attention_mask, device):
     return _checked("attention_mask", attention_mask, shape) != 0
 
 
-def first_real(words, attention_mask):
+def first_real(words: torch.Tensor, attention_mask: torch.Tensor | None):
     """True at the first real token of each row of ``words`` [b, n, …], or its first place if none
     is real: [b, n] bool."""
     real = real_tokens(tuple(words.shape[:2]), attention_mask, words.device)
     return torch.zeros_like(real).scatter(1, real.int().argmax(1, keepdim=True), True)
 
 
-def check_positions(positions, length):
+def check_positions(positions: torch.Tensor, length: int):
     """Raise a ValueError if a position [...] is ``length`` or more; negative ones stand for none.
     Looked for on the CPU only: a GPU would wait."""
     looked_at = positions.device.type == "cpu" and not torch.compiler.is_compiling()
@@ -554,7 +557,7 @@ def check_positions(positions, length):
         raise ValueError(f"positions must be below the input's length {length}, got {last}")
 
 
-def at_positions(x, positions):
+def at_positions(x: torch.Tensor, positions: torch.Tensor):
     """Select [b, k, d] from x [b, n, d] at positions [b, k]; the first token for a negative one."""
     return x.gather(1, positions.clamp(min=0).unsqueeze(-1).expand(-1, -1, x.shape[-1]))
 
@@ -657,7 +660,7 @@ def check_length(shape, longest, count, what):
         )
 
 
-def check_ids(name, ids, rows, shape):
+def check_ids(name: str, ids: torch.Tensor, rows: int, shape: tuple[int, int]):
     """Raise a ValueError for ids that are not integers [b, n] or [1, n], ``shape`` being (b, n), or
     (looked at on the CPU only) not from 0 to ``rows`` - 1; ``name`` is for the message."""
     if ids.shape not in (shape, (1, shape[1])) or ids.is_floating_point():

@@ -118,7 +118,8 @@ class OwnConfig:
         return values
 
     def to_dict(self):
-        """All values. Registers the default targets of LoRA with peft, which calls this first."""
+        """All values by key. Registers the default targets of LoRA with peft, which calls this
+        first."""
         offer_targets(self)
         return super().to_dict()
 
@@ -374,8 +375,8 @@ class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
 
     @property
     def attention_window(self):
-        """Window of each layer in tokens, both sides together; full layers get one that covers
-        every input."""
+        """List of the window of each layer in tokens, both sides together; full layers get one that
+        covers every input."""
         everything = self.full_attention_window or 2 * self.max_position_embeddings
         local = self.local_attention // 2 * 2
         return [everything if kind == "full_attention" else local for kind in self.layer_types]

@@ -125,7 +125,8 @@ def check_full_attention(values: dict[str, Any], folder: Path) -> None:
 
 
 def settable(config_class: Any, values: dict[str, Any]) -> dict[str, Any]:
-    """Content of a config.json without the keys that would change how transformers works."""
+    """Content of a config.json without keys such as ``auto_map``, which change how transformers
+    works."""
     names = {*_BESIDES, *(field.name for field in dataclasses.fields(config_class))}
     others = {key for key in values if key.startswith("_") or hasattr(config_class, key)}
     return {key: x for key, x in values.items() if key in names or key not in others | _ELSEWHERE}
@@ -305,7 +306,7 @@ def check_values(config_class: type, values: Mapping[str, Any]) -> None:
 
 
 def _fault(error):
-    """First error found by pydantic: key, expected and actual value; for a union that of the
+    """First error found by pydantic: key, expected and actual value; of a union the
     closest branch."""
     worst = max(error.errors(include_url=False), key=lambda item: len(item["loc"]))
     what = worst["msg"].removeprefix("Value error, ").removeprefix("Input should ")

@@ -31,8 +31,8 @@ MADE = "_ldt_made"  # attribute of an output
 
 
 def layer(module, x, layout, products, output_attentions=False, globals_only=False):
-    """Compute ``module(x, layout, ...)`` of an `ldt.model.layers.LdtLayer` fused; None where its
-    modules must run.
+    """Compute ``module(x, layout, ...)`` of an `ldt.model.layers.LdtLayer` fused, and return what
+    it returns; None where its modules must run.
 
     Its attention may still be run by its modules, and the rest fused.
 
@@ -101,11 +101,9 @@ class _Attend:
     """Windows and global rows of all layers of one kind in a batch.
 
     Args:
-        layout: layout of the packed tokens.
         x: [total, width].
         windows: window, dilations of the heads, and True for causal windows.
         products: dtype of the products.
-        dropout: probability.
     """
 
     @classmethod

@@ -58,7 +58,6 @@ def products_dtype(backend: str, stream: torch.Tensor) -> torch.dtype | None:
 
 @cache
 def _runs(backend, device, dtype):
-    """True where an attention backend is that of the kernels."""
     if backend != "triton":
         return backend == "auto" and choose(device, dtype)[0] == "triton"
     from ldt.attention.triton.tiles import PLACES
@@ -72,11 +71,11 @@ def _autocast_dtype(kind):
     return None
 
 
-def gate_of(layer, wanted, x):
+def gate_of(layer: nn.Module, wanted: str, x: torch.Tensor):
     """Get the `Gate` of a layer, kept in the layer; None where its parts must be called.
 
     Args:
-        wanted: a name in `PARTS`.
+        wanted: ``whole``, or ``dense`` for all but the attention itself.
         x: [total, width], the layer's input.
     """
     gates = vars(layer).setdefault(GATE, {})
@@ -118,7 +117,7 @@ class Gate:
         self.entries = list(zip(*parts, *weights, *forwards, strict=True))
 
     @classmethod
-    def of(cls, root, wanted, x):
+    def of(cls, root, wanted, x: torch.Tensor):
         """Make the gate of a module; None where a part is missing or of another class, has a hook,
         or a weight of another dtype or device than the input.
 
@@ -141,7 +140,6 @@ class Gate:
         return gate if gate._fits(x) and gate.holds(root, x) else None
 
     def _fits(self, x):
-        """True where the functions take the weights."""
         for weight in self.weights:
             if type(weight) not in PARAMETERS or weight.device != x.device:
                 return False
@@ -149,7 +147,7 @@ class Gate:
             return False
         return all(weight.is_contiguous() for weight in self.weights)
 
-    def holds(self, root, x):
+    def holds(self, root, x: torch.Tensor):
         """True if the parts are still those, their weights in the place and dtype of the input
         ``x``, and calling one would run its class's ``forward`` alone."""
         owners, names, values = self.entries

@@ -52,7 +52,7 @@ class Shape:
     first_only: bool
 
     @classmethod
-    def of(cls, layout, first_only):
+    def of(cls, layout: Layout, first_only):
         """Smallest shape for a batch plus one more document.
 
         Padding is added as ordinary documents: all but the last have one token, the last one has
@@ -104,9 +104,15 @@ class Batch:
         self.is_global = torch.zeros(tokens, **masks) if shape.globals else None
         self.first = torch.zeros(documents, **borders) if shape.first_only else None
 
-    def fill(self, inputs, packing, first=None):
-        """Copy a batch here and pad it, without synchronising with the device; arguments as of
-        `Graphs.__call__`."""
+    def fill(self, inputs, packing, first: torch.Tensor | None = None):
+        """Copy a batch here and pad it, without synchronising with the device.
+
+        Args:
+            inputs: tensors [b, n, ...] of a padded batch.
+            packing: `Packing` of the batch, not larger than the shape.
+            first: [documents] int64, packed index of one token per document, if only those are
+                needed.
+        """
         layout, shape = packing.layout, self.shape
         total, real = layout.total_tokens, len(layout.cu_seqlens) - 1
         for room, x in zip(self.inputs, inputs, strict=True):
@@ -144,12 +150,8 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class _Captured:
-    """Graph with the memory it reads and writes, which lives as long as it.
-
-    Args:
-        graph: object with ``replay()``.
-        out: output, [tokens, width] or [documents, width].
-    """
+    """Graph with the memory it reads and writes; ``out`` is [tokens, width] or [documents,
+    width]."""
 
     graph: torch.cuda.CUDAGraph
     out: torch.Tensor
@@ -193,11 +195,7 @@ def _stream(device):
 
 
 class _WatchedWeights:
-    """Tables of modules' attributes, for fast detection of changes.
-
-    Args:
-        roots: modules in evaluation mode, watched with all submodules.
-    """
+    """Attributes of modules in evaluation mode, and of their submodules, to detect changes fast."""
 
     def __init__(self, roots):
         modules = [module for root in roots for module in root.modules()]

@@ -83,7 +83,7 @@ class Embeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, words, position_ids, token_type_ids):
+    def forward(self, words: torch.Tensor, position_ids, token_type_ids):
         """[total, width] from packed words (ids [total] or embeddings [total, width]), positions
         and types [total]."""
         if not words.is_floating_point():
@@ -92,7 +92,7 @@ class Embeddings(nn.Module):
         return self.dropout(self.LayerNorm(words + self.position_embeddings(position_ids) + types))
 
 
-def attention_options(module, x, dropout, backend):
+def attention_options(module, x: torch.Tensor, dropout, backend):
     """Keyword arguments of attention functions: ``dropout``, 0 unless the module is in training;
     ``seed`` of torch's generator, whose state gradient checkpointing restores; ``backend``."""
     dropout = dropout if module.training else 0.0
@@ -125,14 +125,14 @@ class SelfAttention(nn.Module):
         self.value_global = Linear(width, width)
         self.pooled = SecondLevel(config) if index in config.pooling_layers else None
 
-    def forward(self, x, layout, output_attentions=False):
+    def forward(self, x: torch.Tensor, layout, output_attentions=False):
         """(attention output before its projection, local and global attention probabilities of the
         first level) of x [total, width]; the first is of its shape, the others None unless asked
         for."""
         out = self._levels(x, layout)
         return out, *(self._probabilities(x, layout) if output_attentions else (None, None))
 
-    def attach_global(self, x, layout):
+    def attach_global(self, x: torch.Tensor, layout):
         """``x``, from which, if no token is global, the global projections get zero gradients in
         distributed training."""
         if layout.is_global is not None:
@@ -164,7 +164,7 @@ class SelfAttention(nn.Module):
         q = self._split(self.query_global(x.index_select(0, layout.global_index)))
         return local, global_probabilities(q, x, self.key_global, layout)
 
-    def global_attention(self, x, layout):
+    def global_attention(self, x: torch.Tensor, layout):
         """[globals, width], the rows of `forward`'s output for global tokens only."""
         query, key, value = self._global()
         q = self._split(query(x.index_select(0, layout.global_index)))
@@ -202,7 +202,7 @@ class Residual(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, x, residual):
+    def forward(self, x: torch.Tensor, residual: torch.Tensor):
         """Project x [n, width_in] and add it to ``residual`` [n, width]: [n, width], normalised."""
         return layer_norm(self.LayerNorm, self.dropout(self.dense(x)) + residual)
 
@@ -217,7 +217,7 @@ class Attention(nn.Module):
         self.self = SelfAttention(config, index)
         self.output = Residual(config, config.hidden_size)
 
-    def forward(self, x, layout, output_attentions=False, globals_only=False):
+    def forward(self, x: torch.Tensor, layout, output_attentions=False, globals_only=False):
         """[total, width], and the probabilities of `SelfAttention`; ``globals_only`` gives
         [globals, width]."""
         if globals_only:
@@ -238,7 +238,7 @@ class Intermediate(nn.Module):
         self.activation = ACT2FN[config.hidden_act]
         self.known = type(self.activation)  # gives the same numbers each time; others may not
 
-    def forward(self, x, in_place=False):
+    def forward(self, x: torch.Tensor, in_place=False):
         """[total, width] -> [total, intermediate width]; ``in_place`` if no graph needs
         its input."""
         wide = self.dense(cast_once(x, self.dense)())
@@ -247,7 +247,7 @@ class Intermediate(nn.Module):
         return activated(self.activation, wide, self.known)
 
 
-def activated(activation, wide, known):
+def activated(activation: nn.Module, wide: torch.Tensor, known: type):
     """``activation(wide)``, recomputed in the backward pass within `recomputing`.
 
     Args:
@@ -272,7 +272,7 @@ class LdtLayer(GradientCheckpointingLayer):
         self.output = Residual(config, config.intermediate_size)
         self.is_last = index + 1 == config.num_hidden_layers
 
-    def forward(self, x, layout, output_attentions=False, globals_only=False):
+    def forward(self, x: torch.Tensor, layout, output_attentions=False, globals_only=False):
         """(output [total, width], local and global attention probabilities or None) of x [total,
         width]; with ``globals_only`` the output has the rows of the global tokens alone."""
         products = None
@@ -289,7 +289,8 @@ class LdtLayer(GradientCheckpointingLayer):
         return in_chunks(self._feed_forward, x), *probs
 
     def products(self):
-        """Modules whose linear layers `ldt.model.precision` may lower."""
+        """Tuple of modules whose linear layers `ldt.model.precision` may run in a lower
+        precision."""
         return self.attention.self, self.attention.output, self.intermediate, self.output
 
     def _after_attention(self, out, x):
@@ -307,7 +308,7 @@ def _fused():
     return fused
 
 
-def in_chunks(feed_forward, x):
+def in_chunks(feed_forward, x: torch.Tensor):
     """``feed_forward(x)`` of x [total, width], in parts of `CHUNK` tokens if that saves memory.
 
     On a CPU without a backward pass, the intermediate activations dominate memory, and parts are as
@@ -356,7 +357,7 @@ class Pooler(nn.Module):
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, first):
+    def forward(self, first: torch.Tensor):
         """[b, width] -> [b, width]."""
         return torch.tanh(self.dense(first))
 
@@ -518,12 +519,11 @@ class LdtModel(PackedEncoder):
         return super().train(mode)
 
     def position_ids_of(self, words):
-        """[b, n] int64, pad_token_id + 1 for the first counted token, + 2 for the second, and so
-        on.
+        """Positions [b, n] int64 of ids [b, n] or embeddings [b, n, d]: pad_token_id + 1 for the
+        first counted token, + 2 for the second, and so on.
 
         Ids other than pad_token_id are counted, whatever the attention mask, as in transformers;
-        and embeddings [b, n, d] other than that of pad_token_id or zeros. The others get
-        pad_token_id.
+        and embeddings other than that of pad_token_id or zeros. The others get pad_token_id.
         """
         pad = self.config.pad_token_id
         counted = words != pad

@@ -375,7 +375,6 @@ def _config_class(values):
 
 
 def _holds_tokenizer(folder):
-    """Folder with the tokenizer of a model: its own, or that of an adapter's base."""
     folder = adapters.holder(folder, TOKENIZERS)
     if not any((folder / name).is_file() for name in TOKENIZERS):
         raise ModelError(
@@ -403,15 +402,8 @@ def quiet():
 
 def _download(name, options):
     """Folder in the local cache with a hub model's files, downloaded if necessary; if the hub does
-    not answer, cached files are used.
-
-    Args:
-        name: name of the model.
-        options: some of `HUB_OPTIONS`.
-
-    Raises:
-        ModelError: there is no such model, or the hub cannot be reached.
-    """
+    not answer, cached files are used. ModelError if there is no such model, or the hub cannot be
+    reached."""
     fault = None if options.get("local_files_only") else hub_fault()
     if fault:
         options = options | {"local_files_only": True}

@@ -72,8 +72,9 @@ class SecondLevel(nn.Module):
         Args:
             first: [total, heads, dim], output of the first level.
             x: [total, width], input of the layer.
-            layout: layout of the packed tokens.
-            shared: query, key and value of the first level, for `pooling_share_weights`.
+            layout: `Layout` of the packed tokens.
+            shared: functions that project to query, key and value in the first level, which
+                `pooling_share_weights` uses here.
             options: dropout, seed and backend of `pooled_attention`.
         """
         read = first.flatten(1) if self.reads_first_level else x

@@ -31,7 +31,7 @@ def product(rows, weight, layout=None):
 
 @cache
 def largest() -> int:
-    """Largest weight for which int8 products are summed exactly.
+    """Largest absolute value of int8 weights whose products with int8 rows are summed exactly.
 
     127, or 64 on a CPU without VNNI, where the library shifts rows to 0..255 and adds two products
     in 16 bits, which saturate above 2 * 255 * 64.
@@ -85,7 +85,7 @@ class Int8Linear(nn.Module):
         self.register_buffer("bias", bias)
         self._layout = None  # of the weight for its products, in this process
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor):
         """[..., in] -> [..., out]."""
         rows = x.flatten(0, -2).float()
         scale = _scale(rows, 127)

@@ -220,7 +220,7 @@ def _recomputing(model):
         known.clear()  # the graph holds on to ``pack``, and would to all that it knows
 
 
-def recomputed(x, make, *sources, of):
+def recomputed(x: torch.Tensor, make, *sources, of):
     """Return x; within `recomputing` the backward pass recomputes it by ``make(*sources)``.
 
     Operations that would save x or a view of it then save nothing, unless x was changed in place
@@ -254,7 +254,7 @@ class _As(torch.autograd.Function):
         return grad.to(ctx.dtype), None
 
 
-def cast_once(x, *modules):
+def cast_once(x: torch.Tensor, *modules):
     """Function without arguments that gives x for products, under autocast cast to autocast's type.
 
     Autocast would cast x for each product and save every copy. Here they share one, which is
@@ -279,7 +279,7 @@ def cast_once(x, *modules):
     return lambda: _As.apply(x, low)
 
 
-def layer_norm(norm, x):
+def layer_norm(norm, x: torch.Tensor):
     """``norm(x)`` of an nn.LayerNorm; within `recomputing` only x is kept for the backward pass."""
     out = norm(x)
     if _now() is None or type(norm) is not nn.LayerNorm:

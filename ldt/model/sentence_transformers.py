@@ -254,7 +254,6 @@ def _pooling(folder: Path, settings: dict[str, Any], prompts: dict[str, str]) ->
 
 
 def _size(folder: Path, settings: dict[str, Any]) -> int:
-    """The size of a projection, which is linear."""
     plain = str(settings.get("activation_function")).endswith(".Identity")
     if not plain or settings.get("bias", True) or settings.get("use_residual"):
         raise ModelError(f"{folder}: its Dense is not a plain product, the only one computed here")

@@ -91,7 +91,7 @@ def read_weights(folder: Path, *, mapped: bool = False):
 
 def rows_by_name(weights, before: list[str] | None, config, where):
     """Reorder the rows of a head to match the labels of a new model; rows of new labels are drawn
-    at random.
+    at random, with a warning in the log.
 
     If the old model has no label names (``LABEL_0`` and so on), they are matched by number if the
     new names are numbers, else by order.

@@ -38,7 +38,7 @@ def read_causal_config(path: Path | str, **changes: Any) -> LdtCausalConfig:
     return read_config(folder, **changes)
 
 
-def sinusoids(distances, width):
+def sinusoids(distances: torch.Tensor, width: int):
     """Sines, then cosines, of distances [n] at width / 2 frequencies: [n, width] float64.
 
     Source: Dai et al. 2019 (arXiv:1901.02860), section 3.3, in the order of their code.
@@ -82,7 +82,7 @@ class KVCache:
         self.reach = max(reaches)
         self.keep = real[:, -self.reach :]
 
-    def extend(self, n):
+    def extend(self, n: int) -> torch.Tensor:
         """Add ``n`` real tokens to the mask of the cached ones, in place; return the mask of both,
         [b, cached + n] bool, False at padding."""
         keep = F.pad(self.keep, (0, n), value=True)
@@ -156,7 +156,6 @@ class _Recurrence:
         return q.new_zeros(len(self.source), *q.shape[1:]).index_copy(0, self.places, q)
 
     def without_memories(self, out):
-        """Remove the memories: [tokens and memories, …] -> [total, …]."""
         return out.index_select(0, self.places)
 
 
@@ -213,7 +212,7 @@ class RelativeAttention(nn.Module):
             out = recurrence.without_memories(out)
         return self.output(out.flatten(1).to(x.dtype)), new
 
-    def step(self, x, keep, cache):
+    def step(self, x: torch.Tensor, keep, cache):
         """Attend from the next tokens: [b, n, width] -> the same, by the ``cache`` of the tokens
         before them, to which their keys and values are added; ``keep`` is the mask of
         `KVCache.extend`."""
@@ -272,12 +271,13 @@ class CausalLayer(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, x, layout, recurrence=None):
-        """(output [total, width], (keys, values) of its attention) of x [total, width]."""
+        """(output [total, width], (keys, values) of its attention) of x [total, width];
+        ``recurrence`` is None, or cuts the documents into parts with memories."""
         read = x if recurrence is None else torch.cat([x.detach(), x])
         out, new = self.attention(self.attention_norm(read), layout, recurrence)
         return self._feed_forward(x + self.dropout(out)), new
 
-    def step(self, x, keep, cache):
+    def step(self, x: torch.Tensor, keep, cache):
         """Run the layer on the next tokens [b, n, width]; see `RelativeAttention.step`."""
         return self._feed_forward(x + self.attention.step(self.attention_norm(x), keep, cache))
 
@@ -419,7 +419,6 @@ class LdtForCausalLM(LdtPreTrainedModel):
         return loss, logits if at_labels else packing.unpack(logits)
 
     def _step(self, input_ids, attention_mask, cache):
-        """The logits of tokens that follow those of ``cache``."""
         if attention_mask is not None and not attention_mask.all():
             raise ValueError("tokens that follow a past are all real; padding stands before them")
         x = self._embed(input_ids)

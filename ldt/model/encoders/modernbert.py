@@ -57,7 +57,7 @@ class WordEmbeddings(nn.Module):
         self.norm = _norm(config)
         self.drop = nn.Dropout(config.embedding_dropout)
 
-    def forward(self, words):
+    def forward(self, words: torch.Tensor):
         """[total, width] from packed words (ids [total] or embeddings [total, width])."""
         if not words.is_floating_point():
             words = self.tok_embeddings(words)
@@ -80,11 +80,11 @@ class RotaryAttention(nn.Module):
         self.Wo = _linear(config, width, width, config.attention_bias, narrow=True)
         self.out_drop = nn.Dropout(config.attention_dropout)
 
-    def forward(self, x, layout, cos, sin):
+    def forward(self, x: torch.Tensor, layout, cos, sin):
         """Output projection of `attend`, [total, width]."""
         return self.out_drop(self.Wo(self.attend(x, layout, cos, sin)))
 
-    def attend(self, x, layout, cos, sin):
+    def attend(self, x: torch.Tensor, layout, cos, sin):
         """Attention output before the output projection `Wo`, [total, width].
 
         Args:
@@ -136,7 +136,7 @@ class GatedFeedForward(nn.Module):
         self.drop = nn.Dropout(config.mlp_dropout)
         self.Wo = _linear(config, wide, width, config.mlp_bias, narrow=True)
 
-    def forward(self, x, in_place=False):
+    def forward(self, x: torch.Tensor, in_place=False):
         """[total, width] -> the same; ``in_place`` if no graph needs the intermediate values."""
         wide = self.Wi(cast_once(x, self.Wi)())
         hot, gate = wide.chunk(2, -1)
@@ -166,7 +166,7 @@ class ModernBertLayer(GradientCheckpointingLayer):
         self.mlp_norm = _norm(config)
         self.mlp = GatedFeedForward(config)
 
-    def forward(self, x, layout, cos, sin):
+    def forward(self, x: torch.Tensor, layout, cos, sin):
         """[total, width] -> the same; arguments as of `RotaryAttention.attend`."""
         normal = layer_norm(self.attn_norm, x)
         if divisible(self, x):
@@ -198,14 +198,14 @@ class PredictionHead(nn.Module):
         self.act = ACT2FN[config.classifier_activation]
         self.norm = _norm(config)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor):
         """[..., width] -> the same."""
         return self.norm(self.act(self.dense(x)))
 
 
 def answers(config, kind, outputs):
-    """Output layers as of `ldt.model.base.answers`, under the names of transformers'
-    ModernBERTs."""
+    """Make the output layers of a kind of answer with ``outputs`` logits: {attribute name, as in
+    transformers' ModernBERTs: layer}; see `ldt.model.base.answers`."""
     head, width = PredictionHead(config), config.hidden_size
     if kind == "words":
         return {"head": head, "decoder": Linear(width, outputs, bias=config.decoder_bias)}

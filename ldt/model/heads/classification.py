@@ -60,7 +60,7 @@ class LdtForSequenceClassification(Head):
         num_items_in_batch=None,
         **inputs,
     ):
-        """Compute logits and loss of the inputs of `Head`, as `LdtHeadOutput`.
+        """Compute logits and loss, as `LdtHeadOutput`.
 
         Args:
             labels: [b] int64, -100 where there is none; or [b, num_labels]; or [b] numbers, of a
@@ -68,7 +68,8 @@ class LdtForSequenceClassification(Head):
             documents: [b] int64, number of the row's document; rows of one document are its chunks.
             example_ids: [b] int64, number of the row's query.
             teacher: [b] numbers, another model's score of the document.
-            num_items_in_batch, inputs: see `Head`.
+            num_items_in_batch: divisor of the loss, for several batches; see `Head`.
+            inputs: input_ids [b, n] and other inputs of the encoder, see `PackedEncoder.forward`.
         """
         # So that memory does not grow with the documents of a query.
         if example_ids is not None and same_document(example_ids):
@@ -170,12 +171,13 @@ class LdtForTokenClassification(Head):
         self.post_init()
 
     @takes_inputs(*INPUTS)
-    def forward(self, *, labels=None, num_items_in_batch=None, **inputs):
-        """Compute logits and loss of the inputs of `Head`, as `LdtHeadOutput`.
+    def forward(self, *, labels: torch.Tensor | None = None, num_items_in_batch=None, **inputs):
+        """Compute logits and loss, as `LdtHeadOutput`.
 
         Args:
             labels: [b, n] int64, -100 where there is none.
-            num_items_in_batch, inputs: see `Head`.
+            num_items_in_batch: divisor of the loss, for several batches; see `Head`.
+            inputs: input_ids [b, n] and other inputs of the encoder, see `PackedEncoder.forward`.
         """
         x, packing, others = self.encode(**inputs)
         logits = self.answer(x)
@@ -220,13 +222,14 @@ class LdtForMaskedLM(Head):
 
     @takes_inputs(*INPUTS)
     def forward(self, *, labels=None, num_items_in_batch=None, at_labels=False, **inputs):
-        """Compute logits and loss of the inputs of `Head`, as `LdtHeadOutput`.
+        """Compute logits and loss, as `LdtHeadOutput`.
 
         Args:
             labels: [b, n] int64, -100 where there is none.
             at_labels: True to compute the logits only where there is a label, which costs a
                 seventh: ``logits`` are [labels, vocabulary], in the order of the labels.
-            num_items_in_batch, inputs: see `Head`.
+            num_items_in_batch: divisor of the loss, for several batches; see `Head`.
+            inputs: input_ids [b, n] and other inputs of the encoder, see `PackedEncoder.forward`.
         """
         x, packing, others = self.encode(**inputs)
         if not at_labels:

@@ -98,17 +98,18 @@ class LdtForCoreference(Head):
     def forward(
         self, *, words=None, labels=None, example_ids=None, num_items_in_batch=None, **inputs
     ):
-        """Compute candidates with their links, and the loss, of the inputs of `Head`, as
-        `LdtHeadOutput`.
+        """Compute candidates with their links as ``logits``, and the loss: `LdtHeadOutput`.
 
         Args:
             words: [b, w, 6] int64, of each word of a row: its number in the document, its first and
                 its last token, the number of its sentence, the group of a pronoun or -1, a number
                 of the lower-cased word or -1 where it is a stop word; -100 where a row has fewer.
                 The words of a document are numbered on through its rows.
-            labels: [b, m, 3] int64, mentions: first and last word, number of the cluster.
+            labels: [b, m, 3] int64, mentions: first and last word, number of the cluster; -100
+                where a row has fewer.
             example_ids: [b] int64, the document of each row; None: each row is one.
-            num_items_in_batch, inputs: see `Head`. Rows of one document give no hidden states.
+            num_items_in_batch: divisor of the loss, for several batches; see `Head`.
+            inputs: inputs of the encoder. Rows of one document give no hidden states.
         """
         if words is None:
             raise ValueError("LdtForCoreference needs words [b, w, 6]")
@@ -147,7 +148,7 @@ class LdtForCoreference(Head):
             sizes = torch.zeros_like(sizes).index_add(0, documents, sizes)
         return sum(map(self._candidates, sizes.tolist()), torch.zeros((), dtype=torch.int64))
 
-    def word_states(self, words, **inputs):
+    def word_states(self, words: torch.Tensor, **inputs):
         """Encoder states at the first and at the last token of each word, joined: [b, w, 2d]."""
         return self._states(words, **inputs)[0]
 
@@ -159,14 +160,17 @@ class LdtForCoreference(Head):
     def _candidates(self, words):
         return max(int(self.settings["top_lambda"] * words), min(words, 1))
 
-    def links(self, states, words, mentions=None):
-        """Link the candidates of one document: (candidates [k, 5] as ``logits`` has them, sum of
-        their losses).
+    def links(self, states: torch.Tensor, words: torch.Tensor, mentions=None):
+        """Link the candidates of one document.
 
         Args:
             states: [w, 2d], of all words, see `word_states`.
             words: [w, 6], see `forward`.
             mentions: [m, 3], gold ones, see `forward`; None: there are none, and the loss is 0.
+
+        Returns:
+            ([k, 5], a row for each candidate span: first and last word, number of the row it is
+                linked to or -1, scores of that link and of the span; sum of the losses).
         """
         states = states.to(self.start_mention_mlp.dense.weight.dtype)
         count, size = len(words), self._candidates(len(words))
@@ -193,12 +197,8 @@ class LdtForCoreference(Head):
 
     def _band(self, starts, ends, sentences):
         """[w, width], the score of the span from each word to each of those that follow it; -inf
-        where it would cross the end of a sentence.
-
-        Args:
-            starts, ends: [w, d], states of the words' first and last tokens.
-            sentences: [w], of each word.
-        """
+        where it would cross the end of a sentence. ``starts`` and ``ends`` are states [w, d] of
+        words."""
         count, width = len(starts), min(self.settings["max_span_length"], len(starts))
         run = _recomputed(count > ROWS)
         blocks = []
@@ -282,7 +282,7 @@ class FullyConnected(nn.Module):
         self.act, self.dropout = ACT2FN[act], nn.Dropout(dropout)
         self.layer_norm = nn.LayerNorm(size, eps=eps)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor):
         """[..., width] -> [..., size]."""
         return self.dropout(self.layer_norm(self.act(self.dense(x))))
 
@@ -307,7 +307,6 @@ class _Spans:
 
     Args:
         first, last: [k], words, both inclusive.
-        scores: [k].
         words: [w, 6], see `LdtForCoreference.forward`.
 
     Attributes:
@@ -399,12 +398,8 @@ def _link_loss(pairs, part):
 
 
 def _mention_loss(band, mentions):
-    """Sum of the binary cross entropies of all spans for being a mention.
-
-    Args:
-        band: [w, width], scores, -inf where there is no span.
-        mentions: [m, 3]; those that are no span of the band do not count.
-    """
+    """Sum of the binary cross entropies of spans, scores [w, width], for being a mention [m, 3];
+    -inf is no span, and mentions that are no span do not count."""
     length = mentions[:, 1] - mentions[:, 0]
     known = mentions[length < band.shape[1]]
     gold = torch.zeros_like(band)

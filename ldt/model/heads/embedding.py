@@ -83,7 +83,8 @@ class LdtForEmbedding(Head):
             example_ids: [b] int64, the example of each row.
             groups: numbers of the rows that are run at a time, in lists that have each row once;
                 None: all.
-            num_items_in_batch, inputs: see `Head`.
+            num_items_in_batch: divisor of the loss, for several batches; see `Head`.
+            inputs: input_ids [b, n] and other inputs of the encoder, see `PackedEncoder.forward`.
         """
         if spans is not None:
             inputs["spans"] = spans
@@ -149,7 +150,7 @@ class LdtForEmbedding(Head):
         return self.settings["vectors"] == "tokens"
 
 
-def pooled(x, packing, pooling):
+def pooled(x: torch.Tensor, packing, pooling: str):
     """Pool packed states [total, d] to a vector a row, [b, d]: by ``mean`` or ``max`` of its real
     tokens, its first one (``cls``), or its ``last``."""
     if pooling in ("mean", "max"):
@@ -213,14 +214,14 @@ class ComparedBatch:
             self.scores[of] = scores[read].to(self.scores.dtype)
 
 
-def similarities(queries, documents, of_query, of_document, shape, each=False):
+def similarities(queries: torch.Tensor, documents, of_query, of_document, shape, each=False):
     """Similarity of queries and documents, [queries, documents]: for each vector of a query the
     largest product with a vector of the document; their sum (MaxSim), or their mean.
 
     Args:
         queries, documents: [rows, c, dim] of both; a vector that is zero is none.
         of_query, of_document: [rows] int64, the number of each row's query or document.
-        shape: numbers of queries and documents.
+        shape: (number of queries, number of documents).
         each: True for the sum.
     """
     rows, width, _ = queries.shape

@@ -4,7 +4,7 @@ import torch
 from torch.nn import functional as F
 
 
-def exact(x):
+def exact(x: torch.Tensor):
     """Cast ``x`` to float32 at least: halves could not hold a sum, nor distinguish close logits."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
@@ -33,14 +33,14 @@ def counts(num_items_in_batch, parts):
     return [None] * parts if num_items_in_batch is None else num_items_in_batch.flatten()
 
 
-def class_weights(config, device):
+def class_weights(config, device: torch.device):
     """[labels] float64 on ``device``, from ``config.class_weights``; None where there are none."""
     if not config.class_weights:
         return None
     return torch.tensor(config.class_weights, dtype=torch.float64, device=device)
 
 
-def class_items(labels, weights=None):
+def class_items(labels: torch.Tensor, weights=None):
     """Divisor of a mean over labels [...], a scalar: their number, or the sum of their ``weights``
     [classes], without those of -100."""
     known = labels != -100
@@ -49,7 +49,7 @@ def class_items(labels, weights=None):
     return weights[labels.long()[known]].sum()
 
 
-def cross_entropy(logits, labels, count=None, weights=None, gamma=0.0):
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, count=None, weights=None, gamma=0.0):
     """Cross entropy, the mean over the labels other than -100, a scalar; 0 when there is none.
 
     With weights it is the weighted mean, as in torch. With a gamma each label's part is multiplied
@@ -98,7 +98,7 @@ def _focal(losses, gamma):
     return (-torch.expm1(-losses)).clamp(min=tiny) ** gamma * losses
 
 
-def best_means(logits, member, most):
+def best_means(logits: torch.Tensor, member: torch.Tensor, most: int):
     """Mean of the best logits of each document's chunks, [documents].
 
     Args:
@@ -112,7 +112,7 @@ def best_means(logits, member, most):
     return best.masked_fill(~there, 0).sum(1) / there.sum(1)
 
 
-def ranking_losses(scores, labels, there, teacher=None, pointwise=False):
+def ranking_losses(scores: torch.Tensor, labels, there, teacher=None, pointwise=False):
     """Ranking loss of each query over its documents, [queries].
 
     Listwise it is the cross entropy of the softmax over a query's documents with their labels,

@@ -97,19 +97,21 @@ class QuestionHead(Head):
         num_items_in_batch=None,
         **inputs,
     ):
-        """Answer each row; positions and labels of parts that the head lacks are not read.
+        """Compute the logits of the head's ``parts`` and their loss; positions and labels of parts
+        that the head lacks are not read.
 
         Args:
-            start_positions, end_positions: [b] int64; or [b, spans], all right ones, -100 where
-                a row has fewer. A row without an answer may point to its first token.
+            start_positions, end_positions: [b] int64; or [b, spans], all right ones, -100 where a
+                row has fewer. A row without an answer may point to its first token.
             labels: [b] int64, the class, -100 for none.
             passage_positions, sentence_positions: [b, k] int64, the marker of each, -100 where a
                 row has fewer.
             passage_labels, sentence_labels: [b, k] int64, 1 of a right one, else 0; -100 for none.
-            example_ids: [b] int64, the document of each row, any numbers; None: each its own.
-                Where rows share one, they are run one by one, so that memory does not grow with
-                their number; hidden states and attentions are then not given.
-            num_items_in_batch, inputs: see `Head`.
+            example_ids: [b] int64, the document of each row, any numbers; None: each its own. Where
+                rows share one, they are run one by one, so that memory does not grow with their
+                number; hidden states and attentions are then not given.
+            num_items_in_batch: divisors of the parts' losses, for several batches; see `Head`.
+            inputs: input_ids [b, n] and other inputs of the encoder, see `PackedEncoder.forward`.
 
         Returns:
             `LdtHeadOutput`. The loss is None unless all labels of the parts are given.
@@ -169,7 +171,6 @@ class QuestionHead(Head):
         return torch.stack(items)
 
     def _learned(self):
-        """The parts in the order of their losses."""
         return [part for part in LABELS if part in self.parts]
 
     def _one_is_right(self, part):
@@ -194,7 +195,6 @@ class QuestionHead(Head):
         return tuple(scores), others
 
     def _losses(self, outputs, golds, places, real, example_ids, num_items_in_batch):
-        """The losses of the parts by their names; outputs by those of `OUTPUTS`."""
         parts = self._learned()
         sizes = iter(counts(num_items_in_batch, sum(len(LABELS[part]) for part in parts)))
         losses = {}
@@ -264,19 +264,19 @@ class EvidenceHead(nn.Module):
         self.dense = Linear(config.hidden_size, config.hidden_size)
         self.out_proj = Linear(config.hidden_size, 1)
 
-    def forward(self, x, positions):
+    def forward(self, x: torch.Tensor, positions: torch.Tensor):
         """Scores [b, k] of states [b, n, d] at positions [b, k]; the dtype's least number where a
         position is below 0."""
         logits = self.out_proj(gelu(self.dense(at_positions(x, positions)))).squeeze(-1)
         return logits.masked_fill(positions < 0, torch.finfo(logits.dtype).min)
 
 
-def known_evidence(labels, positions):
+def known_evidence(labels: torch.Tensor, positions: torch.Tensor):
     """True where a label [b, k] is not -100 and its position [b, k] not below 0, [b, k] bool."""
     return (labels != -100) & (positions >= 0)
 
 
-def evidence_loss(logits, labels, positions, count=None):
+def evidence_loss(logits: torch.Tensor, labels: torch.Tensor, positions: torch.Tensor, count=None):
     """Binary cross entropy, the mean over the labels other than -100; 0 where there is none.
 
     Args:
@@ -291,7 +291,7 @@ def evidence_loss(logits, labels, positions, count=None):
     return mean(each.masked_fill(~known, 0).sum(), known.sum(), count)
 
 
-def one_passage_loss(logits, labels, positions, count=None):
+def one_passage_loss(logits: torch.Tensor, labels: torch.Tensor, positions, count=None):
     """Negative log likelihood of the right passages of a row, or of "none" where none is right.
 
     The logarithm of the sum of exp(logit) over the passages of a row and of exp(0) for "none", less
@@ -314,7 +314,7 @@ def one_passage_loss(logits, labels, positions, count=None):
     return mean(losses.masked_fill(~some, 0).sum(), some.sum(), count)
 
 
-def balanced_loss(logits, labels, positions, count=None):
+def balanced_loss(logits: torch.Tensor, labels: torch.Tensor, positions: torch.Tensor, count=None):
     """Cross entropy of passages in which the evidence of a row has the weight of its other passages
     together.
 
@@ -343,7 +343,7 @@ def balanced_loss(logits, labels, positions, count=None):
     return mean(rows.sum(), known.any(1).sum(), count)
 
 
-def span_loss(logits, positions, real, example_ids=None, count=None):
+def span_loss(logits: torch.Tensor, positions: torch.Tensor, real, example_ids=None, count=None):
     """OR loss of a span's ends: negative log likelihood of all right positions of a document
     together.
 

@@ -58,7 +58,7 @@ class LdtForCandidateRanking(RankingHead):
     def forward(
         self, *, positions=None, example_ids=None, labels=None, num_items_in_batch=None, **inputs
     ):
-        """Score the candidates of each row of the inputs of `Head`.
+        """Score the candidates of each row.
 
         Args:
             positions: [b, candidates] int64, the token of each candidate; -100 where a row has
@@ -66,11 +66,12 @@ class LdtForCandidateRanking(RankingHead):
             example_ids: [b] int64, which question each row is of, any numbers; None: each its own.
             labels: [b] int64, the column of the right candidate, alike in the rows of a question;
                 -100: none is right, and the question has no part in the loss.
-            num_items_in_batch, inputs: see `Head`.
+            num_items_in_batch: divisor of the loss, for several batches; see `Head`.
+            inputs: input_ids [b, n] and other inputs of the encoder, see `PackedEncoder.forward`.
 
         Returns:
             `LdtHeadOutput`. The logits are those of the rows, not merged, in float32 at least; the
-            least number of their type where there is no candidate.
+                least number of their type where there is no candidate.
 
         Raises:
             ValueError: besides those of `LdtModel`: no positions, or one outside of the input; no
@@ -142,7 +143,7 @@ class LdtForMultipleChoice(RankingHead):
                 question that the row is of, -100 for none.
             choices: packed: [rows] int64, the number of each row's choice, from 0 on.
             example_ids: packed: [rows] int64, the number of each row's question, any numbers.
-            num_items_in_batch, and the others: see `Head`.
+            num_items_in_batch: divisor of the loss, for several batches; see `Head`.
 
         Raises:
             ValueError: besides those of `LdtModel`: no ``global_attention_mask``, and a choice has
@@ -203,5 +204,5 @@ def _merged_loss(logits, there, example_ids, labels, merge, count):
 
 
 def _first_rows(member):
-    """[questions] int64: the first row of each, by [questions, rows] bool."""
+    """First row of each question, [questions] int64."""
     return member.int().argmax(1)

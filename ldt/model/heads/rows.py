@@ -49,19 +49,19 @@ def by_tokens(lengths, most):
     return groups
 
 
-def same_document(example_ids):
+def same_document(example_ids: torch.Tensor | None):
     """True if any two rows are of one example, by the numbers of their examples [rows]; None: each
     row is one of its own."""
     return example_ids is not None and len(example_ids.unique()) < len(example_ids)
 
 
-def rows_of_documents(example_ids):
+def rows_of_documents(example_ids: torch.Tensor):
     """Membership of rows in documents, [documents, rows] bool, by the number of each row's document
     [rows]: any whole numbers, documents in their order."""
     return example_ids.unique()[:, None] == example_ids
 
 
-def separators(config, input_ids, attention_mask, choices=1):
+def separators(config, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, choices=1):
     """(real tokens, separators among them), both [b, n] bool, of ids [b, n].
 
     Raises:
@@ -87,14 +87,14 @@ def separators(config, input_ids, attention_mask, choices=1):
     return real, separator
 
 
-def before_first(config, input_ids, attention_mask):
+def before_first(config, input_ids: torch.Tensor, attention_mask: torch.Tensor | None):
     """True at the real tokens before the first separator of each row, [b, n] bool; ValueError for a
     row without any, see `separators`."""
     real, separator = separators(config, input_ids, attention_mask)
     return real & ~after_first(separator, 0)
 
 
-def after_first(separator, distance):
+def after_first(separator: torch.Tensor, distance: int):
     """True at places from ``distance`` after the first separator of a row on, [b, n] bool.
 
     Args:

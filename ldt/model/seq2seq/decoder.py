@@ -66,7 +66,7 @@ class Projections(nn.Module):
 class CausalAttention(Projections):
     """Attention of each token to itself and to the tokens before it."""
 
-    def forward(self, x, mask, cache=None, index=None):
+    def forward(self, x: torch.Tensor, mask, cache=None, index=None):
         """Attend from tokens to tokens: [rows, t, width] -> the same.
 
         Args:
@@ -139,7 +139,7 @@ class CrossAttention(Projections):
         out = out[0] if len(out) == 1 else torch.cat(out)
         return self.out_proj(out.transpose(1, 2).reshape(x.shape))
 
-    def keys_and_values(self, states, groups, contiguous=False):
+    def keys_and_values(self, states: torch.Tensor, groups, contiguous=False):
         """Project the documents' states: a list of (group, keys, values), [documents, heads,
         length, dim] each, for each group.
 
@@ -167,7 +167,7 @@ class LedDecoderLayer(PostNormLayer):
         self.encoder_attn = CrossAttention(config)
         self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model)
 
-    def forward(self, x, states, groups, mask=None, past_key_values=None):
+    def forward(self, x: torch.Tensor, states, groups, mask=None, past_key_values=None):
         """Run the layer on the decoder's tokens: [rows, t, width] -> the same.
 
         Args:

@@ -64,7 +64,7 @@ class LedPart(LdtSeq2SeqPreTrainedModel):
         self.layers = nn.ModuleList(layers)
         self.post_init()
 
-    def embed(self, words, positions):
+    def embed(self, words: torch.Tensor, positions: torch.Tensor):
         """Embeddings [..., width] of ids [...], or of vectors [..., width], at their positions."""
         if not words.is_floating_point():
             words = self.embed_tokens(words)
@@ -93,11 +93,11 @@ class PostNormLayer(GradientCheckpointingLayer):
         self.fc2 = Linear(wide, width)
         self.final_layer_norm = nn.LayerNorm(width)
 
-    def add(self, new, x, norm):
+    def add(self, new: torch.Tensor, x: torch.Tensor, norm):
         """Add ``new``, after dropout, to ``x`` and normalise the sum by the module ``norm``."""
         return layer_norm(norm, F.dropout(new, self.dropout, self.training) + x)
 
-    def feed_forward(self, x):
+    def feed_forward(self, x: torch.Tensor):
         """Run the feed-forward network with its residual and norm: [..., width] -> the same."""
         return in_chunks(self._feed_forward, x)
 
@@ -116,7 +116,7 @@ class LedAttention(nn.Module):
         self.longformer_self_attn = SelfAttention(config, index)
         self.output = Linear(config.d_model, config.d_model)
 
-    def forward(self, x, layout):
+    def forward(self, x: torch.Tensor, layout):
         """[total, width] -> the same."""
         return self.output(self.longformer_self_attn(x, layout)[0])
 
@@ -128,7 +128,7 @@ class LedEncoderLayer(PostNormLayer):
         super().__init__(config, config.encoder_ffn_dim)
         self.self_attn = LedAttention(config, index)
 
-    def forward(self, x, layout):
+    def forward(self, x: torch.Tensor, layout):
         """[total, width] -> the same."""
         x = self.add(self.self_attn(x, layout), x, self.self_attn_layer_norm)
         return self.feed_forward(x)

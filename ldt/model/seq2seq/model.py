@@ -189,7 +189,7 @@ class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
         return embeddings
 
     @takes_inputs(*INPUTS)
-    def forward(self, *, labels=None, num_items_in_batch=None, **inputs):
+    def forward(self, *, labels: torch.Tensor | None = None, num_items_in_batch=None, **inputs):
         """Compute logits and loss of the inputs of `LdtSeq2SeqModel.forward`.
 
         Args:
@@ -345,7 +345,7 @@ class LdtForEvidenceGeneration(LdtForConditionalGeneration):
             loss = weighted(losses, self.config.evidence_weights)
         return LdtEvidenceGenerationOutput(**{**out, "loss": loss, "passage_logits": scores})
 
-    def passage_logits(self, states, positions):
+    def passage_logits(self, states: torch.Tensor, positions: torch.Tensor):
         """Logits [b, k] of passages from the encoder's states [b, n, width] at positions [b, k];
         the dtype's least number where a position is below 0.
 
