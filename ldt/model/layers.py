@@ -332,7 +332,8 @@ class Encoder(nn.Module):
         )
 
     def compile_layers(self, **options):
-        """Compile each layer by torch.compile for any length, in place.
+        """Compile each layer by torch.compile for any length, in place; raises torch's limit of
+        recompilations for the whole process.
 
         Layers of one pattern share graphs: for batches with and without global tokens, with and
         without padding inside documents, for training and evaluation. Parameter names are

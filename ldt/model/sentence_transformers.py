@@ -55,7 +55,8 @@ _STATES = {"module_input_name": "token_embeddings", "module_output_name": "token
 
 
 def read_settings(folder: Path) -> dict[str, Any] | None:
-    """Read the dict ``embedding`` of a config from the modules of a folder; None where it has none.
+    """Read ``config.embedding``, with the keys of `ldt.model.heads.embedding.DEFAULTS`, from the
+    modules of a folder; None where it has none.
 
     Raises:
         ModelError: a module that is not computed here.
@@ -149,12 +150,12 @@ class GlobalTokens:
 
 
 def write(folder: Path, config: Any, tokenizer: Any) -> None:
-    """Write modules beside a model with which sentence-transformers gives the same vectors, or one
-    that refuses to load and says why.
+    """Write modules beside a model with which sentence-transformers gives the same vectors; or one
+    that refuses to load and says why, as does the log.
 
     Args:
         folder: folder of the model, saved.
-        config: with ``embedding``.
+        config: config of the model, with all keys of ``embedding``.
         tokenizer: tokenizer of the model, with the length of its inputs.
     """
     from ldt.model.weights import read_weights

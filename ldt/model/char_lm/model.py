@@ -353,9 +353,10 @@ class LdtForCausalLM(LdtPreTrainedModel):
             labels: [b, n] int64, the ids again, -100 where none is to be predicted; the label at a
                 place is that of the logits one place before. Without a real token right before it,
                 a label does not count.
-            past_key_values: `KVCache` of the tokens before these; then all tokens are real.
-            use_cache: True to return a `KVCache` that ends with these tokens; a given one is
-                changed. Every row must then end with a real token. None: as the config says.
+            past_key_values: `KVCache` of the tokens before these, which is changed; then all tokens
+                are real, and neither a loss nor hidden states are given.
+            use_cache: True to return a `KVCache` that ends with these tokens. Every row must then
+                end with a real token. None: as the config says.
             output_hidden_states: None: as the config says.
             num_items_in_batch: labels of all batches of an optimizer step; the loss is divided by
                 it in place of the number of labels here.
@@ -364,7 +365,8 @@ class LdtForCausalLM(LdtPreTrainedModel):
 
         Returns:
             transformers' CausalLMOutputWithPast: ``loss`` in nats, ``logits`` [b, n, vocabulary],
-            zeros at padding, ``past_key_values``, ``hidden_states``: layers + 1 of [b, n, width].
+                zeros at padding, ``past_key_values``, ``hidden_states``: layers + 1 of [b, n,
+                width].
 
         Raises:
             ValueError: an input that is empty, or of the wrong shape or value; a past in training.

@@ -272,8 +272,8 @@ def margin_mse(batch: ComparedBatch, temperature: float) -> torch.Tensor:
 
 
 def graded(batch: ComparedBatch, temperature: float) -> torch.Tensor:
-    """CoSENT: log(1 + sum of exp(s_i - s_j)) over pairs i, j of which ``batch.scores`` want j to be
-    more alike; times the number of pairs here."""
+    """CoSENT: log(1 + sum of exp(s_i - s_j)) over i, j, which are pairs of a query and a right
+    document, where ``batch.scores`` want j to be more alike; times the number of pairs here."""
     similar, wanted = batch.similarities[batch.right], batch.scores[batch.right]
     items = len(similar)
     if batch.share:

@@ -28,8 +28,8 @@ class SharedCache(EncoderDecoderCache):
         self.memory: dict[int, list[tuple]] = {}
 
     def reorder_cache(self, beam_idx):
-        """Replace rows of the decoder by those of numbers ``beam_idx`` [rows], each of the same
-        document."""
+        """Replace the cached keys and values of each row's own tokens by those of row ``beam_idx``
+        [rows], of the same document, whose own are shared and stay."""
         self.self_attention_cache.reorder_cache(beam_idx)
 
     def reset(self):
