@@ -384,7 +384,7 @@ class ClassificationHead(nn.Module):
         self.out_proj = Linear(config.hidden_size, config.num_labels)
 
     def forward(self, x: torch.Tensor):
-        """[..., width] -> [..., num_labels]."""
+        """Compute logits by dense, tanh and projection: [..., width] -> [..., num_labels]."""
         return self.out_proj(self.dropout(torch.tanh(self.dense(self.dropout(x)))))
 
 
@@ -408,7 +408,7 @@ class LMHead(nn.Module):
         return self.decoder.weight
 
     def forward(self, x: torch.Tensor):
-        """[..., width] -> [..., vocabulary]."""
+        """Compute logits of the vocabulary for each token: [..., width] -> [..., vocabulary]."""
         return self.decoder(self.layer_norm(gelu(self.dense(x))))
 
 

@@ -89,10 +89,9 @@ def read_table(file: Path) -> dict[str, Any]:
 
 
 def make_config(config_class: Any, values: dict[str, Any], folder: Path, **kwargs: Any):
-    """Return (config, the ``kwargs`` that are no fields of it).
+    """Make a config of a class: (config, the ``kwargs`` that are no fields of it).
 
     Args:
-        config_class: class of the config.
         values: content of config.json; keys that would change how transformers works are ignored.
         folder: folder, for messages.
         kwargs: values that override config.json.
@@ -153,12 +152,9 @@ def refuse_others(kind: str | None, source: Path | str) -> None:
 
 
 def authors_window(values, source):
-    """Keys to put over a config.json by the authors: ``attention_window`` doubled, for both sides,
-    and ``attention_dilation`` as one number where all are 1.
-
-    Args:
-        values: content of the file.
-        source: its folder, for the message.
+    """Keys to put over ``values``, a config.json by the authors in a folder ``source``:
+    ``attention_window`` doubled, for both sides, and ``attention_dilation`` as one number where all
+    are 1.
 
     Raises:
         ModelError: it asks for an unsupported kind of attention.
@@ -291,12 +287,8 @@ def fields_of(config_class: type) -> type[BaseModel]:
 
 
 def check_values(config_class: type, values: Mapping[str, Any]) -> None:
-    """Raise ValueError for the first invalid value.
-
-    Args:
-        config_class: class of the config.
-        values: values by field; unknown names are ignored.
-    """
+    """Raise ValueError for the first invalid one of ``values``, by field of ``config_class``;
+    unknown names are ignored."""
     model = fields_of(config_class)
     known = {name: values[name] for name in model.model_fields if name in values}
     try:

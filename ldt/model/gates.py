@@ -164,8 +164,8 @@ class Gate:
         )
 
     def ends(self):
-        """(epsilon of the normalisation, probability of dropout) of attention and of the
-        feed-forward network; None where the fused functions lack the activation or a dropout."""
+        """Two pairs, of attention and of the feed-forward network: (epsilon of the normalisation,
+        probability of dropout). None where the fused functions lack the activation or a dropout."""
         (norm, norm2), (drop, drop2), (activation,) = self.norms, self.dropouts, self.activations
         p, p2 = drop.p if drop.training else 0.0, drop2.p if drop2.training else 0.0
         if p >= 1 or p2 >= 1 or activation.act is not F.gelu:

@@ -84,8 +84,8 @@ class Embeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, words: torch.Tensor, position_ids, token_type_ids):
-        """[total, width] from packed words (ids [total] or embeddings [total, width]), positions
-        and types [total]."""
+        """Embed packed words (ids [total] or embeddings [total, width]) with positions and types
+        [total] each, and normalise: [total, width]."""
         if not words.is_floating_point():
             words = self.word_embeddings(words)
         types = self.token_type_embeddings(token_type_ids)
@@ -126,15 +126,15 @@ class SelfAttention(nn.Module):
         self.pooled = SecondLevel(config) if index in config.pooling_layers else None
 
     def forward(self, x: torch.Tensor, layout, output_attentions=False):
-        """(attention output before its projection, local and global attention probabilities of the
-        first level) of x [total, width]; the first is of its shape, the others None unless asked
-        for."""
+        """Attend, by windows and global tokens, from packed tokens x [total, width]: (output of
+        that shape, before its projection; probabilities of windows, those of global tokens, both
+        of the first level and None unless ``output_attentions``)."""
         out = self._levels(x, layout)
         return out, *(self._probabilities(x, layout) if output_attentions else (None, None))
 
     def attach_global(self, x: torch.Tensor, layout):
-        """``x``, from which, if no token is global, the global projections get zero gradients in
-        distributed training."""
+        """Return ``x``; if no token is global, with zero gradients for the global projections while
+        training is distributed, which waits for all."""
         if layout.is_global is not None:
             return x
         return _attach_unused_parameters(x, *_unused_parameters(*self._global()))
@@ -165,7 +165,8 @@ class SelfAttention(nn.Module):
         return local, global_probabilities(q, x, self.key_global, layout)
 
     def global_attention(self, x: torch.Tensor, layout):
-        """[globals, width], the rows of `forward`'s output for global tokens only."""
+        """Attend from the global tokens alone: x [total, width] -> their rows of the output of
+        `forward`, [globals, width]."""
         query, key, value = self._global()
         q = self._split(query(x.index_select(0, layout.global_index)))
         key, value = foldable(key), foldable(value)
@@ -218,8 +219,9 @@ class Attention(nn.Module):
         self.output = Residual(config, config.hidden_size)
 
     def forward(self, x: torch.Tensor, layout, output_attentions=False, globals_only=False):
-        """[total, width], and the probabilities of `SelfAttention`; ``globals_only`` gives
-        [globals, width]."""
+        """Attend from packed tokens x [total, width], and add the residual: (output [total, width],
+        or [globals, width] with ``globals_only``; two probabilities or None, see
+        `SelfAttention.forward`)."""
         if globals_only:
             out = self.self.global_attention(x, layout)
             return self.output(out, x.index_select(0, layout.global_index)), None, None
@@ -239,8 +241,8 @@ class Intermediate(nn.Module):
         self.known = type(self.activation)  # gives the same numbers each time; others may not
 
     def forward(self, x: torch.Tensor, in_place=False):
-        """[total, width] -> [total, intermediate width]; ``in_place`` if no graph needs
-        its input."""
+        """Apply dense and activation: [total, width] -> [total, intermediate width]. ``in_place``
+        True overwrites what only a backward pass would need."""
         wide = self.dense(cast_once(x, self.dense)())
         if in_place and type(self.activation) is GELUActivation and self.activation.act is F.gelu:
             return torch.ops.aten.gelu_(wide)
@@ -248,7 +250,7 @@ class Intermediate(nn.Module):
 
 
 def activated(activation: nn.Module, wide: torch.Tensor, known: type):
-    """``activation(wide)``, recomputed in the backward pass within `recomputing`.
+    """Return ``activation(wide)``, which the backward pass recomputes within `recomputing`.
 
     Args:
         known: class of activations that are deterministic; others are not recomputed.
@@ -273,8 +275,9 @@ class LdtLayer(GradientCheckpointingLayer):
         self.is_last = index + 1 == config.num_hidden_layers
 
     def forward(self, x: torch.Tensor, layout, output_attentions=False, globals_only=False):
-        """(output [total, width], local and global attention probabilities or None) of x [total,
-        width]; with ``globals_only`` the output has the rows of the global tokens alone."""
+        """Run the layer on packed tokens x [total, width]: (output [total, width], or [globals,
+        width], the rows of global tokens, with ``globals_only``; two probabilities or None, see
+        `SelfAttention.forward`)."""
         products = None
         if x.is_cuda or self.backend == "triton":
             products = products_dtype(self.backend, x)
@@ -309,7 +312,8 @@ def _fused():
 
 
 def in_chunks(feed_forward, x: torch.Tensor):
-    """``feed_forward(x)`` of x [total, width], in parts of `CHUNK` tokens if that saves memory.
+    """Return ``feed_forward(x)`` of x [total, width], in parts of `CHUNK` tokens if that saves
+    memory.
 
     On a CPU without a backward pass, the intermediate activations dominate memory, and parts are as
     fast as the whole.
@@ -359,7 +363,7 @@ class Pooler(nn.Module):
         self.dense = Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, first: torch.Tensor):
-        """[b, width] -> [b, width]."""
+        """Apply dense and tanh to the states of first tokens: [b, width] -> the same."""
         return torch.tanh(self.dense(first))
 
 
@@ -384,7 +388,6 @@ class LdtModel(PackedEncoder):
     - an input that is empty or too long for the position table raises ValueError.
 
     Args:
-        config: LdtConfig.
         add_pooling_layer: False: no pooler, and no ``pooler_output``.
     """
 

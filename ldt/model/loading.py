@@ -163,11 +163,8 @@ def _settle_padding(tokenizer, config, adopt):
 
 
 def read_tokenizer(folder: Path | str, **kwargs: Any):
-    """Tokenizer of a folder or hub id, unchanged; its code is never run.
-
-    Args:
-        folder: folder or hub id.
-        kwargs: options of `AutoTokenizer.from_pretrained`.
+    """Tokenizer of a folder or hub id, unchanged; its code is never run. ``kwargs`` are options of
+    `AutoTokenizer.from_pretrained`.
 
     Raises:
         ModelError: it cannot be read.

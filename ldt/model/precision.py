@@ -86,7 +86,8 @@ class Int8Linear(nn.Module):
         self._layout = None  # of the weight for its products, in this process
 
     def forward(self, x: torch.Tensor):
-        """[..., in] -> [..., out], in the dtype of x."""
+        """Multiply by the int8 weight and add the bias: [..., in] -> [..., out], in the
+        dtype of x."""
         rows = x.flatten(0, -2).float()
         scale = _scale(rows, 127)
         if self._layout is None:

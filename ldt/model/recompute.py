@@ -63,8 +63,8 @@ def save(ctx, others, tensors, own):
 
 
 def saved(ctx):
-    """(tensors, own) of `save`. The last backward pass of a graph frees them, as autograd does;
-    RuntimeError if one was changed in place or they were freed before."""
+    """Return (tensors, own) of `save`. The last backward pass of a graph frees them, as autograd
+    does; RuntimeError if one was changed in place or they were freed before."""
     packed = ctx.saved
     if packed is None:
         tensors = ctx.saved_tensors
@@ -280,7 +280,8 @@ def cast_once(x: torch.Tensor, *modules):
 
 
 def layer_norm(norm, x: torch.Tensor):
-    """``norm(x)`` of an nn.LayerNorm; within `recomputing` only x is kept for the backward pass."""
+    """Return ``norm(x)`` of an nn.LayerNorm; within `recomputing` only x is kept for its backward
+    pass."""
     out = norm(x)
     if _now() is None or type(norm) is not nn.LayerNorm:
         return out

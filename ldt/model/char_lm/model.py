@@ -190,8 +190,9 @@ class RelativeAttention(nn.Module):
         self.position_bias = nn.Parameter(torch.empty(self.heads, width // self.heads))
 
     def forward(self, x, layout, recurrence=None):
-        """(attention output [total, width], (keys, values) [total, heads, dim]) of x [total,
-        width]; with a ``recurrence`` x is [2 * total, width], a copy without gradient in front."""
+        """Attend from packed tokens x [total, width] to those before them: (output of that shape,
+        (keys, values), [total, heads, dim] each). With a ``recurrence``, parts with memories, x
+        is [2 * total, width], a copy without gradient in front."""
         tokens = x if recurrence is None else x[layout.total_tokens :]
         q = self._split(self.query(tokens))
         k, v = self._keys_and_values(x)
@@ -271,8 +272,8 @@ class CausalLayer(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, x, layout, recurrence=None):
-        """(output [total, width], (keys, values) of its attention) of x [total, width];
-        ``recurrence`` is None, or cuts the documents into parts with memories."""
+        """Run the layer on packed tokens [total, width]: (output of that shape, (keys, values) of
+        its attention); ``recurrence`` is None, or cuts the documents into parts with memories."""
         read = x if recurrence is None else torch.cat([x.detach(), x])
         out, new = self.attention(self.attention_norm(read), layout, recurrence)
         return self._feed_forward(x + self.dropout(out)), new

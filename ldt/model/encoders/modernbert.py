@@ -58,7 +58,8 @@ class WordEmbeddings(nn.Module):
         self.drop = nn.Dropout(config.embedding_dropout)
 
     def forward(self, words: torch.Tensor):
-        """[total, width] from packed words (ids [total] or embeddings [total, width])."""
+        """Embed packed words (ids [total] or embeddings [total, width]) and normalise: [total,
+        width]."""
         if not words.is_floating_point():
             words = self.tok_embeddings(words)
         return self.drop(self.norm(words))
@@ -81,7 +82,7 @@ class RotaryAttention(nn.Module):
         self.out_drop = nn.Dropout(config.attention_dropout)
 
     def forward(self, x: torch.Tensor, layout, cos, sin):
-        """Output projection of `attend`, [total, width]."""
+        """Attend and project the output, [total, width] -> the same; arguments as of `attend`."""
         return self.out_drop(self.Wo(self.attend(x, layout, cos, sin)))
 
     def attend(self, x: torch.Tensor, layout, cos, sin):
@@ -137,7 +138,8 @@ class GatedFeedForward(nn.Module):
         self.Wo = _linear(config, wide, width, config.mlp_bias, narrow=True)
 
     def forward(self, x: torch.Tensor, in_place=False):
-        """[total, width] -> the same; ``in_place`` if no graph needs the intermediate values."""
+        """Apply the network to tokens: [total, width] -> the same. ``in_place`` True overwrites
+        intermediate values, where no gradient is needed."""
         wide = self.Wi(cast_once(x, self.Wi)())
         hot, gate = wide.chunk(2, -1)
         gelu = type(self.act) is GELUActivation and self.act.act is F.gelu
@@ -167,7 +169,8 @@ class ModernBertLayer(GradientCheckpointingLayer):
         self.mlp = GatedFeedForward(config)
 
     def forward(self, x: torch.Tensor, layout, cos, sin):
-        """[total, width] -> the same; arguments as of `RotaryAttention.attend`."""
+        """Run the layer on packed tokens [total, width] -> the same; arguments as of
+        `RotaryAttention.attend`."""
         normal = layer_norm(self.attn_norm, x)
         if divisible(self, x):
             out = self.attn.attend(normal, layout, cos, sin)
@@ -199,7 +202,7 @@ class PredictionHead(nn.Module):
         self.norm = _norm(config)
 
     def forward(self, x: torch.Tensor):
-        """[..., width] -> the same."""
+        """Apply dense, activation and norm: [..., width] -> the same."""
         return self.norm(self.act(self.dense(x)))
 
 
@@ -233,7 +236,6 @@ class LdtModernBertModel(PackedEncoder):
       hidden states is that after the final norm.
 
     Args:
-        config: LdtModernBertConfig.
         add_pooling_layer: changes nothing, there is none; what a head reads of a row is by
             ``config.classifier_pooling``.
     """

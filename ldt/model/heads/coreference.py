@@ -87,8 +87,8 @@ class LdtForCoreference(Head):
 
     @staticmethod
     def fit_weights(weights, config):
-        """``weights`` unchanged; the names of a published head's set
-        ``config.coref_head["scorer"]``, if it has none."""
+        """Return ``weights`` unchanged; set ``config.coref_head["scorer"]``, if it has none, by the
+        names that the weights of a published head have."""
         if "mention_s2e_classifier.weight" in weights:
             scorer = "lingmess" if "antecedent_s2s_all_weights" in weights else "s2e"
             config.coref_head = {"scorer": scorer} | config.coref_head
@@ -283,7 +283,7 @@ class FullyConnected(nn.Module):
         self.layer_norm = nn.LayerNorm(size, eps=eps)
 
     def forward(self, x: torch.Tensor):
-        """[..., width] -> [..., size]."""
+        """Apply dense, activation, LayerNorm and dropout: [..., width] -> [..., size]."""
         return self.dropout(self.layer_norm(self.act(self.dense(x))))
 
 

@@ -34,7 +34,8 @@ def counts(num_items_in_batch, parts):
 
 
 def class_weights(config, device: torch.device):
-    """[labels] float64 on ``device``, from ``config.class_weights``; None where there are none."""
+    """Weights of classes in a loss, ``config.class_weights``, as [labels] float64 on a device; or
+    None."""
     if not config.class_weights:
         return None
     return torch.tensor(config.class_weights, dtype=torch.float64, device=device)

@@ -62,7 +62,7 @@ def rows_of_documents(example_ids: torch.Tensor):
 
 
 def separators(config, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, choices=1):
-    """(real tokens, separators among them), both [b, n] bool, of ids [b, n].
+    """Find the separators of ids [b, n]: (real tokens, separators among them), both [b, n] bool.
 
     Raises:
         ValueError: a row with real tokens has no separator, or there are no ids; for the message,

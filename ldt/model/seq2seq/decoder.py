@@ -210,9 +210,9 @@ class LedDecoder(LedPart):
         past_key_values=None,
         output_hidden_states=False,
     ):
-        """(states [rows, t, width] of the last layer, a tuple of those of the embeddings and all
-        layers or None); ValueError for inputs of a wrong shape or value, or that the position table
-        does not hold.
+        """Decode: (states [rows, t, width] of the last layer; with ``output_hidden_states`` a tuple
+        of those of the embeddings and all layers, else None). ValueError for inputs of a wrong
+        shape or value, or that the position table does not hold.
 
         Args:
             states: [total, width], the encoder's packed tokens, and their ``packing``. None where

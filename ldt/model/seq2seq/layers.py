@@ -117,7 +117,7 @@ class LedAttention(nn.Module):
         self.output = Linear(config.d_model, config.d_model)
 
     def forward(self, x: torch.Tensor, layout):
-        """[total, width] -> the same."""
+        """Attend from packed tokens and project the output: [total, width] -> the same."""
         return self.output(self.longformer_self_attn(x, layout)[0])
 
 
@@ -129,7 +129,7 @@ class LedEncoderLayer(PostNormLayer):
         self.self_attn = LedAttention(config, index)
 
     def forward(self, x: torch.Tensor, layout):
-        """[total, width] -> the same."""
+        """Run the layer on packed tokens: [total, width] -> the same."""
         x = self.add(self.self_attn(x, layout), x, self.self_attn_layer_norm)
         return self.feed_forward(x)
 
