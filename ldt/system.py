@@ -200,7 +200,8 @@ class Signals:
 
     def come(self, number: int, frame: Any) -> None:
         """Call ``first`` for the first signal, and ``second`` for one that comes ``apart`` seconds
-        later or after; a handler of `signal.signal`."""
+        later or after; a handler of `signal.signal`. In a forked process SIGTERM ends it and
+        SIGINT does nothing."""
         if os.getpid() != self._process:
             if number != signal.SIGINT:
                 signal.signal(number, signal.SIG_DFL)

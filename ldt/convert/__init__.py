@@ -56,7 +56,8 @@ class ConversionReport:
 
     @property
     def difference(self) -> float:
-        """Largest absolute difference of outputs in any check."""
+        """Largest absolute difference in any check: of outputs, or of generated tokens the
+        number."""
         return max(check.difference for check in self.checks)
 
     def lines(self) -> list[str]:
@@ -119,12 +120,14 @@ def convert(
         window: window of every layer in tokens, both sides together; None: 512, 1,024 for BART, 128
             for a Poolingformer, the source's own for Longformer and LED. For ModernBERT that of its
             full layers; None keeps them full.
-        positions: a name in `ldt.convert.source.POSITION_TABLES`.
+        positions: ``tile`` repeats the source's position table, ``interpolate`` stretches it,
+            ``random`` appends random embeddings.
         second_level: for a Poolingformer, keys of `LdtConfig` with prefix ``pooling`` to set.
         check: files, folders or patterns of text on which source and converted model are scored as
             masked LMs with the same masks; None scores nothing.
         overwrite: True replaces an existing model at ``target``.
-        rope_theta, rope_scaling: for ModernBERT, as in `ldt.convert.rotary.read_source`.
+        rope_theta: for ModernBERT, RoPE base of its full layers; None keeps the source's.
+        rope_scaling: for the same layers ``linear:FACTOR`` or ``yarn:FACTOR``; None keeps theirs.
 
     Raises:
         UserError: an option or the target cannot be used.

@@ -154,7 +154,7 @@ class Source(ABC):
 
     def further_checks(self, model: PreTrainedModel, length: int) -> list[OutputCheck]:
         """Compare parts that only this family has, on inputs of ``length`` tokens, which the
-        windows cover."""
+        windows cover. There are none here."""
         return []
 
 
@@ -546,7 +546,8 @@ def compared(
 
 
 def random_rows(source: Any, length: int) -> tuple[Tensors, torch.Tensor, torch.Generator]:
-    """Random ids and attention mask of four rows: ``length`` tokens, a half, a third, and one.
+    """Random ids and attention mask of rows of ``length`` tokens, a half and a third of it, and
+    one.
 
     The rest is padding. With them come a mask [rows, length] bool of the real tokens, and the
     random generator, for further inputs. ``source`` is a `Source` or `RotarySource`.

@@ -21,7 +21,8 @@ def answers(source: str) -> Iterator[Example]:
     texts, and an empty cell of CSV is null.
 
     Raises:
-        UserError, DataError: as `ldt.io.records.read`.
+        UserError: the file is missing.
+        DataError: a record cannot be read.
     """
     table, cells = records.suffix(source) in TABLES, records.suffix(source) in tables.DELIMITERS
     if source == "-":

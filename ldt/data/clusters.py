@@ -63,7 +63,8 @@ class Document:
 
     @classmethod
     def of_words(cls, id: str | int, sentences: Sequence[Sequence[str]], **more: Any) -> "Document":
-        """Make a document from the words of each sentence; ``more`` are further fields."""
+        """Make a document from the words of each sentence; ``more`` are further fields of
+        `Document`."""
         ends = [*accumulate(map(len, sentences), initial=0)]
         letters = [len(word) + 1 for sentence in sentences for word in sentence]
         starts = [*accumulate(letters, initial=0)]

@@ -97,7 +97,8 @@ def fit(
 
     Chunks start every ``room - data.stride`` tokens. The last one ends at the document's end and
     has full length, so it overlaps more with the one before. In a document with passages, chunks
-    split as few passages as possible (`apart`).
+    split as few passages as possible (`apart`). Only the first ``data.max_chunks`` are kept, with
+    ``data.overflow`` ``truncate`` only one.
 
     Args:
         length: tokens of the document, without special tokens.
@@ -105,7 +106,8 @@ def fit(
         example: the example, for messages.
         data: data section with overflow, stride and the limit of chunks.
         text: text of the document; None if blank documents need no flag.
-        parted: [length + 1], number of passages that a cut before each token would split.
+        parted: [length + 1], number of passages that a cut before each token would split; None if
+            the document has no passages.
 
     Returns:
         Pairs (start, end) in tokens, in order, at least one even for an empty document; and flags

@@ -151,8 +151,8 @@ class Profile:
         self.add_error("unreadable", error)
 
     def findings(self) -> list[Finding]:
-        """One finding per kind of fault counted so far. Unreadable and unusable records are added
-        to the number of documents."""
+        """One finding per kind of fault counted so far, whose number of documents includes
+        unreadable and unusable records."""
         counts, set_ = self.faults.counts, self.name
         of = len(self) + counts["unreadable"] + counts["unusable"]
         findings = []

@@ -100,7 +100,7 @@ def sentences(text: str) -> list[Span]:
     White space around a sentence is excluded. Blank lines, bullets and clause numbers start a new
     sentence. A full stop does not end one after an abbreviation, an initial or a leading number, or
     before a lower-case letter. Full stops of Chinese, Japanese, Hindi, Burmese, Khmer and Amharic
-    need no space behind them. Sentences longer than `LONGEST` are cut at a line end or a space.
+    need no space behind them. Sentences of over 2,000 characters are cut at a line end or a space.
     """
     spans: list[Span] = []
     for start, end in _between(text, 0, len(text), _BLANK_LINE):
@@ -113,7 +113,7 @@ def paragraphs(text: str) -> list[Span]:
     """Paragraphs of a text as (start, end) in characters, end exclusive, in order.
 
     White space around a paragraph is excluded. Blank lines, page breaks, bullets and clause numbers
-    start a new paragraph, so list items are paragraphs. Paragraphs longer than `LONGEST` are cut
+    start a new paragraph, so list items are paragraphs. Paragraphs of over 2,000 characters are cut
     between `sentences`.
     """
     spans: list[Span] = []

@@ -51,7 +51,8 @@ class Int8Comparison:
 
 
 def documents_of(recipe: Recipe, source: Names | None) -> tuple[str, list[Any]]:
-    """Documents on which int8 is compared with fp32: their name, and the first of them as examples.
+    """Documents on which int8 is compared with fp32: their files in a text, and at most 200
+    examples.
 
     Args:
         recipe: recipe of the run.

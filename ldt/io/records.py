@@ -135,7 +135,10 @@ def lines(
     """Yield the lines of a text file or of standard input ("-"), decompressed.
 
     Args:
-        source, on_error, max_line_bytes: as for `read`; an error is a line that is too long.
+        source: a path, or "-".
+        on_error: called with the error and the first 1,024 bytes of a line that is too long; None
+            raises the error.
+        max_line_bytes: longest line.
         whole: True removes a byte order mark only at the beginning, as in one text; False also at
             each line, as in concatenated files.
     """

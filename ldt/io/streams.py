@@ -195,12 +195,12 @@ def _key(source: str) -> object:
 def not_utf8(
     raw: bytes, error: UnicodeDecodeError, offset: int = 0, encoding: str | None = None
 ) -> str:
-    """Message for bytes that are not valid in UTF-8 or another encoding.
+    """Message for bytes that are not valid in UTF-8 or another encoding, with a remedy.
 
     Args:
         raw: bytes that were decoded.
         error: error of the decoder.
-        offset: offset of the first byte in the file.
+        offset: offset of ``raw`` in the file, in bytes.
         encoding: value of `data.encoding`; None if the caller has no such option.
     """
     place = offset + error.start

@@ -108,7 +108,9 @@ def filled(
         field: field with the name (``data.text_files``).
         folder: folder of the files; names outside it are refused. None uses the record's folder.
         encoding: encoding of files that are not UTF-8; None allows no other.
-        on_error, max_bytes: as for `read`.
+        on_error: called with the DataError and b"" for a record whose file cannot be read, which is
+            left out; None raises the error.
+        max_bytes: longer files are rejected.
     """
     for example in examples:
         try:
