@@ -11,7 +11,7 @@ from typing import Any
 
 from ldt.benchmarks.formats import read
 from ldt.errors import PrecisionError, UserError, plural
-from ldt.inference.agreement import DOCUMENTS, same
+from ldt.inference.agreement import DOCUMENTS, same_decision
 from ldt.inference.inputs import layout_of_training
 from ldt.inference.options import PredictOptions
 from ldt.inference.predictor import ExportedPredictor
@@ -120,7 +120,7 @@ def quantise(
     lowered.replace(file)
     after, faster = _timed(ExportedPredictor(folder, recipe), documents)
     pairs = list(zip(before, after, strict=True))
-    equal = [pair for pair in pairs if same(*pair)]
+    equal = [pair for pair in pairs if same_decision(*pair)]
     changed = len(pairs) - len(equal)
     if changed > bound * len(pairs):
         raise PrecisionError(

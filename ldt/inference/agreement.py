@@ -111,8 +111,8 @@ class PrecisionCheck:
         self._held: list[list[_Answer]] = []
 
     def to_compare(self, documents: Sequence[_Document]) -> Sequence[_Document]:
-        """Count the next documents; return those among the first `DOCUMENTS`, to answer in fp32
-        too."""
+        """Return those of the next documents that are among the run's first `DOCUMENTS`, to be
+        answered in fp32 as well; all are counted."""
         first = documents[: DOCUMENTS - self._asked]
         self._asked += len(first)
         return first
@@ -125,18 +125,21 @@ class PrecisionCheck:
             answers: answers in int8 to all of them.
         """
         self.documents += len(exact)
-        self.changed += sum(not same(*pair) for pair in zip(exact, answers, strict=False))
+        self.changed += sum(not same_decision(*pair) for pair in zip(exact, answers, strict=False))
 
     def release(self, group: list[_Answer], end: bool = False) -> list[list[_Answer]]:
         """Take newly computed answers; return the groups that may be written now, and hold back the
         rest.
 
         After `DOCUMENTS` documents or at the end it decides, logs the share of changed answers and
-        drops the fp32 predictor. PrecisionError if more answers changed than the bound permits.
+        drops the fp32 predictor. Before that it returns [], unless the bound is 1.
 
         Args:
             group: newly computed answers; may be empty.
             end: True at the end of the input.
+
+        Raises:
+            PrecisionError: more answers changed than the bound permits.
         """
         if group:
             self._held.append(group)
@@ -167,7 +170,7 @@ class PrecisionCheck:
         self.note({"documents": self.documents, "changed": self.changed})
 
 
-def same(one: _Answer, other: _Answer) -> bool:
+def same_decision(one: _Answer, other: _Answer) -> bool:
     """True if two answers to a document make the same decision: label, text, place, entities,
     evidence.
 

@@ -97,7 +97,7 @@ class Engine:
         return cls(run, read_recipe(run.folder, options.runtime), options)
 
     def with_(self, **changes: Any) -> Self:
-        """New engine of the same folder with changed options, not loaded; UserError for a
+        """New engine of the same folder, not loaded, with changed options; UserError for a
         bad one."""
         return type(self)(self.run, self.trained, self.options.with_(**changes))
 
@@ -221,7 +221,7 @@ class Engine:
         """True while worker processes are answering documents."""
         return self._workers is not None and self._workers.busy()
 
-    def answer(self, documents: Iterable[Any]) -> Iterator[Answer]:
+    def answer(self, documents: Iterable[str | Mapping[str, Any]]) -> Iterator[Answer]:
         """Yield the answers to texts and records, in order.
 
         They are the answers ``ldt predict`` writes for a file of these records; documents without
@@ -279,7 +279,7 @@ class Engine:
             batch: values by column, such as numpy arrays of equal length.
 
         Returns:
-            ``id`` and ``answer`` of each row as texts; the answer is a JSON line of ``ldt
+            {"id": texts, "answer": texts}, one for each row; an answer is a JSON line of ``ldt
                 predict``.
         """
         rows = zip(*map(_plain, batch.values()), strict=True)
@@ -437,8 +437,7 @@ class ModelMaker:
         self.recipe.task.head()
 
     def settings(self) -> Settings:
-        """{"precision": that of "auto", "arithmetic": the faster library for matrix
-        products here}."""
+        """{"precision": that of "auto", "arithmetic": the faster library of matrix products}."""
         from ldt.attention import matmul
 
         return {"precision": self.automatic(), "arithmetic": matmul.choices()}

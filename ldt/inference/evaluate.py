@@ -50,6 +50,8 @@ def evaluate(
 def scored(asked: Recipe, gold: Names, pred: Names) -> Result:
     """Score answers by the task and data sections of a recipe.
 
+    If its data has a published layout that the task has no answers of, by the published metric.
+
     Args:
         asked: recipe, as from `recipe_of`.
         gold: labelled documents, as for `evaluate`.

@@ -37,7 +37,8 @@ class PromptInputs:
         self.alphabet = Alphabet.of_tokenizer(self.tokenizer, folder)
 
     def encode(self, example: Example) -> list[Feature]:
-        """One input: the prompt's ids, its ``sampling`` options, and ``draws``, its random numbers.
+        """A list of one input: the prompt's ids, its ``sampling`` options, and ``draws``, random
+        numbers.
 
         Raises:
             DataError: the prompt is missing, empty or has a character unknown to the model, or a

@@ -232,7 +232,7 @@ class _StoppedError(BaseException):
 
 
 def copier(keep: Sequence[str], task: AnyTask, more: Sequence[str] = ()) -> Beside | None:
-    """Function that gives fields of a record by their names in the answer; None without ``keep``.
+    """Function from a record to some of its fields, by their names in the answer; None without any.
 
     UserError if a name is used by the task's answers, or occurs twice.
 

@@ -79,8 +79,8 @@ def _span(item: dict[str, Any], label: str, probable: bool, where: str) -> Span:
 
 
 def checked(span: Span, words: Any, text: str, where: str, document: str) -> Span:
-    """The span, without characters at its edges that belong to no word; DataError if it does not
-    fit.
+    """The span without characters at its edges that belong to no word; DataError if it is not
+    right.
 
     Args:
         span: span to check; it must lie in the text.

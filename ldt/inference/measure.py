@@ -55,7 +55,8 @@ def compare(
     """Measure each encoder at each length, in new processes; yields a row per length, shortest
     first.
 
-    A failure, such as too little memory, is in ``error`` of its measurement.
+    A row has a measurement of each of `ENCODERS`; a failure, such as too little memory, is in its
+    ``error``.
 
     Args:
         lengths: lengths in tokens; empty for `LENGTHS`.
@@ -95,7 +96,8 @@ def load(
     vocabulary: int = 50265,
     dtype: torch.dtype = torch.float32,
 ) -> Callable[..., None]:
-    """Random encoder, as a function that runs it on the first tokens of a document (default all).
+    """Random encoder: a function of a length (default all) that runs it on so many tokens of a
+    document.
 
     Args:
         name: one of `ENCODERS`; in ldt's the first token is global.
@@ -197,7 +199,8 @@ def _status_mib(field: str) -> float:
 
 
 def fresh(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Run ``call(*arguments)`` in a new process; RuntimeError if it failed, with the reason."""
+    """Result of ``call(*arguments)`` in a new process; RuntimeError with the reason if it
+    failed."""
     has_server = "forkserver" in multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("forkserver" if has_server else "spawn")
     context.set_forkserver_preload(PRELOADED)

@@ -26,8 +26,7 @@ _flags: frozenset[str] = frozenset()  # options that this process's command has 
 
 @contextmanager
 def flags(names: Collection[str]) -> Iterator[None]:
-    """Have `named` write these options as on the command line within the block: ``--batch-tokens
-    512``.
+    """Context in which `named` writes these options as on the command line: ``--batch-tokens 512``.
 
     Args:
         names: names of options that the command has as flags; the setting is of the whole process.
@@ -41,7 +40,7 @@ def flags(names: Collection[str]) -> Iterator[None]:
 
 
 def named(name: str, value: object = None) -> str:
-    """Option as the user writes it: ``--n-best 3`` on the command line (`flags`), else
+    """Option as the user writes it: ``--n-best 3`` on the command line (in `flags`), else
     ``n_best=3``.
 
     Args:

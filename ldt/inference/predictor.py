@@ -254,6 +254,12 @@ class EncoderPredictor(Decoder):
         return automatic(find_device(device))
 
     def run(self, batch: dict[str, Any]) -> Outputs:
+        """Outputs of the head for a collated batch, by the names of `TaskAnswers.outputs`, first
+        axis inputs.
+
+        They are float32, token ids integers. In bf16 the first batch is run in fp32 too, and the
+        difference is logged. ModelError if another program wrote over the weights.
+        """
         import torch
 
         inputs = self._there(batch)
@@ -265,6 +271,8 @@ class EncoderPredictor(Decoder):
         return outputs
 
     def logits(self, batch: dict[str, Any]) -> np.ndarray:
+        """The head's ``logits`` [inputs, ...], float32; ModelError if the weights were written
+        over."""
         import torch
 
         with torch.inference_mode():

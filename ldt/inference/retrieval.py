@@ -41,7 +41,7 @@ def evaluate(
 
     Args:
         folder: folder of a run, or of a model whose files say how vectors are made.
-        gold: name that `Collection.read` takes.
+        gold: folder of the collection (corpus, queries, qrels), or one file in its ``qrels``.
         target: file to write the rankings to, as a TREC run; None writes none.
         options: options for document vectors by name, such as unit="chunk".
 
@@ -107,8 +107,8 @@ def mine(
     margin: float | None = None,
     **options: Any,
 ) -> None:
-    """Write training lines of ``query``, ``pos`` and ``neg``, the documents that are most similar
-    to a query among those that are not right for it (hard negatives).
+    """Write training lines of ``query``, ``pos`` and ``neg``: texts of the documents that are right
+    for a query, and of the most similar ones among the others (hard negatives).
 
     The documents are all of the lines that are read, or of a collection. Lines of one query become
     one. ::
@@ -117,8 +117,8 @@ def mine(
         mine("pairs.jsonl", "mined.jsonl", model="runs/embedding", margin=0.05)
 
     Args:
-        source: file of lines that the task embedding learns from, or name that `Collection.read`
-            takes, such as ``scifact/qrels/train.tsv``.
+        source: file of lines that the task embedding learns from, or a collection as ``gold`` of
+            `evaluate`, such as ``scifact/qrels/train.tsv``.
         target: file for the lines.
         model: folder as of `evaluate`; None ranks by BM25.
         negatives: largest number of negatives of a query.
@@ -210,7 +210,7 @@ class MtebModel:
         return np.concatenate([*_vectors(self._engine, texts, "text")])
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
-        """Cosines [n, m] of all pairs of n and m vectors."""
+        """Cosines [n, m] of all pairs of vectors of two arrays [n, size] and [m, size]."""
         return unit_length(embeddings1) @ unit_length(embeddings2).T
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
@@ -218,8 +218,8 @@ class MtebModel:
         return (unit_length(embeddings1) * unit_length(embeddings2)).sum(-1)
 
     def index(self, corpus: Iterable[Mapping[str, Any]], **_: Any) -> None:
-        """Keep these records of ``id``, ``title``, ``text`` for `search`, in place of
-        earlier ones."""
+        """Keep these records of ``id``, ``title``, ``text`` for `search`; earlier ones are
+        dropped."""
         self._documents = {
             row["id"]: records.titled(row.get("title"), row["text"]) for row in corpus
         }

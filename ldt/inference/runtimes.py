@@ -49,8 +49,8 @@ class Exported:
 
     @property
     def install(self) -> str:
-        """Argument of ``pip install``, such as ``'ldt-toolkit[export]'``, for this format's
-        packages."""
+        """Argument of ``pip install`` for this format's packages, such as
+        ``'ldt-toolkit[export]'``."""
         return "ldt-toolkit" if self.extra is None else f"'ldt-toolkit[{self.extra}]'"
 
 

@@ -36,7 +36,8 @@ class Pipe(ABC):
         return self._noted(doc, self.model(doc.text))
 
     def pipe(self, stream: Iterable[Doc], batch_size: int = 128) -> Iterator[Doc]:
-        """Yield the documents, with their answers set in place; larger batches are faster."""
+        """Yield the documents, with each answer written to its document; larger batches
+        are faster."""
         for docs in minibatch(stream, batch_size):
             answers = self.model([doc.text for doc in docs])
             yield from map(self._noted, docs, answers)

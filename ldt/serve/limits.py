@@ -150,8 +150,8 @@ class RequestGuard:
 
     @asynccontextmanager
     async def body(self, headers: Headers, receive: RequestReceiver) -> AsyncIterator[bytes]:
-        """Receive the body of a request (context), counted against the limits while the block
-        lasts.
+        """Context with the whole body of a request, received first and counted against the limits
+        until the block ends.
 
         Raises:
             RequestError: the content type is not JSON (415), or the body is too long (413, 429) or

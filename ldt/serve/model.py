@@ -169,7 +169,7 @@ class Served:
         return {paths.get(name, name): value for name, value in fields.items()}
 
     def path(self, name: str) -> str:
-        """Name that a task's field, such as "question", has in training records, dotted if
+        """Name of a task's field, such as "question", in the training's records; dotted if
         nested."""
         return self.predictor.path(name)
 
@@ -243,7 +243,7 @@ class Variant:
         return self._answering.outputs(features)
 
     def decode(self, outputs: list[Outputs], example: Example, features: list[Feature]) -> Answer:
-        """Answer to a document from its inputs' outputs, with explanations if they are
+        """Answer to a document from its inputs' outputs, with explanations if they were
         asked for."""
         return self._answering.decode(outputs, example, features)
 
@@ -302,7 +302,7 @@ class ReplicaMaker:
 
     def load(self, settings: Settings) -> Callable[..., Any]:
         """Load the model; returns a function for `Workers.ask` that runs documents of one input
-        each, or, if options and outputs follow, decodes one document."""
+        each, or, if options and outputs follow, decodes the answer to one document."""
         predictor: Any = self.model.load(settings).model
         replica = LocalReplica(predictor)
         variant = _variants(self.model.recipe, predictor, self.model.options)
@@ -318,7 +318,8 @@ class ReplicaMaker:
 
 
 def automatic_batch(device: str, config: Any) -> int:
-    """Default number of tokens of a batch on a torch device, by the layers and width in ``config``.
+    """Default number of tokens of a batch, `LEAST` to `MOST`, by device and the width and layers of
+    a model.
 
     A GPU needs many; so does a small model on a CPU, where overhead between operators dominates. A
     large model is as fast with few, and short documents wait less for a batch to end.

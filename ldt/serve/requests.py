@@ -32,7 +32,7 @@ class ParsedRequest(NamedTuple):
     Args:
         examples: its documents.
         options: prediction options.
-        shape: builds the body of the response from the answers.
+        shape: function from all answers to the body of the response, as JSON values.
     """
 
     examples: list[Example]
@@ -99,10 +99,12 @@ class Predict(RequestBody):
     parameters: Parameters | None = None
 
     def asked(self, served: Served) -> ParsedRequest:
-        """Check the body against the model, and parse it to documents, options and a shape.
+        """Parse the body to documents, options and the shape of the response: that of TEI or
+        InferenceClient, one answer for a single input, else a list.
 
-        The response is in the shape of TEI or InferenceClient, for a single input not in a list.
-        RequestError or DataError for what the model's task does not take.
+        Raises:
+            RequestError: an option or an input is not one of the model's task.
+            DataError: a field of a document is unknown or of a wrong type.
         """
         parameters, task = self.parameters or Parameters(), served.task
         form = task.answers.kind
@@ -144,8 +146,8 @@ class Native(RequestBody):
     resolved: bool = False
 
     def asked(self, served: Served, ranking: bool = False) -> ParsedRequest:
-        """Parse the body to documents, options and a shape, which gives the answers of ``ldt
-        predict``.
+        """Parse the body to documents and options; the response is the answer of ``ldt predict``,
+        or a list for ``documents``.
 
         Args:
             served: the model.
@@ -211,8 +213,8 @@ class CohereRerank(RequestBody):
     return_documents: bool = False
 
     def asked(self, served: Served) -> ParsedRequest:
-        """Parse the body, a document per entry; the response is {"model", "results"}, best
-        first."""
+        """Parse the body, a document per entry; the response is {"model", "results"}, the ``top_n``
+        best first, as {"index", "relevance_score"}."""
 
         def shape(answers: list[Answer]) -> Any:
             results: list[dict[str, Any]] = [
@@ -253,7 +255,8 @@ class Embed(RequestBody):
     late: bool | None = None
 
     def asked(self, served: Served) -> ParsedRequest:
-        """Parse the body, a document per text; the response is a list of vectors, see `Embed`."""
+        """Parse the body, a document per text; the response is a list with the vector of each, or
+        with ``unit`` a list of {"start", "end", "embedding"}."""
         texts = [self.inputs] if isinstance(self.inputs, str) else self.inputs
         names = {"dimensions", "unit", "unit_tokens", "late"}
         options = self.model_dump(include=names, exclude_none=True)
@@ -283,7 +286,8 @@ class EmbeddingRequest(RequestBody):
     user: str | None = None
 
     def asked(self, served: Served) -> ParsedRequest:
-        """Parse the body, a document per text (RequestError for ""); the response is OpenAI's."""
+        """Parse the body, a document per text; the response is OpenAI's, {"object", "data",
+        "model", "usage"}. RequestError for an empty text."""
         texts = [self.input] if isinstance(self.input, str) else self.input
         if "" in texts:
             raise invalid("input: a text is empty")
@@ -317,7 +321,8 @@ class Tokenize(RequestBody):
     def tokens(self, served: Served, most: int) -> list[list[dict[str, Any]]]:
         """Tokens of each text as {"id", "text", "special", "start", "stop"}, as in TEI's /tokenize.
 
-        RequestError if there are no texts or more than ``most``, or the tokenizer names no places.
+        Start and stop are characters, None for special tokens. RequestError if there are no texts
+        or more than ``most``, or the tokenizer names no places.
         """
         texts = [self.inputs] if isinstance(self.inputs, str) else self.inputs
         _check_batch(len(texts), most)
@@ -521,11 +526,10 @@ def _inputs(inputs: Any, served: Served) -> tuple[bool, list[dict[str, Any]]]:
 
 
 def ranked(answer: Answer, texts: Sequence[str], most: int | None) -> Answer:
-    """Copy of an answer with ``ranking``, [{"index", "text", "score"}], best first, for its
-    ``n_best``.
+    """Copy of an answer with ``ranking``: [{"index", "text", "score"}], best first.
 
     Args:
-        answer: answer with ``scores``, one per choice, or with candidates in ``n_best``.
+        answer: answer with ``scores``, one per choice, or with ``n_best``, which the copy lacks.
         texts: all choices, in the order of the request.
         most: largest number of choices; None for all.
     """

@@ -108,7 +108,7 @@ class Replica(Protocol):
         example: Example,
         features: list[Feature],
     ) -> Answer:
-        """Decode the answer to a document, as `answer_of` does, from the outputs of its inputs."""
+        """Decode the answer to a document by ``model``, from the outputs of its inputs."""
 
 
 class LocalReplica:
@@ -121,6 +121,7 @@ class LocalReplica:
         self.model = model
 
     def outputs(self, documents: list[Document]) -> list[Outputs]:
+        """Run documents of one input each as one batch; returns output arrays by name for each."""
         return self.model.outputs([feature for _, features in documents for feature in features])
 
 
@@ -165,7 +166,7 @@ class Scheduler:
     def submit(
         self, model: DocumentPredictor, examples: Sequence[Example], *, alone: bool = False
     ) -> list[Future[TimedAnswer]]:
-        """Accept documents, all or none; returns the future answer of each. Cancelling one frees
+        """Accept documents, all or none; returns the future answer of each, whose cancelling frees
         its place.
 
         Args:
