@@ -31,8 +31,8 @@ def offer_targets(config):
 
 
 def usual_targets(config) -> list[str]:
-    """Names of the layers that LoRA adapts by default, such as ``query`` and ``Wqkv``; of a decoder
-    too."""
+    """Names of the layers, such as ``query``, that LoRA adapts by default in a model of this
+    config."""
     return [*config.projections, *(OF_DECODERS if config.is_encoder_decoder else ())]
 
 

@@ -97,8 +97,9 @@ class LdtPreTrainedModel(PreTrainedModel):
 
     @staticmethod
     def fit_weights(weights, config):
-        """Rename and reshape a file's tensors, {name without the prefix of the base model: tensor},
-        for a model of ``config``; here unchanged. May change both arguments in place."""
+        """Rename and reshape a file's ``weights``, {name without the base model's prefix: tensor},
+        for a model of ``config``, and return them; here unchanged. May change both arguments in
+        place."""
         return weights
 
     def global_projections(self):
@@ -631,8 +632,8 @@ def _global_tokens(attention_mask, global_attention_mask, keep):
 
 
 def given_words(input_ids, inputs_embeds):
-    """Ids [b, n] or embeddings [b, n, d], whichever of the two is not None; ValueError for both or
-    neither, or one that is empty or of another shape."""
+    """``input_ids`` [b, n] or ``inputs_embeds`` [b, n, d], whichever is not None; ValueError for
+    both or neither, or one that is empty or of another shape."""
     if (input_ids is None) == (inputs_embeds is None):
         raise ValueError("give either input_ids or inputs_embeds, and not both")
     words = input_ids if inputs_embeds is None else inputs_embeds

@@ -31,8 +31,8 @@ MADE = "_ldt_made"  # attribute of an output
 
 
 def layer(module, x, layout, products, output_attentions=False, globals_only=False):
-    """Compute ``module(x, layout, ...)`` of an `ldt.model.layers.LdtLayer` fused, and return what
-    it returns; None where its modules must run.
+    """Compute ``module(x, layout, ...)`` of an `ldt.model.layers.LdtLayer` fused, with the
+    arguments and results of its ``forward``; None where its modules must run.
 
     Its attention may still be run by its modules, and the rest fused.
 

@@ -148,8 +148,8 @@ class Gate:
         return all(weight.is_contiguous() for weight in self.weights)
 
     def holds(self, root, x: torch.Tensor):
-        """True if the parts are still those, their weights in the place and dtype of the input
-        ``x``, and calling one would run its class's ``forward`` alone."""
+        """True if the parts of ``root`` are still those, their weights of the device and dtype of
+        the input ``x``, and calling one would run its class's ``forward`` alone."""
         owners, names, values = self.entries
         return (
             x.dtype is self.dtype

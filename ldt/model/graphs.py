@@ -52,7 +52,7 @@ class Shape:
     first_only: bool
 
     @classmethod
-    def of(cls, layout: Layout, first_only):
+    def of(cls, layout: Layout, first_only: bool):
         """Smallest shape for a batch plus one more document.
 
         Padding is added as ordinary documents: all but the last have one token, the last one has

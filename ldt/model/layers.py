@@ -9,6 +9,7 @@ from transformers.activations import ACT2FN, GELUActivation
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ldt.attention import (
+    Layout,
     band_probabilities,
     choose,
     fill_global_rows,
@@ -84,8 +85,8 @@ class Embeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, words: torch.Tensor, position_ids, token_type_ids):
-        """Embed packed words (ids [total] or embeddings [total, width]) with positions and types
-        [total] each, and normalise: [total, width]."""
+        """Embed packed words (ids [total] or embeddings [total, width]) at positions [total] with
+        token types [total], and normalise: [total, width]."""
         if not words.is_floating_point():
             words = self.word_embeddings(words)
         types = self.token_type_embeddings(token_type_ids)
@@ -125,14 +126,14 @@ class SelfAttention(nn.Module):
         self.value_global = Linear(width, width)
         self.pooled = SecondLevel(config) if index in config.pooling_layers else None
 
-    def forward(self, x: torch.Tensor, layout, output_attentions=False):
+    def forward(self, x: torch.Tensor, layout: Layout, output_attentions=False):
         """Attend, by windows and global tokens, from packed tokens x [total, width]: (output of
         that shape, before its projection; probabilities of windows, those of global tokens, both
         of the first level and None unless ``output_attentions``)."""
         out = self._levels(x, layout)
         return out, *(self._probabilities(x, layout) if output_attentions else (None, None))
 
-    def attach_global(self, x: torch.Tensor, layout):
+    def attach_global(self, x: torch.Tensor, layout: Layout):
         """Return ``x``; if no token is global, with zero gradients for the global projections while
         training is distributed, which waits for all."""
         if layout.is_global is not None:
@@ -164,7 +165,7 @@ class SelfAttention(nn.Module):
         q = self._split(self.query_global(x.index_select(0, layout.global_index)))
         return local, global_probabilities(q, x, self.key_global, layout)
 
-    def global_attention(self, x: torch.Tensor, layout):
+    def global_attention(self, x: torch.Tensor, layout: Layout):
         """Attend from the global tokens alone: x [total, width] -> their rows of the output of
         `forward`, [globals, width]."""
         query, key, value = self._global()
@@ -218,7 +219,7 @@ class Attention(nn.Module):
         self.self = SelfAttention(config, index)
         self.output = Residual(config, config.hidden_size)
 
-    def forward(self, x: torch.Tensor, layout, output_attentions=False, globals_only=False):
+    def forward(self, x: torch.Tensor, layout: Layout, output_attentions=False, globals_only=False):
         """Attend from packed tokens x [total, width], and add the residual: (output [total, width],
         or [globals, width] with ``globals_only``; two probabilities or None, see
         `SelfAttention.forward`)."""
@@ -274,7 +275,7 @@ class LdtLayer(GradientCheckpointingLayer):
         self.output = Residual(config, config.intermediate_size)
         self.is_last = index + 1 == config.num_hidden_layers
 
-    def forward(self, x: torch.Tensor, layout, output_attentions=False, globals_only=False):
+    def forward(self, x: torch.Tensor, layout: Layout, output_attentions=False, globals_only=False):
         """Run the layer on packed tokens x [total, width]: (output [total, width], or [globals,
         width], the rows of global tokens, with ``globals_only``; two probabilities or None, see
         `SelfAttention.forward`)."""
@@ -523,8 +524,8 @@ class LdtModel(PackedEncoder):
         return super().train(mode)
 
     def position_ids_of(self, words):
-        """Positions [b, n] int64 of ids [b, n] or embeddings [b, n, d]: pad_token_id + 1 for the
-        first counted token, + 2 for the second, and so on.
+        """Positions [b, n] int64 of ``words``, ids [b, n] or embeddings [b, n, d]: pad_token_id + 1
+        for the first counted token, + 2 for the second, and so on.
 
         Ids other than pad_token_id are counted, whatever the attention mask, as in transformers;
         and embeddings other than that of pad_token_id or zeros. The others get pad_token_id.

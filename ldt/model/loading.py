@@ -70,10 +70,14 @@ def load(path, cls: Any, *, mapped: bool = False, **config_changes: Any) -> Any:
 
 def from_pretrained(cls, path, *args, config=None, output_loading_info=False, **kwargs):
     """Load a model as `PreTrainedModel.from_pretrained`, but strictly, see `LdtPreTrainedModel`:
-    the model, or (model, loading info) if that is asked for.
+    the model, or (model, loading info) with ``output_loading_info``.
 
     Only tensors are read, never code: ``trust_remote_code`` and the like have no effect. Weights
     are never memory-mapped.
+
+    Args:
+        path: folder or hub id.
+        config: config, or folder or hub id of one, in place of the folder's own.
     """
     if path is None:  # a config and a state_dict of the caller
         kwargs |= {"config": config, "output_loading_info": output_loading_info}

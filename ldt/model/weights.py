@@ -194,8 +194,8 @@ def require_memory(cls, config, where):
 
 
 def in_encoder(model, name: str) -> bool:
-    """True for the ``name`` of a weight of the encoder, which loading must find: not of a head, nor
-    of the pooler, which short encoders lack and most heads do not use."""
+    """True for the ``name`` of a weight of a model's encoder, which loading must find: not of a
+    head, nor of the pooler, which short encoders lack and most heads do not use."""
     children = (child for child, _ in model.base_model.named_children())
     parts = tuple(f"{child}." for child in children if child != "pooler")
     return name.removeprefix(f"{model.base_model_prefix}.").startswith(parts)

@@ -330,7 +330,7 @@ class LdtForCausalLM(LdtPreTrainedModel):
         """Linear layer [width, vocabulary] of the output."""
         return self.decoder
 
-    def set_output_embeddings(self, new_embeddings):
+    def set_output_embeddings(self, new_embeddings: nn.Linear):
         """Replace the output layer."""
         self.decoder = new_embeddings
 

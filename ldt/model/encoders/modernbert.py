@@ -15,6 +15,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from ldt.attention import (
+    Layout,
     fill_projected_rows,
     full_attention,
     parallel,
@@ -81,11 +82,11 @@ class RotaryAttention(nn.Module):
         self.Wo = _linear(config, width, width, config.attention_bias, narrow=True)
         self.out_drop = nn.Dropout(config.attention_dropout)
 
-    def forward(self, x: torch.Tensor, layout, cos, sin):
+    def forward(self, x: torch.Tensor, layout: Layout, cos, sin):
         """Attend and project the output, [total, width] -> the same; arguments as of `attend`."""
         return self.out_drop(self.Wo(self.attend(x, layout, cos, sin)))
 
-    def attend(self, x: torch.Tensor, layout, cos, sin):
+    def attend(self, x: torch.Tensor, layout: Layout, cos, sin):
         """Attention output before the output projection `Wo`, [total, width].
 
         Args:
@@ -168,7 +169,7 @@ class ModernBertLayer(GradientCheckpointingLayer):
         self.mlp_norm = _norm(config)
         self.mlp = GatedFeedForward(config)
 
-    def forward(self, x: torch.Tensor, layout, cos, sin):
+    def forward(self, x: torch.Tensor, layout: Layout, cos, sin):
         """Run the layer on packed tokens [total, width] -> the same; arguments as of
         `RotaryAttention.attend`."""
         normal = layer_norm(self.attn_norm, x)

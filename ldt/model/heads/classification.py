@@ -216,7 +216,7 @@ class LdtForMaskedLM(Head):
         """Linear layer [width, vocabulary] of the head, tied to the word embeddings."""
         return self.get_submodule(self._decoder)
 
-    def set_output_embeddings(self, new_embeddings):
+    def set_output_embeddings(self, new_embeddings: torch.nn.Linear):
         """Replace the layer that `get_output_embeddings` gives."""
         self.set_submodule(self._decoder, new_embeddings)
 

@@ -113,7 +113,8 @@ class LdtForEmbedding(Head):
         return first_real(given_words(input_ids, inputs_embeds), attention_mask)
 
     def loss_items(self, *, labels, texts, example_ids, **inputs):
-        """Number of different pairs of a query and a text that is right for it, a scalar."""
+        """Number of different pairs of a query and a right text, a scalar; arguments as of
+        `forward`."""
         pairs = torch.stack([example_ids, texts])[:, labels == POSITIVE]
         return torch.tensor(pairs.unique(dim=1).shape[1], device=labels.device)
 

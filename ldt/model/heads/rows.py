@@ -62,7 +62,8 @@ def rows_of_documents(example_ids: torch.Tensor):
 
 
 def separators(config, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, choices=1):
-    """Find the separators of ids [b, n]: (real tokens, separators among them), both [b, n] bool.
+    """Find ``config.sep_token_id`` in ids [b, n]: (real tokens, separators among them), [b, n] bool
+    both.
 
     Raises:
         ValueError: a row with real tokens has no separator, or there are no ids; for the message,

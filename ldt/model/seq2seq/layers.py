@@ -6,6 +6,7 @@ from torch.nn import functional as F
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from ldt.attention import Layout
 from ldt.attention.matmul import Linear
 from ldt.attention.ops import shared
 from ldt.model.base import LdtPreTrainedModel, PackedEncoder, check_ids, check_length, first_real
@@ -116,7 +117,7 @@ class LedAttention(nn.Module):
         self.longformer_self_attn = SelfAttention(config, index)
         self.output = Linear(config.d_model, config.d_model)
 
-    def forward(self, x: torch.Tensor, layout):
+    def forward(self, x: torch.Tensor, layout: Layout):
         """Attend from packed tokens and project the output: [total, width] -> the same."""
         return self.output(self.longformer_self_attn(x, layout)[0])
 
@@ -128,7 +129,7 @@ class LedEncoderLayer(PostNormLayer):
         super().__init__(config, config.encoder_ffn_dim)
         self.self_attn = LedAttention(config, index)
 
-    def forward(self, x: torch.Tensor, layout):
+    def forward(self, x: torch.Tensor, layout: Layout):
         """Run the layer on packed tokens: [total, width] -> the same."""
         x = self.add(self.self_attn(x, layout), x, self.self_attn_layer_norm)
         return self.feed_forward(x)

@@ -55,7 +55,7 @@ class LdtSeq2SeqModel(LdtSeq2SeqPreTrainedModel):
         return self.shared
 
     def set_input_embeddings(self, value):
-        """Replace the word embeddings, in encoder and decoder too."""
+        """Replace the word embeddings by an nn.Embedding, in encoder and decoder too."""
         self.shared = self.encoder.embed_tokens = self.decoder.embed_tokens = value
 
     @can_return_tuple
@@ -359,8 +359,8 @@ class LdtForEvidenceGeneration(LdtForConditionalGeneration):
         return logits.masked_fill(positions < 0, torch.finfo(logits.dtype).min)
 
     def loss_items(self, *, labels, passage_labels=None, passage_positions=None, **inputs):
-        """Divisors of the two losses, [2] int64: labels of answers; rows with a labelled passage.
-        Without ``passage_labels`` the first alone, a scalar."""
+        """Numbers of items of the two losses, [2] int64: labels of answers; rows with a labelled
+        passage. Without ``passage_labels`` the first alone, a scalar."""
         answers = super().loss_items(labels=labels)
         if passage_labels is None:
             return answers
