@@ -77,8 +77,8 @@ class LdtForCoreference(Head):
         self.post_init()
 
     def begin(self):
-        """Draw the weights of a new head in place, so that scores of links have a deviation of
-        about 1; if each span is classified, with few mentions."""
+        """Initialise a new head in place: LingMess's experts, whose scores get a deviation of about
+        1, and with ``singletons`` a bias by which few spans are mentions."""
         if self.settings["singletons"]:
             init.constant_(self.mention_end_classifier.bias, -4.0)
         for form in FORMS if self.by_category else ():
