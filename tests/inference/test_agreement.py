@@ -12,7 +12,7 @@ from processes import ldt
 from streaming import Sink, answer_all
 
 from ldt.errors import DataError, PrecisionError
-from ldt.inference.agreement import PrecisionCheck, same
+from ldt.inference.agreement import PrecisionCheck, same_decision
 from ldt.inference.predict import predict
 from ldt.io.records import Example
 from ldt.model import LdtForSequenceClassification, load
@@ -226,4 +226,5 @@ NESTED = {"evidence": [{"span": 1, "text": "A.", "score": 0.5}], "span_probs": [
     ],
 )
 def test_answers_are_the_same_where_they_decide_the_same(one, changes, expected):
-    assert same(one, one | changes) == same(one | changes, one) == expected
+    assert same_decision(one, one | changes) == expected
+    assert same_decision(one | changes, one) == expected
