@@ -162,7 +162,8 @@ class Candidate:
 
 
 def candidate(path: str, writes: bool = False) -> Candidate:
-    """Say which inputs a model can take, from its folder or the local copy of a hub model.
+    """Facts about a model, without its weights: its longest input, or that it must be converted
+    first.
 
     A model that is not on this machine is judged by its name: one called longformer reads 4,096
     tokens. Nothing is downloaded.

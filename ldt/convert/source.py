@@ -233,7 +233,8 @@ class EncoderSource(Source):
 
     @property
     def leading(self) -> int:
-        """Number of rows of the converted position table before the first token's: RoBERTa's."""
+        """Rows of the converted position table before the first token's, as in RoBERTa: padding id
+        plus one."""
         return self.config.pad_token_id + 1
 
     @property

@@ -204,7 +204,8 @@ def drawn(fingerprints: np.ndarray, fraction: float, seed: int) -> np.ndarray:
 def split(
     fingerprints: np.ndarray, fraction: float, seed: int, where: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Divide documents, copies to the same side, into numbers for training and for evaluation.
+    """Numbers of the training and of the evaluation documents, those of equal content on the same
+    side.
 
     Neither is empty; fewer than two different documents are a DataError.
 

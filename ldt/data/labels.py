@@ -141,12 +141,12 @@ class LabelReader:
         return self._literal(value, example.where)
 
     def gold(self, example: Example, problem: str) -> Gold:
-        """Gold label of an example: a class, a sorted list of classes, or a number. ``problem`` is
+        """Gold label of an example: a class, a list of classes, or a number. ``problem`` is
         `SINGLE`, `MULTI` or `REGRESSION`. DataError if the label is missing or does not fit."""
         return self.read(self.raw(example), problem, example.where)
 
     def read(self, value: Any, problem: str, where: str) -> Gold:
-        """Turn the output of `raw` into a class, a sorted list of classes, or a number.
+        """Turn the output of `raw` into a class, a list of classes, or a number.
 
         Args:
             value: output of `raw`; blank is no class (``[]``) for `MULTI`, else an error.

@@ -81,7 +81,8 @@ class Sketches:
         """Find documents that are near-duplicates of an earlier one.
 
         In a group of similar documents not every pair is found, but each document with another one.
-        Documents of fewer than 20 words are in no pair.
+        Documents of fewer than 20 words are in no pair. Logs a warning if too many are alike to
+        compare all.
 
         Args:
             chosen: [documents] bool, documents to compare; None compares all.

@@ -207,8 +207,9 @@ class Words:
 
     @classmethod
     def pretokenized(cls, sentences: list[list[str]], nested: bool) -> "Words":
-        """Words of the given sentences, joined by spaces to a text, without invisible characters at
-        their edges. ``nested`` says that the user gave several sentences, not one list of words."""
+        """Words of the given sentences, joined by spaces to a text; their places leave out
+        invisible characters at the edges. ``nested`` says that the user gave several sentences,
+        not one list."""
         words = [word for sentence in sentences for word in sentence]
         sizes = np.array([len(word) for word in words], int)
         ends = np.cumsum(sizes + 1) - 1

@@ -255,8 +255,8 @@ class TokenStore:
         return self.__dict__ | {"_maps": {}}  # a mapped file would be copied
 
     def tokens(self, document: int, start: int = 0, end: int | None = None) -> np.ndarray:
-        """Ids of the tokens ``start`` to ``end`` (exclusive; None: the last) of document number
-        ``document``. A read-only view of the file."""
+        """Ids of a document, given by number, from token ``start`` to ``end`` (exclusive; None is
+        its end); a read-only view of the file."""
         length = int(self.lengths[document])
         end = length if end is None else min(end, length)
         part, offset = int(self._part[document]), int(self._starts[document])

@@ -31,8 +31,8 @@ class Heartbeat:
         self.began = self.last = time.monotonic()
 
     def due(self) -> bool:
-        """True if half a minute has passed since the last line: the caller then logs one, and it
-        restarts."""
+        """True if the last line is half a minute old; the caller then logs one, and the time starts
+        anew."""
         now = time.monotonic()
         if now - self.last < EVERY:
             return False

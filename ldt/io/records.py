@@ -147,9 +147,9 @@ def lines(
 
 
 def field(example: Example, path: str) -> Any:
-    """Value at a dotted path, such as "clauses.Audit Rights"; an exact key takes precedence. "Title
-    + Body" joins the non-blank texts of both by an empty line. A missing field is a DataError
-    with a hint."""
+    """Value at a dotted path, such as "clauses.Audit Rights"; an exact key takes precedence. Of the
+    path "Title + Body", the non-blank texts of both joined by an empty line. A missing field is
+    a DataError."""
     present, value = _find(example.fields, path)
     if present:
         return value

@@ -150,11 +150,11 @@ def beginning(source: str, most: int, enough: Callable[[bytes], bool]) -> bytes:
 
     Args:
         source: a path, or "-" for standard input.
-        most: largest number of bytes to read.
+        most: number of bytes after which reading stops.
         enough: returns True if the bytes read so far suffice, so as not to wait for a slow pipe.
 
     Raises:
-        UserError, DataError: as for `open_source`.
+        UserError, DataError: the source cannot be opened, as in `open_source`.
     """
     head = b""
     with contextlib.ExitStack() as stack:
