@@ -10,11 +10,9 @@ from ldt import system
 
 
 def _last():
-    """End one of several processes here; else ignore signals while Python takes itself down.
-
-    No handler runs any more then. And a thread of torch that asks for the interpreter meanwhile
-    aborts the process, and with it a training that is saved.
-    """
+    """End one of several processes here; else ignore signals while Python takes itself down. No
+    handler runs any more then, and a thread of torch that asks for the interpreter meanwhile
+    aborts the process, and with it a training that is saved."""
     if "torch.distributed" in sys.modules and os.environ.get("WORLD_SIZE", "1") != "1":
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):

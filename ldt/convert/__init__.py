@@ -232,7 +232,6 @@ def _written(plan: _Plan, source, check) -> ConversionReport:
 
 
 def _source_folder(name):
-    """Folder of a source, downloaded from the hub if there is no folder of that name."""
     try:
         folder = find_folder(name)
     except ModelError as error:  # its advice is to convert something, as is being done
@@ -288,7 +287,6 @@ def _scores(source, folder, tokenizer, check, max_length):
 
 
 def _plain(model):
-    """Function from inputs to the logits of masked tokens for a transformers model."""
 
     def logits(batch):
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
@@ -336,7 +334,6 @@ def _write(folder, config, weights, tokenizer, generation):
 
 @quiet()  # transformers warns of a sample longer than a very small model
 def _check_tokenizer(tokenizer, folder, config):
-    """Refuse a tokenizer that tokenizes differently after saving and loading."""
     saved = load_tokenizer(folder, config)
     same = saved.get_vocab() == tokenizer.get_vocab()
     if not same or saved(_SAMPLE).input_ids != tokenizer(_SAMPLE).input_ids:

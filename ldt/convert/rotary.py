@@ -193,7 +193,6 @@ def _turned(source, values):
 
 
 def _of_transformers(source):
-    """Source in transformers with the RoPE parameters of the converted model."""
     values = _turned(source, source.model.config.to_diff_dict())
     beginning = KINDS[source.kind]
     config = getattr(transformers, f"{beginning}Config").from_dict(values)

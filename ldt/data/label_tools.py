@@ -67,7 +67,7 @@ def _labelled(documents: Sequence[Annotated]) -> Iterator[Example]:
 
 
 def _clusters(document: Annotated) -> list[list[list[int]]]:
-    """Spans that links join, directly or over others, as [start, end] in characters."""
+    """Clusters of spans that links join, as [start, end] in characters."""
     clusters = [[number] for number in range(len(document.spans))]
     of = [*clusters]
     for one, other in document.links:
@@ -211,7 +211,6 @@ def _text(fields: dict[str, Any], data, where: str) -> str:
 
 
 def _place(value: dict[str, Any], text: str, units: Units, where: str) -> tuple[int, int]:
-    """Character offsets of a span, checked against the span's ``text``."""
     start, end = take(value, "start", int, where), take(value, "end", int, where)
     quoted = value.get("text")
     places = [(start, end)]

@@ -166,7 +166,6 @@ def _shingles(texts: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _least(shingles: np.ndarray, borders: np.ndarray) -> np.ndarray:
-    """Minimum shingle of each document under each permutation, [documents, numbers] uint16."""
     least = np.empty((len(borders), len(_MULTIPLY)), np.uint16)
     ordered = np.empty_like(shingles)
     for number, (factor, summand) in enumerate(zip(_MULTIPLY, _ADD, strict=True)):

@@ -85,7 +85,6 @@ def build(
 
 
 def _key(tokenizer, data: CorpusSection, most: int | None) -> str:
-    """Key of everything that determines the tokens beside the source."""
     parts = {
         "version": VERSION,
         "tokenizer": tokenizer.backend_tokenizer.to_str(),
