@@ -31,6 +31,6 @@ def answer_all(records, model, sink, *, batch_tokens, executor=None, agreement=N
     if executor is None:
         executor = Answering(model, batch_tokens, agreement.exact if agreement else None)
     pipeline = Pipeline(model, executor, batch_tokens, agreement=agreement, **options)
-    for group in pipeline.answer(records, sink if hasattr(sink, "has") else None):
+    for group in pipeline.answer(records, sink if hasattr(sink, "skip") else None):
         sink.write(group)
     return pipeline.counts
