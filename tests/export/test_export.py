@@ -324,7 +324,7 @@ def test_int8_is_smaller_and_its_answers_are_compared(exported, instantly, tmp_p
     )
     assert [each["label"] for each in found] == [each["label"] for each in expected]
     assert found != expected
-    monkeypatch.setattr(int8, "same", lambda one, other: False)
+    monkeypatch.setattr(int8, "same_decision", lambda one, other: False)
     with pytest.raises(PrecisionError, match="changes 3 of 3 answers on .* allows; nothing was"):
         export(instantly, tmp_path / "other", **asked)
     assert not (tmp_path / "other").exists()
