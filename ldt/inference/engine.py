@@ -126,9 +126,9 @@ class Engine:
         """Load the model unless it is loaded, as the first question does; returns this engine.
 
         Args:
-            record: answers of a run, in which precision and the like are saved, or from which they
-                are taken when it is resumed. Only with a record are int8 answers compared with
-                fp32.
+            record: file or stream for the answers of a run; the precision and the like are saved in
+                it, or taken from it when it is resumed. Only with a record are int8 answers
+                compared with fp32.
 
         Raises:
             UserError: the folder or an option cannot be used.

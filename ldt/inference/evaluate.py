@@ -50,7 +50,8 @@ def evaluate(
 def scored(asked: Recipe, gold: Names, pred: Names) -> Result:
     """Score answers by the task and data sections of a recipe.
 
-    If its data has a published layout that the task has no answers of, by the published metric.
+    Data in a published layout is scored by its published metric, unless the task has a score for
+    ldt's own answers.
 
     Args:
         asked: recipe, as from `recipe_of`.
@@ -128,9 +129,8 @@ def recipe_of(format: str | None, name: str | None, overrides: Iterable[str]) ->
     """Recipe for reading a gold file, with its task set to regression for that ``format``.
 
     Args:
-        format: one of `ldt.tasks.OWN`, which gives the recipe if there is no other; None with
-            ``name``.
-        name: recipe file or run folder; None without.
+        format: one of `ldt.tasks.OWN`, the answers to score; None for those of the named recipe.
+        name: recipe file or run folder; None gives the defaults of ``format``.
         overrides: recipe keys to change, such as ``data.label=class``.
 
     Raises:

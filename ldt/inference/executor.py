@@ -188,13 +188,13 @@ class Workers:
             worker.loaded.result()
 
     def ask(self, documents: Sequence[Document], *more: Any) -> Any:
-        """Have the next free worker answer a group, and return what its `Answers` returns.
+        """Have the next free worker answer a group, and return what its `Answers` function returns.
 
         Several threads may ask.
 
         Args:
-            documents: encoded documents of the group.
-            more: further arguments of the worker's `Answers`.
+            documents: documents of the group, (example, its features) each.
+            more: further arguments of the function.
 
         Raises:
             LostError: two processes died with it, or the model cannot be loaded again.
@@ -212,12 +212,13 @@ class Workers:
         return bool(self._groups)
 
     def put(self, documents: Sequence[Document], compared: int) -> Iterator[Answered]:
-        """Submit a group once fewer than two per worker are waiting; yields finished groups.
+        """Submit a group once fewer than two per worker are waiting; yields the answers of finished
+        groups.
 
         A generator: nothing is submitted until it is iterated.
 
         Args:
-            documents: encoded documents of the group.
+            documents: documents of the group, (example, its features) each.
             compared: number of its first documents to answer in fp32 as well.
         """
         yield from self.collect(2 * len(self._workers) - 1)
@@ -225,12 +226,14 @@ class Workers:
         yield from self.ready()
 
     def ready(self) -> Iterator[Answered]:
-        """Yield the finished groups, oldest first, up to one that is not; without waiting."""
+        """Yield the answers of finished groups, oldest first, up to one not finished; without
+        waiting."""
         while self._groups and self._groups[0].done():
             yield from self.collect(len(self._groups) - 1)
 
     def collect(self, left: int = 0) -> Iterator[Answered]:
-        """Wait for groups of `put` and yield them, oldest first, until ``left`` are left."""
+        """Wait for groups of `put` and yield their answers, oldest first, until ``left``
+        are left."""
         while len(self._groups) > left:
             answered = self._groups[0].result()
             self._groups.popleft()

@@ -199,8 +199,7 @@ def _status_mib(field: str) -> float:
 
 
 def fresh(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Result of ``call(*arguments)`` in a new process; RuntimeError with the reason if it
-    failed."""
+    """Result of ``call(*arguments)`` in a new process; RuntimeError with the reason if it fails."""
     has_server = "forkserver" in multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("forkserver" if has_server else "spawn")
     context.set_forkserver_preload(PRELOADED)

@@ -262,15 +262,13 @@ def occlusions(
 def hiding(
     predictor: Decoder, parts: Sequence[tuple[Feature, np.ndarray]], batch_tokens: int
 ) -> list[Outputs]:
-    """Run inputs with some tokens masked out of attention; returns {"logits": [classes]} of each
-    input.
+    """Run inputs with some tokens masked out of attention; returns {"logits": array} of each input.
 
-    Positions are kept empty, so other tokens keep theirs. ResourceError if memory is too small for
-    one.
+    The tokens keep their places, so others do too. ResourceError if memory is too small for one.
 
     Args:
         predictor: the model.
-        parts: inputs, each with the places of its masked tokens.
+        parts: inputs, each with an int array of the positions of its masked tokens.
         batch_tokens: largest number of tokens of a batch.
     """
     import torch

@@ -25,6 +25,7 @@ from ldt.tasks.base import WRITTEN, Joining, Outputs, path_of
 if TYPE_CHECKING:
     import torch
 
+    from ldt.inference.stream import DocumentPredictor
     from ldt.recipe.recipe import Recipe
 
 log = logging.getLogger("ldt")
@@ -35,10 +36,9 @@ Answer = dict[str, Any]
 
 
 def answer_of(
-    model: Any, outputs: list[Outputs], example: Example, features: list[Feature]
+    model: DocumentPredictor, outputs: list[Outputs], example: Example, features: list[Feature]
 ) -> Answer:
-    """Decode a document's answer by a `ldt.inference.stream.DocumentPredictor` and round its
-    floats.
+    """Decode a document's answer by a predictor, and round its floats to `DIGITS` decimals.
 
     Args:
         model: the predictor.
@@ -133,8 +133,8 @@ class Decoder(EncoderInputs, ABC):
 
     @abstractmethod
     def run(self, batch: dict[str, Any]) -> Outputs:
-        """Outputs of the head for a collated batch, float32 (token ids stay integers), by the names
-        of `TaskAnswers.outputs`; the first axis is that of the inputs."""
+        """Outputs of the head for a collated batch, [inputs, ...] by the names of
+        `TaskAnswers.outputs`; float32, token ids integers."""
 
     @abstractmethod
     def logits(self, batch: dict[str, Any]) -> np.ndarray:
@@ -254,8 +254,8 @@ class EncoderPredictor(Decoder):
         return automatic(find_device(device))
 
     def run(self, batch: dict[str, Any]) -> Outputs:
-        """Outputs of the head for a collated batch, by the names of `TaskAnswers.outputs`, first
-        axis inputs.
+        """Outputs of the head for a collated batch, [inputs, ...] by the names of
+        `TaskAnswers.outputs`.
 
         They are float32, token ids integers. In bf16 the first batch is run in fp32 too, and the
         difference is logged. ModelError if another program wrote over the weights.
@@ -271,8 +271,7 @@ class EncoderPredictor(Decoder):
         return outputs
 
     def logits(self, batch: dict[str, Any]) -> np.ndarray:
-        """The head's ``logits`` [inputs, ...], float32; ModelError if the weights were written
-        over."""
+        """The head's ``logits`` [inputs, ...], float32; ModelError if weights were written over."""
         import torch
 
         with torch.inference_mode():

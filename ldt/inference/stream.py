@@ -94,7 +94,7 @@ class Answering:
         """Answer a group of documents at once; returns its answers as a list of one group.
 
         Args:
-            documents: encoded documents.
+            documents: documents, (example, its features) each.
             compared: number of its first documents to answer by ``exact`` as well.
         """
         with self.lock:

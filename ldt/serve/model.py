@@ -269,7 +269,8 @@ class ProcessReplica:
         self._workers = workers
 
     def outputs(self, documents: list[Document]) -> list[Outputs]:
-        """Have a worker run documents of one input each; returns output arrays by name for each."""
+        """Have a worker run documents, (example, [feature]) each; returns arrays by name
+        for each."""
         return self._ask([(replace(example, fields={}), inputs) for example, inputs in documents])
 
     def answer(

@@ -99,7 +99,8 @@ class Replica(Protocol):
     aside: bool
 
     def outputs(self, documents: list[Document]) -> list[Outputs]:
-        """Run documents of one input each as one batch; returns output arrays by name for each."""
+        """Run documents, (example, [feature]) each, as one batch; returns arrays by name
+        for each."""
 
     def answer(
         self,
@@ -121,7 +122,8 @@ class LocalReplica:
         self.model = model
 
     def outputs(self, documents: list[Document]) -> list[Outputs]:
-        """Run documents of one input each as one batch; returns output arrays by name for each."""
+        """Run documents, (example, [feature]) each, as one batch; returns arrays by name
+        for each."""
         return self.model.outputs([feature for _, features in documents for feature in features])
 
 

@@ -102,7 +102,7 @@ class Server(uvicorn.Server):
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """New TCP socket bound to an address, not listening; UserError if it cannot be."""
+    """New TCP socket bound to an address, not listening; UserError if that is impossible."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
