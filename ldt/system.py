@@ -21,6 +21,7 @@ _NO_LIMIT = 1 << 60  # bytes; version 1 writes a number near 2 ** 63 where there
 _PDEATHSIG = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 ENDING = (signal.SIGINT, signal.SIGTERM)
 APART = 1.0  # seconds within which a second signal is the same wish, sent to a group and to us
+Handler = Callable[[int, Any], Any] | signal.Handlers  # of a number and a frame
 AGAIN = 0.2  # seconds after which a signal is raised again that some library has swallowed
 
 
@@ -117,7 +118,7 @@ def end_with_parent(*ignored: int) -> None:
             ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
 
 
-def handle(handler: Any, numbers: Sequence[int] = ENDING) -> dict[int, Any]:
+def handle(handler: Handler, numbers: Sequence[int] = ENDING) -> dict[int, Any]:
     """Install a handler of `signal.signal`, by default for SIGINT and SIGTERM, except for signals
     that the process ignores. Works in the main thread only.
 
@@ -131,7 +132,7 @@ def handle(handler: Any, numbers: Sequence[int] = ENDING) -> dict[int, Any]:
 
 
 @contextmanager
-def handled(handler: Any, numbers: Sequence[int] = ENDING) -> Iterator[None]:
+def handled(handler: Handler, numbers: Sequence[int] = ENDING) -> Iterator[None]:
     """Context manager that installs a handler by `handle` and restores the previous ones."""
     before = handle(handler, numbers)
     try:

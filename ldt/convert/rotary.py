@@ -205,7 +205,6 @@ def _of_transformers(source):
 
 
 def _compare(name, source, theirs, model, length, offset, everywhere):
-    """`OutputCheck` of rows of up to ``length`` tokens, at positions from ``offset`` on."""
     inputs, real, _ = random_rows(source, length)
     inputs["position_ids"] = offset + torch.arange(length)[None]
     outputs = []

@@ -205,7 +205,6 @@ class Seq2SeqSource(Source):
         }
 
     def _both(self, model, inputs):
-        """Source and converted model, each called with the inputs it accepts."""
         theirs = dict(inputs)
         if not self.windows:
             del theirs["global_attention_mask"]
@@ -261,7 +260,6 @@ def _add_special_tokens(folder, config, base, head):
 
 @quiet()
 def _generation(folder, config):
-    """Settings of `generate`, including all token ids."""
     settings = read_generation_config(folder, config)
     settings._from_model_config = False  # they are changed from now on where they stand
     for name in _SPECIAL:

@@ -149,8 +149,8 @@ class Source(ABC):
 
     @abstractmethod
     def outputs(self, model: Any, inputs: Tensors, real: torch.Tensor) -> list[torch.Tensor]:
-        """Run a model, and return the tensors in which source and converted model must agree.
-        ``real`` [rows, tokens] is True for tokens that are not padding; others are left out."""
+        """Run a model; returns the tensors in which source and converted model must agree. ``real``
+        [rows, tokens] is True for tokens that are not padding; others are left out."""
 
     def further_checks(self, model: PreTrainedModel, length: int) -> list[OutputCheck]:
         """Compare parts that only this family has, on inputs of ``length`` tokens, which the
@@ -586,7 +586,6 @@ def _positions(source, model, length, offset, tiled):
 
 
 def _compare(name, source, model, length, everywhere):
-    """`OutputCheck` of rows of up to ``length`` tokens."""
     inputs, real, generator = random_rows(source, length)
     inputs |= source.inputs(tuple(real.shape), generator)
     ours = inputs | {"global_attention_mask": real.long() * everywhere}

@@ -189,7 +189,6 @@ def part_texts(
 
 
 def _code_points(raw: bytes, name: str):
-    """Yield the code points of a UTF-8 text, in arrays."""
     start = 0
     while start < len(raw):
         end = min(start + CHUNK, len(raw))

@@ -175,7 +175,6 @@ def apart(parted: np.ndarray, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def _end(parted: np.ndarray, start: int, after: int, room: int) -> int:
-    """Last place behind ``after`` where the fewest passages are split."""
     within = parted[after + 1 : start + room + 1]
     return after + len(within) - int(np.argmin(within[::-1]))
 

@@ -196,7 +196,6 @@ def _task(task: dict[str, Any], results: list[Any], where: str, data) -> Annotat
 
 
 def _text(fields: dict[str, Any], data, where: str) -> str:
-    """Text of a task: from the named field, from ``text``, or from its only field."""
     if data.text is not None:
         return records.text(Example(fields, "", where), data.text)
     if "text" in fields:

@@ -187,7 +187,8 @@ class Profile:
 
     def examine(self, item: Any, where: str, document: str) -> None:
         """Check the text of the document passed to `compare` last for damage, detect its language,
-        and, if it belongs to the sample, measure the example ``item``."""
+        and, if it belongs to the sample, measure ``item``, its example or text as ``measure``
+        takes it."""
         for kind, detail in _text_faults(document):
             self.add_fault(kind, [where], detail)
         if name := _language_of(document):

@@ -130,7 +130,6 @@ def _checksums(at: Path, vocabulary: int) -> list[int]:
 def _tokenize(
     source: CorpusSource, data: CorpusSection, tokenizer, at: Path, most: int | None
 ) -> dict[str, Any]:
-    """Write the tokens of a source, continuing where a killed run stopped."""
     vocabulary = vocabulary_size(tokenizer)
     dtype = token_type(vocabulary)
     reader = Reader(source, data)

@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ldt import __version__
 from ldt.data.tokenization import pair_separators, special_id
@@ -36,8 +37,8 @@ def write(
     folder: Path,
     source: Path,
     recipe: Recipe,
-    config: Any,
-    tokenizer: Any,
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
     interface: GraphInterface,
     format: Exported,
     checks: Sequence[OutputCheck],
@@ -60,7 +61,7 @@ def write(
     file = folder / "config.json"
     values = json.loads(file.read_text("utf-8"))
     # Other programs look for them; two labels without names are left out of it.
-    values |= {"id2label": config.id2label, "num_labels": len(config.id2label)}
+    values |= {"id2label": config.id2label, "num_labels": len(config.id2label)}  # type: ignore[arg-type]
     file.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", "utf-8")
     longest = recipe.data.max_length or tokenizer.model_max_length
     tokenizer.save_pretrained(folder)
@@ -81,7 +82,9 @@ def append(folder: Path, line: str) -> None:
     file.write_text(f"{before.rstrip()}\n\n{line}\n{mark}{after}", "utf-8")
 
 
-def complete_tokenizer(file: Path, tokenizer: Any, longest: int, between: int = 1) -> None:
+def complete_tokenizer(
+    file: Path, tokenizer: PreTrainedTokenizerBase, longest: int, between: int = 1
+) -> None:
     """Make a file tokenizer.json itself add special tokens, truncate and pad as ldt does.
 
     Args:
@@ -97,7 +100,7 @@ def complete_tokenizer(file: Path, tokenizer: Any, longest: int, between: int = 
     kind = max(pairs)
     copy.post_processor = TemplateProcessing(
         single=f"{first} $A {last}",
-        pair=f"{first} $A {' '.join([last] * between)} $B:{kind} {last}:{kind}",
+        pair=f"{first} $A {' '.join([last] * between)} $B:{kind} {last}:{kind}",  # type: ignore[list-item]
         special_tokens=list(zip((first, last), ids.values(), strict=True)),
     )
     copy.enable_truncation(longest)
@@ -108,8 +111,8 @@ def complete_tokenizer(file: Path, tokenizer: Any, longest: int, between: int = 
 def _readme(
     source: Path,
     recipe: Recipe,
-    config: Any,
-    tokenizer: Any,
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
     interface: GraphInterface,
     format: Exported,
     checks: Sequence[OutputCheck],

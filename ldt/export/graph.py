@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedConfig
 
 from ldt.errors import ModelError
 from ldt.inference.agreement import OutputCheck, largest_gap
 from ldt.inference.runtimes import Session
+from ldt.model.base import LdtPreTrainedModel
 from ldt.model.config import layer_windows
 from ldt.model.loading import quiet
 from ldt.model.padded import PaddedModel
@@ -48,7 +50,7 @@ class GraphInterface:
     outputs: tuple[str, ...]
 
     @classmethod
-    def of(cls, task: Task, config: Any) -> "GraphInterface":
+    def of(cls, task: Task, config: PreTrainedConfig) -> "GraphInterface":
         """Inputs and outputs that a graph needs for a task and a model's config."""
         asked = set(task.global_attention)
         if not asked or not config.global_tokens_matter:
@@ -68,7 +70,7 @@ class GraphInterface:
 
 
 def write(
-    model: Any,
+    model: LdtPreTrainedModel,
     interface: GraphInterface,
     longest: int,
     file: Path,
@@ -195,7 +197,7 @@ def _quiet():
 @quiet()
 @torch.no_grad()
 def prove(
-    model: Any, interface: GraphInterface, session: Session, longest: int
+    model: LdtPreTrainedModel, interface: GraphInterface, session: Session, longest: int
 ) -> list[OutputCheck]:
     """Compare a model and its file on the same random inputs, of other sizes than those traced.
 
@@ -237,7 +239,11 @@ def prove(
 
 
 def batch(
-    config: Any, interface: GraphInterface, rows: int, tokens: int, padding: str = "none"
+    config: PreTrainedConfig,
+    interface: GraphInterface,
+    rows: int,
+    tokens: int,
+    padding: str = "none",
 ) -> dict[str, torch.Tensor]:
     """Random inputs [rows, tokens] by name, always with ``global_attention_mask``.
 

@@ -17,6 +17,7 @@ from ldt.inference.options import PredictOptions
 from ldt.inference.predictor import ExportedPredictor
 from ldt.inference.runtimes import FORMATS
 from ldt.inference.stream import Answering, Document
+from ldt.io.records import Example
 from ldt.io.sources import Names, each
 from ldt.recipe.recipe import Recipe
 
@@ -50,7 +51,7 @@ class Int8Comparison:
         )
 
 
-def documents_of(recipe: Recipe, source: Names | None) -> tuple[str, list[Any]]:
+def documents_of(recipe: Recipe, source: Names | None) -> tuple[str, list[Example]]:
     """Documents on which int8 is compared with fp32: their files in a text, and at most 200
     examples.
 
@@ -80,7 +81,7 @@ def documents_of(recipe: Recipe, source: Names | None) -> tuple[str, list[Any]]:
 
 
 def quantise(
-    folder: Path, recipe: Recipe, source: str, examples: Sequence[Any], bound: float
+    folder: Path, recipe: Recipe, source: str, examples: Sequence[Example], bound: float
 ) -> Int8Comparison:
     """Replace the graph in a folder by one with int8 weights, and compare their answers.
 
@@ -150,7 +151,6 @@ def _timed(model: ExportedPredictor, documents: Sequence[Document]) -> tuple[lis
 
 
 def _drift(one: Any, other: Any) -> float:
-    """Largest difference of two numbers at the same place."""
     if isinstance(one, float) and isinstance(other, float):
         return abs(one - other)
     if isinstance(one, dict) and isinstance(other, dict):

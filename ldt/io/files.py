@@ -247,7 +247,6 @@ def _abandoned(path: Path) -> bool:
 
 
 def _lives(number: int, since: float) -> bool:
-    """True if a process runs and started before ``since``, in seconds of the epoch."""
     import psutil
 
     try:

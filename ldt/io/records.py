@@ -224,7 +224,6 @@ class _Reader:
         self.on_error(error, raw)
 
     def example(self, value: Any, number: int, where: str, raw: bytes) -> Iterator[Example]:
-        """Yield the example of a decoded record, or nothing if it is rejected."""
         if not isinstance(value, dict):
             self.reject(where, f'{kind(value)}, expected an object such as {{"text": "…"}}', raw)
             return

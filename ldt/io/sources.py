@@ -200,7 +200,6 @@ class _Reading(io.RawIOBase):
 
 
 def _system(name: str) -> tuple[Any, str]:
-    """File system of fsspec for a name, and the path within it."""
     import fsspec
 
     return _tried(name, lambda: fsspec.core.url_to_fs(name))
