@@ -169,7 +169,7 @@ class Profile:
         """Remember a document by hashes, for `find_copies`.
 
         Args:
-            where: place of the document.
+            where: place of the document, such as "train.jsonl:17".
             document: its text.
             asked: question about it; "" if there is none.
             answer: gold answer; copies with another one are contradictions.

@@ -124,13 +124,13 @@ class RecordStore(Sequence[ItemT], Generic[ItemT]):
         return self.unpack(fields | {k: self._texts[place] for k, place in apart.items()}, more)
 
     def only(self, rows: Sequence[int] | np.ndarray) -> Self:
-        """New store of the records with these numbers, in this order, sharing the file."""
+        """New store of the records with these indices, in this order, sharing the file."""
         part = copy(self)
         part._index = self._index[rows]
         return part
 
     def numbers_of(self, part: Self) -> np.ndarray:
-        """Numbers in this store of the records of a part that `only` made, [records] int64."""
+        """Indices in this store of the records of a part that `only` made, [records] int64."""
         return np.searchsorted(self._index[:, 1], part._index[:, 1])
 
 

@@ -156,8 +156,8 @@ def _listed(value: Any) -> Any:
 
 
 def take(item: Any, key: str, kind: type, where: str) -> Any:
-    """Field of a JSON object; DataError at ``where`` if ``item`` is no object, or the field is
-    missing or of another type than ``kind`` (str, list, dict, int or float)."""
+    """Field of a JSON object. DataError, beginning with ``where``, if ``item`` is no object, or the
+    field is missing or of another type than ``kind`` (str, list, dict, int or float)."""
     if not isinstance(item, dict):
         raise DataError(f"{where}: {shown(item)}, expected an object with {key!r}")
     if key not in item:
@@ -168,7 +168,7 @@ def take(item: Any, key: str, kind: type, where: str) -> Any:
 
 
 def texts(values: list, where: str) -> list[str]:
-    """The list itself; DataError at ``where`` if an item is not text."""
+    """The list itself; DataError, beginning with ``where``, if an item is not text."""
     for value in values:
         if not isinstance(value, str):
             raise DataError(f"{where}: {shown(value)}, expected text")

@@ -178,8 +178,8 @@ def real(folder: Path) -> Path:
 
 
 def inside(folder: Path, name: str, where: str) -> Path:
-    """Path of a file within a folder, whether or not it exists; DataError at ``where`` if it leads
-    outside. ``folder`` has no links left."""
+    """Path of a file within a folder, whether or not it exists; DataError, beginning with
+    ``where``, if it leads outside. ``folder`` has no links left."""
     try:
         path = real(folder / name)
     except ValueError:  # a NUL in it
