@@ -87,7 +87,7 @@ def _lines(dtype: DType, answer: Answer) -> Iterator[Answer]:
 
 def layout_of(output: Path) -> Callable[[Path, Path], None]:
     """Function (file of answer lines, new file) that writes vectors as the ending of ``output``
-    says: .parquet, .npy or .jsonl; UserError for another."""
+    says: .parquet, .npy (with the file `ids_of`) or .jsonl; UserError for another."""
     writers: dict[str, Callable[[Path, Path], None]] = {
         ".parquet": _write_parquet,
         ".npy": partial(_write_npy, output),

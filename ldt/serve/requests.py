@@ -104,7 +104,7 @@ class Predict(RequestBody):
 
         Raises:
             RequestError: an option or an input is not one of the model's task.
-            DataError: a field of a document is unknown or of a wrong type.
+            DataError: a field of a document is unknown or given twice.
         """
         parameters, task = self.parameters or Parameters(), served.task
         form = task.answers.kind
@@ -155,7 +155,7 @@ class Native(RequestBody):
 
         Raises:
             RequestError: fields stand beside ``documents``, or those are empty.
-            DataError: a field of a document is unknown or of a wrong type.
+            DataError: a field of a document is unknown or given twice, or its id is wrong.
         """
         fields = dict(self.model_extra or {})
         if self.documents is not None and fields:
@@ -377,7 +377,7 @@ class Route(NamedTuple):
 
         Raises:
             RequestError: the route is for other models (424), or the body cannot be used.
-            DataError: a document cannot be used.
+            DataError: a field or an id of a document cannot be used.
         """
         task = served.task
         if self.kinds and task.answers.kind not in self.kinds:
