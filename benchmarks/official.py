@@ -4,8 +4,8 @@
     LDT_TEST_DATA=DATA python benchmarks/official.py FOLDER cuad nq --steps 100 --documents 20
 
 DATA has the samples as cuad_v1_layout, contractnli, qasper and nq. Models are MiniLM made long and
-trained in FOLDER by `ldt finetune`, each once; answers are written by `ldt predict --layout` and
-scored by `ldt evaluate`:
+trained in FOLDER by `ldt finetune`, each once; answers are written by `ldt predict --output-format`
+and scored by `ldt evaluate`:
 
 - cuad: AUPR and precision at 80 % recall where a contract is read in chunks of 512 tokens, and of
   4,096. A step has as many tokens in both, and a chunk without answer is trained on as often as one
@@ -143,7 +143,7 @@ def published(folder, name, args, seed, length, model=MODEL):
     """Figures of a model of a set, by its answers in the published layout."""
     run = reader(folder, name, args, seed, length, model)
     _, gold = samples(folder, name, args)
-    found = answers(folder, run, gold, "json", "--layout", LAYOUTS.get(name, name))
+    found = answers(folder, run, gold, "json", "--output-format", LAYOUTS.get(name, name))
     return figures(folder, name, gold, found)
 
 

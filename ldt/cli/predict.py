@@ -34,7 +34,7 @@ def predict(
     source: Annotated[list[str] | None, typer.Option("--input", metavar="FILE")] = None,
     model: Model = None,
     output: File = None,
-    layout: Name = None,
+    output_format: Name = None,
     on_error: Literal["stop", "skip"] = "stop",
     resume: bool = False,
     overwrite: bool = False,
@@ -49,13 +49,13 @@ def predict(
     merge: Merge = None,
     runtime: Runtime = "torch",
     workers: Workers = "1",
-    engine: Literal["local", "ray"] = "local",
+    executor: Literal["local", "ray"] = "local",
 ) -> int:
     """Answer for every document of a file.
 
     The answers are JSON lines in the order of the documents. An output file whose name ends in
     .csv, .tsv or .parquet gets a table, in .json the layout that the task's published evaluator
-    reads; --layout names one of several.
+    reads; --output-format names one of several.
 
     Example: ldt predict documents.jsonl --output answers.jsonl
 
@@ -64,10 +64,10 @@ def predict(
         output: File for the answers, which appears when it is complete: .jsonl, .csv, .tsv,
             .parquet, .arrow, .json, .jsonl.gz or .jsonl.zst, here or in a store such as s3://; by
             default JSON lines on standard output.
-        layout: Published layout to write the answers in, such as squad or cuad-nbest; by default
-            that of the task where the output ends in .json.
+        output_format: Published layout to write the answers in, such as squad or cuad-nbest; by
+            default that of the task where the output ends in .json.
         keep: Fields of a record to copy into its answer; NAME=FIELD gives one another name.
-        engine: Place where documents are read, answered and written: this machine, or a cluster
+        executor: Place where documents are read, answered and written: this machine, or a cluster
             with Ray Data, which reads Parquet, JSON lines and CSV and writes a folder of Parquet
             files.
     """
@@ -87,10 +87,11 @@ def predict(
             )
         address = keys.pop("address", None)
         asked = options.PredictOptions.of({name: values[name] for name in FLAGS} | keys)
-        if engine == "ray":
+        if executor == "ray":
             from ldt.inference import ray
 
-            _check_unused("--engine ray", {"--shard": shard, "--layout": layout, "--keep": keep})
+            unused = {"--shard": shard, "--output-format": output_format, "--keep": keep}
+            _check_unused("--executor ray", unused)
             return ray.predict(
                 documents,
                 output,
@@ -104,7 +105,7 @@ def predict(
             documents,
             model=model,
             output=output,
-            layout=layout,
+            layout=output_format,
             resume=resume,
             overwrite=overwrite,
             keep=keep.split(",") if keep is not None else (),

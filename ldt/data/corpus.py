@@ -153,7 +153,7 @@ class Reader:
     def _plain(self) -> Iterator[str]:
         """Documents of plain text; one with an unreadable or too long part is left out."""
         name, most = self.source.name, self.data.max_document_bytes
-        if self.data.documents == "file":
+        if self.data.document_unit == "file":
             self.where = name
             if text := text_files.text_of(name, None, most):
                 yield text
@@ -161,7 +161,7 @@ class Reader:
         block: list[streams.Line] = []
         size = 0
         for line in records.lines(name, on_error=self._reject, max_line_bytes=most):
-            if self.data.documents == "line" or not line.raw.strip():
+            if self.data.document_unit == "line" or not line.raw.strip():
                 yield from self._decoded([line] if line.raw.strip() else block)
                 block, size = [], 0
                 continue
@@ -220,7 +220,7 @@ def split(
     if len(different) < 2:
         raise DataError(
             f"{where}: {len(different)} different document, a split into training and evaluation "
-            "needs 2; data.documents=line or blank_line parts plain text into documents, "
+            "needs 2; data.document_unit=line or blank_line parts plain text into documents, "
             "data.eval names another file"
         )
     if taken.all() or not taken.any():  # move the documents with the first of the fingerprints

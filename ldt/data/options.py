@@ -203,8 +203,8 @@ class CorpusSection(DataOptions):
             tables with a field `text`, anything else is plain text.
         text: field of the text in tables.
         max_length: longest input in tokens, with special tokens; none is the model's longest.
-        documents: what is one document in plain text: each ``file``, each ``line``, or the lines
-            between empty ones (``blank_line``).
+        document_unit: extent of a document in plain text: each ``file``, each ``line``, or the
+            lines between empty ones (``blank_line``).
         packing: ``full_sentences`` joins documents by separators and cuts inputs of full length
             across their borders; ``document`` fills inputs with whole documents that do not attend
             to each other.
@@ -222,7 +222,7 @@ class CorpusSection(DataOptions):
     format: Literal["text", "jsonl", "csv", "tsv", "parquet"] | None = None
     text: TextField = "text"
     max_length: int | None = Field(None, ge=8, le=LONGEST)
-    documents: Literal["file", "line", "blank_line"] = "file"
+    document_unit: Literal["file", "line", "blank_line"] = "file"
     packing: Literal["full_sentences", "document"] = "full_sentences"
     tokens_per_step: Count | None = None
     on_error: Literal["stop", "skip"] = "stop"

@@ -508,14 +508,14 @@ def published_layout(
         return name
     if name not in task.answers.layouts:
         known = listed(task.answers.layouts)
-        raise UserError(f"--layout {name}: no layout of {task.name}; published ones: {known}")
+        raise UserError(f"--output-format {name}: none of {task.name}; published ones: {known}")
     if is_stream(output):
-        raise UserError(f"--layout {name}: made of all answers at the end; name --output FILE")
+        raise UserError(f"--output-format {name}: made of all answers at once; name --output FILE")
     read = next(iter(formats), None)
     if task.answers.layouts[name].same_format and name != read:
         raise UserError(
-            f"--layout {name}: its offsets are those of its own documents, which are read as "
-            f"{read or 'lines'}; {named('data.format', name)} reads them"
+            f"--output-format {name}: its offsets are those of its own documents, which are read "
+            f"as {read or 'lines'}; {named('data.format', name)} reads them"
         )
     return name
 
@@ -550,7 +550,7 @@ def layout_of(output: Path, published: PublishedLayout | None, kind: str = "") -
     if published is None:
         return tables.get(ending)
     if ending in _COLUMNS or (ending in tables and not isinstance(published.write(iter(())), str)):
-        raise UserError(f"{output}: --layout makes no such table; name it .json")
+        raise UserError(f"{output}: --output-format makes no such table; name it .json")
     return partial(_write_published, published.write)
 
 

@@ -63,7 +63,7 @@ def merge(target: str, *, overwrite: bool = False) -> int:
     made_by["parts"] = sha256(hashes.encode()).hexdigest()
     path = Path(target)
     answers = TASKS[made_by["task"]].answers
-    layout = layout_of(path, answers.layouts.get(made_by["--layout"]), answers.kind)
+    layout = layout_of(path, answers.layouts.get(made_by["--output-format"]), answers.kind)
     sink = AnswerFile(path, made_by=made_by, resume=True, overwrite=overwrite, layout=layout)
     with closing(sink):
         if sink.finished is not None:

@@ -210,7 +210,7 @@ class _Run:
             **{name: str(value) for name, value in options.of_vectors().items()},
             **({"dtype": self.dtype} if recipe.task.answers.kind == vectors.KIND else {}),
             **({"runtime": options.runtime} if options.runtime in RUNTIMES else {}),
-            "--layout": layout or "",
+            "--output-format": layout or "",
             # Threads of a GPU's worker change no answer.
             THREADS: "".join(str(seat.threads) for seat in places[:1] if seat.device == "cpu"),
             **({"--shard": str(self.shard), "task": recipe.task.name} if self.shard else {}),
@@ -225,12 +225,12 @@ class _Run:
         if is_stream(output):
             return AnswerStream(stack.enter_context(open(output, "wb")))
         target, answers = Path(output), engine.recipe.task.answers
-        if made_by["--keep"] and made_by["--layout"]:
+        if made_by["--keep"] and made_by["--output-format"]:
             raise UserError(
-                f"--keep: no place in {output}, which has the layout {made_by['--layout']}; name "
-                "it .jsonl, .csv or .parquet, without --layout"
+                f"--keep: no place in {output}, in format {made_by['--output-format']}; name it "
+                ".jsonl, .csv or .parquet, without --output-format"
             )
-        layout = layout_of(target, answers.layouts.get(made_by["--layout"]), answers.kind)
+        layout = layout_of(target, answers.layouts.get(made_by["--output-format"]), answers.kind)
         if self.shard:
             target, layout = Path(self.shard.part(output)), None
         file = AnswerFile(

@@ -1,6 +1,6 @@
 """Prediction with Ray Data on a cluster.
 
-`Predictor` is for programs, `predict` for ``ldt predict --engine ray``; only the latter imports
+`Predictor` is for programs, `predict` for ``ldt predict --executor ray``; only the latter imports
 Ray.
 """
 
@@ -105,10 +105,10 @@ def predict(
         from ray import data
         from ray.data.checkpoint import CheckpointConfig
     except ImportError:
-        raise UserError("--engine ray needs Ray: pip install 'ldt-toolkit[ray]'") from None
+        raise UserError("--executor ray needs Ray: pip install 'ldt-toolkit[ray]'") from None
 
     for name in options.data.model_dump(exclude_defaults=True, exclude=set(_READING)):
-        raise UserError(f"data.{name}: not with --engine ray, which reads rows")
+        raise UserError(f"data.{name}: not with --executor ray, which reads rows")
     engine = Engine.open(model, options)
     ids = engine.recipe.data.id or "id"
     values = options.model_dump(exclude_defaults=True, exclude={"on_error"})
@@ -155,17 +155,17 @@ def _documents(input: Sequence[str]) -> tuple[list[str], str]:
     for path in paths:
         kind = Path(path.removesuffix(".gz")).suffix.lower()
         if kind not in READERS:
-            raise UserError(f"{path}: --engine ray reads {', '.join(READERS)}")
+            raise UserError(f"{path}: --executor ray reads {', '.join(READERS)}")
         readers[READERS[kind]] = kind
     if len(readers) > 1:
         several = " and ".join(sorted(readers.values()))
-        raise UserError(f"--engine ray reads files of one kind at a time, got {several}")
+        raise UserError(f"--executor ray reads files of one kind at a time, got {several}")
     return paths, next(iter(readers))
 
 
 def _target(output: str | None, resume: bool, overwrite: bool) -> str:
     if output is None or Path(output).suffix:
-        raise UserError("--engine ray writes a folder of Parquet files: --output answers")
+        raise UserError("--executor ray writes a folder of Parquet files: --output answers")
     if is_remote(output):
         return output
     target = Path(output).absolute()

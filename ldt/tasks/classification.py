@@ -62,8 +62,8 @@ def _check_layout(layout: str, classes: Sequence[str]) -> None:
     """Refuse classes that belong to no part of LexGLUE."""
     if lexglue.part_of(classes) is None:
         raise UserError(
-            f"--layout {layout}: has the classes of {', '.join(lexglue.TASKS)}, the model has "
-            f"{listed(classes)}; name the output .jsonl, without --layout"
+            f"--output-format {layout}: has the classes of {', '.join(lexglue.TASKS)}, the model "
+            f"has {listed(classes)}; name the output .jsonl, without --output-format"
         )
 
 

@@ -207,7 +207,7 @@ class SpanTask(QuestionTask):
 
     Args:
         max_answer: longest answer, in tokens.
-        top: number of best starts and best ends that are combined in each chunk.
+        n_candidates: number of best starts and best ends that are combined in each chunk.
         n_best: number of best spans in an answer.
     """
 
@@ -221,7 +221,7 @@ class SpanTask(QuestionTask):
     )
 
     max_answer: Length = 30
-    top: Count = 20
+    n_candidates: Count = 20
     n_best: Count = 1
 
     def add_labels(
@@ -275,7 +275,7 @@ class SpanTask(QuestionTask):
             for name in SPAN_LOGITS  # a task may have others too
         )
         real = real_tokens(offsets)
-        top, pairs = self.top, np.empty((0, 2), int)
+        top, pairs = self.n_candidates, np.empty((0, 2), int)
         while len(real) and not len(pairs):  # at the latest every token is a pair with itself
             a, b = (real[np.argsort(-side[real], kind="stable")[:top]] for side in (start, end))
             pairs = np.array(np.meshgrid(a, b)).reshape(2, -1).T

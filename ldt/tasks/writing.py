@@ -90,7 +90,7 @@ class WritingTask(Task):
         max_question: number of tokens of the question that are read; none reads all.
         max_target_tokens: number of tokens of a target text to train on, with special tokens; none
             is the decoder's number of positions.
-        evaluated: largest number of documents answered in each evaluation during training.
+        max_eval_examples: largest number of documents answered in each evaluation during training.
         generation: generation settings, by their names in transformers' GenerationConfig; stored
             with the model.
     """
@@ -106,7 +106,7 @@ class WritingTask(Task):
 
     max_question: Length | None = None
     max_target_tokens: Length | None = None
-    evaluated: Count = 200
+    max_eval_examples: Count = 200
     generation: Generation = Generation()
 
     _tokenizer: Any = PrivateAttr(None)  # of the inputs, by which answers become text
@@ -157,8 +157,8 @@ class WritingTask(Task):
 
     def sampled(self, documents: int) -> Collection[int]:
         """Return the numbers of the evaluation documents answered during training, of ``documents``
-        in all: blocks spread evenly over the set, about ``task.evaluated`` documents."""
-        every = -(-documents // self.evaluated)
+        in all: blocks spread evenly over the set, about ``task.max_eval_examples`` documents."""
+        every = -(-documents // self.max_eval_examples)
         return {number for number in range(documents) if number // BLOCK % every == 0}
 
     def decoder_positions(self, config) -> int:

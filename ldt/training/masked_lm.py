@@ -345,7 +345,7 @@ def _new_tokenizer(recipe: Recipe, sources: Sequence[CorpusSource], seed: int):
         "sources": [source.key() for source in sources],
         "vocab_size": wanted.vocab_size,
         "split": [data.eval_fraction, seed if data.eval_fraction else None],
-        **data.model_dump(include={"format", "text", "documents", "max_document_bytes"}),
+        **data.model_dump(include={"format", "text", "document_unit", "max_document_bytes"}),
     }
     key = files.key_of(parts)
     folder = Path(data.cache) / f"tokenizer-{key}"

@@ -25,7 +25,7 @@ model:
   config: {hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 16}
   tokenizer: short
   window: 8
-data: {train: text.txt, documents: line, eval_fraction: 0.2, max_length: 32}
+data: {train: text.txt, document_unit: line, eval_fraction: 0.2, max_length: 32}
 training:
   {output_dir: runs/r, max_steps: 4, save_strategy: steps, save_steps: 2, eval_strategy: steps,
    eval_steps: 2, logging_steps: 1, use_cpu: true, seed: 3}

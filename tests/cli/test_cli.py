@@ -255,7 +255,10 @@ def test_an_interruption_is_quiet(run, error, code):
         (["raw_scores=maybe"], "raw_scores: expected a valid boolean"),
         (["--workers", "0"], "--workers: expected greater than or equal to 1"),
         (["--workers", "all"], "--workers: expected "),
-        (["address=ray://x", "--engine", "ray", "--shard", "1/2"], "--shard 1/2: not with --engi"),
+        (
+            ["address=ray://x", "--executor", "ray", "--shard", "1/2"],
+            "--shard 1/2: not with --engi",
+        ),
         (["--merge", "answers.jsonl"], "FILE docs.jsonl: not with --merge"),
     ],
 )

@@ -50,8 +50,8 @@ def test_a_folder_a_pattern_and_a_list_stand_for_their_text_files():
 def test_plain_text_is_parted_by_file_line_or_empty_line(pack):
     Path("x").write_bytes(pack("\ufeffone\r\ntwo\n \n\nthrée\n".encode()))
     assert read("x", documents="file")[0] == ["one\r\ntwo\n \n\nthrée\n"]
-    assert read("x", documents="line")[0] == ["one", "two", "thrée"]
-    assert read("x", documents="blank_line")[0] == ["one\r\ntwo", "thrée"]
+    assert read("x", document_unit="line")[0] == ["one", "two", "thrée"]
+    assert read("x", document_unit="blank_line")[0] == ["one\r\ntwo", "thrée"]
 
 
 def test_tables_give_their_text_field():
@@ -81,7 +81,7 @@ BAD = {
 def test_text_that_cannot_be_read_is_an_error_with_its_place_or_is_counted(name):
     raw, documents, good, said = BAD[name]
     Path("x").write_bytes(raw)
-    how = {"documents": documents, "max_document_bytes": 65_536}
+    how = {"document_unit": documents, "max_document_bytes": 65_536}
     with pytest.raises(DataError) as raised:
         read("x", **how)
     assert all(part in str(raised.value) for part in said)

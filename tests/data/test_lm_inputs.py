@@ -135,7 +135,7 @@ def stream(text_place, tokenizer, monkeypatch):
 
     def make(**kwargs):
         data = CorpusSection(
-            train="train.txt", documents="line", packing=kwargs.pop("packing", "document")
+            train="train.txt", document_unit="line", packing=kwargs.pop("packing", "document")
         )
         how = {"max_length": 128, "seed": 0} | kwargs
         return Stream(sources("train.txt"), data, tokenizer, unmasked, **how)

@@ -26,7 +26,7 @@ def corpus(text_place):
     configure_streams()
     Path("a.txt").write_text("\n".join(TEXTS))
     Path("b.txt.gz").write_bytes(gzip.compress(("the other party\n" * 40).encode()))
-    return CorpusSection(train=["a.txt", "b.txt.gz"], documents="line", cache="cache")
+    return CorpusSection(train=["a.txt", "b.txt.gz"], document_unit="line", cache="cache")
 
 
 def made(corpus, tokenizer, **changes):

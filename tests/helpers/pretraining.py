@@ -72,7 +72,7 @@ def pretraining_recipe(text_place, masked_lm):
             f"""
 task: {{name: mlm}}
 model: {{path: {masked_lm}}}
-data: {{train: train.txt, eval: dev.txt, documents: line, max_length: 64, tokens_per_step: 128}}
+data: {{train: train.txt, eval: dev.txt, document_unit: line, max_length: 64, tokens_per_step: 128}}
 training:
   max_steps: 6
   learning_rate: 0.01

@@ -1,4 +1,4 @@
-"""Answers in published layouts: which one a file gets, by its name or by --layout."""
+"""Answers in published layouts: which one a file gets, by its name or by --output-format."""
 
 import json
 from dataclasses import replace
@@ -71,18 +71,18 @@ def test_a_json_file_has_the_layout_of_the_documents_else_of_the_training_else_t
 
 def test_a_layout_that_is_named_is_taken_whatever_the_ending_and_must_be_known():
     assert published_layout("nq", "a.out", Two(), ("tydiqa",)) == "nq"
-    with pytest.raises(UserError, match="--layout x: no layout of squad; .*: 'nq', 'tydiqa'$"):
+    with pytest.raises(UserError, match="-format x: none of squad; .*: 'nq', 'tydiqa'$"):
         published_layout("x", "a.json", Two(), ())
     for output in (None, "-", "/dev/null"):
-        with pytest.raises(UserError, match="--layout nq: made of all answers .* --output FILE"):
+        with pytest.raises(UserError, match="-format nq: made of all .* --output FILE"):
             published_layout("nq", output, Two(), ())
 
 
 def test_text_may_be_a_table_by_its_name_and_json_may_not(tmp_path):
     for ending in ("csv", "TSV", "parquet"):
-        with pytest.raises(UserError, match=f"a.{ending}: --layout makes no such table"):
+        with pytest.raises(UserError, match=f"a.{ending}: --output-format makes no such table"):
             layout_of(tmp_path / f"a.{ending}", PublishedLayout(dict))
-    with pytest.raises(UserError, match="a.parquet: --layout makes no such table"):
+    with pytest.raises(UserError, match="a.parquet: --output-format makes no such table"):
         layout_of(tmp_path / "a.parquet", PublishedLayout(lambda answers: ""))
     lines = tmp_path / "lines"
     lines.write_text('{"id": 1}\n{"id": 2}\n')

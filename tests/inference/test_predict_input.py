@@ -143,12 +143,12 @@ def test_input_of_another_layout_gets_the_one_of_the_training(fine_tuned, tmp_pa
         ({"keep": ["name"], "output": "a.json"}, "answers of classification are JSON lines"),
         (
             {"layout": "squad"},
-            "--layout squad: no layout of classification; published ones: 'lexglue'",
+            "--output-format squad: none of classification; published ones: 'lexglue'",
         ),
         (
             {"layout": "lexglue", "output": "a.json"},
-            "--layout lexglue: has the classes of ecthr_a, ecthr_b, scotus, eurlex, the model has "
-            "'yes', 'no', '007'; name the output .jsonl, without --layout",
+            "--output-format lexglue: has the classes of ecthr_a, ecthr_b, scotus, eurlex, the "
+            "model has 'yes', 'no', '007'; name the output .jsonl, without --output-format",
         ),
         (
             {"model": "recipe.yaml"},

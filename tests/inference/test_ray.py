@@ -1,4 +1,4 @@
-"""Answers by Ray Data, by its own functions and by ldt predict --engine ray; Ray is apart."""
+"""Answers by Ray Data, by its own functions and by ldt predict --executor ray; Ray is apart."""
 
 import json
 import os
@@ -111,7 +111,7 @@ def test_without_ray_it_says_how_to_install_it(monkeypatch):
 @pytest.mark.parametrize(
     ("names", "line"),
     [
-        (["a.txt"], "a.txt: --engine ray reads .parquet, .jsonl, .json, .csv"),
+        (["a.txt"], "a.txt: --executor ray reads .parquet, .jsonl, .json, .csv"),
         (["a.jsonl", "b.csv"], "files of one kind at a time, got "),
         (["no-*.jsonl"], "no file has such a name"),
     ],

@@ -71,7 +71,7 @@ WRONG = [
     {"data.eval_fraction": 1.5},
     {"data.format": "xml"},
     {"data.fields.answer": "a"},
-    {"data.documents": "line"},
+    {"data.document_unit": "line"},
     MLM | {"data.label": "a"},
     MLM | {"task.mask_fraction": 0},
     CHARLM | {"model.path": ..., "model.config.hidden_size": "8"},

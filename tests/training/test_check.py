@@ -345,7 +345,7 @@ def test_a_corpus_is_checked(place, tiny_longformer):
     Path("dev.txt").write_text(f"{prose(40)}\n{lines[7]}\n")
     Path("r.yaml").write_text(
         f"task: {{name: mlm}}\nmodel: {{path: {tiny_longformer}}}\n"
-        "data: {train: text.txt, eval: dev.txt, documents: line}\n"
+        "data: {train: text.txt, eval: dev.txt, document_unit: line}\n"
     )
     report = check(load("r.yaml", command="pretrain"))
     assert {key: finding.where for key, finding in found(report).items()} == {
@@ -364,7 +364,7 @@ def test_a_corpus_that_is_its_own_evaluation_set_is_told(place, tiny_longformer,
         Path(path).write_text(text)
     Path("r.yaml").write_text(
         f"task: {{name: mlm}}\nmodel: {{path: {tiny_longformer}}}\n"
-        f"data: {{train: text.txt, eval: {name}, documents: line}}\n"
+        f"data: {{train: text.txt, eval: {name}, document_unit: line}}\n"
     )
     report = check(load("r.yaml", command="pretrain"))
     assert {key: finding.where for key, finding in found(report).items()} == {
@@ -387,7 +387,7 @@ def test_a_pretraining_begins_with_copies(place, tiny_longformer, caplog, train,
         Path(f"{name}.txt").write_text("\n\n".join(texts) + "\n")
     Path("r.yaml").write_text(
         f"task: {{name: mlm}}\nmodel: {{path: {tiny_longformer}}}\n"
-        "data: {train: train.txt, eval: dev.txt, documents: blank_line, max_length: 64}\n"
+        "data: {train: train.txt, eval: dev.txt, document_unit: blank_line, max_length: 64}\n"
     )
     train_by(load("r.yaml", command="pretrain"), dry_run=True)
     assert [line for line in caplog.messages if re.match(r"(train|eval): \d+ of \d", line)] == lines

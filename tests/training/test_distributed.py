@@ -35,7 +35,7 @@ model:
     attention_probs_dropout_prob: 0.0
   tokenizer: {vocab_size: 290}
   window: 8
-data: {train: train.txt, eval: dev.txt, documents: line, max_length: 32, tokens_per_step: 128}
+data: {train: train.txt, eval: dev.txt, document_unit: line, max_length: 32, tokens_per_step: 128}
 training:
   max_steps: 8
   learning_rate: 0.01

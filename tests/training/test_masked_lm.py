@@ -196,7 +196,7 @@ def test_a_recipe_that_cannot_work_is_told(recipe, overrides, what):
 
 def test_a_document_alone_is_not_split_with_what_would_do(recipe):
     with pytest.raises(DataError, match="documents=line or blank_line parts plain text"):
-        train(recipe("data.eval=null", "data.eval_fraction=0.5", "data.documents=file"))
+        train(recipe("data.eval=null", "data.eval_fraction=0.5", "data.document_unit=file"))
 
 
 def test_a_dry_run_reads_a_little_and_writes_nothing(recipe, capsys, monkeypatch):

@@ -34,7 +34,7 @@ TEXT = "the party of the first part and the other party agree "
 RECIPE = """
 task:
   name: summarization
-  evaluated: 8
+  max_eval_examples: 8
   generation: {num_beams: 3, length_penalty: 2.0, no_repeat_ngram_size: 2, min_length: 4}
 data: {train: train.jsonl, eval: dev.jsonl, max_length: 48, overflow: truncate}
 training:
@@ -161,7 +161,7 @@ def test_without_rouge_score_a_training_is_refused_before_its_data_are_read(reci
 
 
 def test_documents_to_summarize_are_blocks_spread_over_the_set():
-    sampled = Summarization(evaluated=16).sampled
+    sampled = Summarization(max_eval_examples=16).sampled
     assert sampled(16) == set(range(16))
     assert sampled(40) == {*range(8), *range(24, 32)}
     assert len(sampled(10_000)) <= 16
@@ -185,7 +185,7 @@ def test_the_cost_counts_a_part_while_it_trains_and_all_at_the_end(recipe, monke
 
     monkeypatch.setattr(cost, "measure", slow)
     some, every = (
-        cost_of(recipe(f"task.evaluated={n}", "task.generation.max_length=6")).seconds
+        cost_of(recipe(f"task.max_eval_examples={n}", "task.generation.max_length=6")).seconds
         for n in (8, 20)
     )
     assert some / every == pytest.approx((2 * 8 / 20 + 1) / (2 + 1), rel=1e-3)
