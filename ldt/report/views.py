@@ -103,7 +103,9 @@ class View:
 
     def _asks(self) -> dict[str, str]:
         texts = {}
-        names = ("question",) if self.task.answers.kind == "summary" else self.task.reads.asked
+        names = (
+            ("question",) if self.task.answers.kind == "summary" else self.task.reads.query_fields
+        )
         for name in names:
             value = self.value(name) or _optional(self.answer, name)
             if isinstance(value, list):

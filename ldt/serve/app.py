@@ -348,7 +348,7 @@ def _openapi(served: Served) -> dict[str, Any]:
     models: Any = [(each, "validation") for each in bodies]
     _, schemas = models_json_schema(models, ref_template="#/components/schemas/{model}")
     native = schemas["$defs"]["Native"]
-    names = (served.task.reads.document, *served.task.reads.asked)
+    names = (served.task.reads.document, *served.task.reads.query_fields)
     native["properties"] = {name: {} for name in names} | native["properties"]
     refused = {"description": "A refusal, {error, error_type}, by the status codes of TEI."}
     paths: dict[str, Any] = {}

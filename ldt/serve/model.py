@@ -163,7 +163,9 @@ class Served:
             fields[right] = value
         if reads.several and isinstance(fields.get(reads.document), str):
             fields[reads.document] = [fields[reads.document]]
-        several = [len(fields[name]) for name in reads.asked if isinstance(fields.get(name), list)]
+        several = [
+            len(fields[name]) for name in reads.query_fields if isinstance(fields.get(name), list)
+        ]
         if several and max(several) * characters(fields) > MOST_READ:
             raise DataError(f"{max(several):,} choices for a document of this length are too many")
         return {paths.get(name, name): value for name, value in fields.items()}

@@ -507,10 +507,10 @@ def _inputs(inputs: Any, served: Served) -> tuple[bool, list[dict[str, Any]]]:
     each_input = [inputs] if single else inputs
     if not each_input:
         raise RequestError(400, "Empty", "inputs cannot be empty", "batch_size")
-    if task.reads.asked or isinstance(each_input[0], dict):
+    if task.reads.query_fields or isinstance(each_input[0], dict):
         for each in each_input:
             if not isinstance(each, dict):
-                names = listed([name, *task.reads.asked])
+                names = listed([name, *task.reads.query_fields])
                 raise invalid(f"inputs: {kind(each)}, expected an object with {names}")
         return single, each_input
     if task.answers.kind == "label" and not single:  # TEI has a list around each text

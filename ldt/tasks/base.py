@@ -69,7 +69,7 @@ class TaskReads:
     Args:
         kind: kind of data, a key of `ldt.data.options.OPTIONS`.
         document: default field of the document.
-        asked: input fields besides the document, such as a question.
+        query_fields: input fields besides the document, such as a question.
         fields: all fields besides the document, which data.fields can rename.
         also: further names of fields in requests to a server.
         label_keys: keys of the data section about labels.
@@ -84,7 +84,7 @@ class TaskReads:
 
     kind: str = "examples"
     document: str = "text"
-    asked: tuple[str, ...] = ()
+    query_fields: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
     also: Mapping[str, str] = dataclasses.field(default_factory=dict)
     label_keys: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ class TaskInputs:
         extras: keys of features that are not inputs of the head.
         label_names: label arguments of the head.
         overflows: permitted values of data.overflow, the default first.
-        together: True if all features of a document share one loss.
+        loss_per_document: True if all features of a document share one loss.
         shuffled: list fields whose order training shuffles in every epoch.
         one_class: True if each label is a single class, as label smoothing needs.
         any_encoder: True if ``model.config`` of a recipe may name a ``model_type``.
@@ -121,7 +121,7 @@ class TaskInputs:
     extras: tuple[str, ...] = ()
     label_names: tuple[str, ...] = ("labels",)
     overflows: tuple[str, ...] = ("chunks", "truncate", "error")
-    together: bool = False
+    loss_per_document: bool = False
     shuffled: tuple[str, ...] = ()
     one_class: bool = False
     any_encoder: bool = False
@@ -243,7 +243,9 @@ class Task(AnyTask):
         document = field(example, path)
         if not isinstance(document, str | list):
             raise DataError(f"{example.where}: field {path!r} is {kind(document)}, expected text")
-        asked = [flat(field(example, path_of(self, name, data))) for name in self.reads.asked]
+        asked = [
+            flat(field(example, path_of(self, name, data))) for name in self.reads.query_fields
+        ]
         return flat(document), "\n".join(asked)
 
     def classes(self, example: Example, data: DataSection) -> str | list[str] | None:
@@ -303,12 +305,14 @@ class Task(AnyTask):
         with a ``config`` of the model they have labels. DataError if the example lacks a field
         or does not fit."""
 
-    def instances(self, features: Sequence[Feature]) -> Sequence[Feature]:
+    def training_features(self, features: Sequence[Feature]) -> Sequence[Feature]:
         """Return the features that are trained on, from all of one document: by default the same,
         [] leaves the document out."""
         return features
 
-    def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
+    def subsample(
+        self, features: Sequence[Feature], seed: int
+    ) -> tuple[list[int] | None, list[str]]:
         """Choose inputs to train on, once before training, from the ``features`` of all training
         documents; ``seed`` is for random choices. Returns their indices, None for all; and lines
         about it for the user."""
@@ -324,7 +328,7 @@ class Task(AnyTask):
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Return lines for the user about the training features, and about the number of documents
-        that `instances` left out."""
+        that `training_features` left out."""
         return []
 
     # -- answer
@@ -616,7 +620,7 @@ def metric_of(task: AnyTask, config) -> str:
 
 def default_layout(task: AnyTask, formats: Iterable[str | None]) -> str | None:
     """Return the published layout, a key of `TaskAnswers.layouts`, in which answers are written to
-    a .json file if no --layout is given; None if the task has none for these documents.
+    a .json file if no --output-format is given; None if the task has none for these documents.
     ``formats`` are data formats of the documents, then of the training data; None for ldt's own."""
     read, layouts = [*formats], task.answers.layouts
     free = [name for name, layout in layouts.items() if layout.default is None]

@@ -66,7 +66,7 @@ class Choosing(Abstaining, ByLogits):
     """
 
     reads: ClassVar[TaskReads] = replace(Abstaining.reads, noun="questions")
-    inputs: ClassVar[TaskInputs] = replace(Abstaining.inputs, together=True)
+    inputs: ClassVar[TaskInputs] = replace(Abstaining.inputs, loss_per_document=True)
     answers: ClassVar[TaskAnswers] = replace(Abstaining.answers, metric="accuracy")
 
     calibration: Literal["none", "auto", "temperature"] = "none"
@@ -131,7 +131,7 @@ class MultipleChoice(Choosing):
     reads: ClassVar[TaskReads] = replace(
         Choosing.reads,
         document="context",
-        asked=("question", "choices"),
+        query_fields=("question", "choices"),
         fields=("question", "choices"),
         also={"query": "question", "candidates": "choices", "supports": "context"},
         label_keys=("label",),
@@ -270,7 +270,7 @@ class WikiHop(Choosing):
     reads: ClassVar[TaskReads] = replace(
         Choosing.reads,
         document="supports",
-        asked=("query", "candidates"),
+        query_fields=("query", "candidates"),
         fields=("query", "candidates", "answer"),
         also={"question": "query", "choices": "candidates", "context": "supports"},
         several=True,

@@ -115,7 +115,7 @@ class Coreference(Continuing, Drawing, Joining):
         head="LdtForCoreference",
         roles=("cls", "document", "sep"),
         extras=("text", "places", "sizes"),
-        together=True,
+        loss_per_document=True,
         any_encoder=True,
         stride=256,
     )

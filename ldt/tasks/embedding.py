@@ -130,7 +130,7 @@ class Embedding(Continuing, Drawing):
         head="LdtForEmbedding",
         roles=("cls", "query", "document", "sep"),
         extras=("text", "role", "units", "rows", "places"),
-        together=True,
+        loss_per_document=True,
     )
     answers: ClassVar[TaskAnswers] = replace(
         Task.answers,

@@ -70,7 +70,7 @@ class EvidenceClassification(QuestionTask, ByPlaces):
     reads: ClassVar[TaskReads] = replace(
         QuestionTask.reads,
         document="text",
-        asked=("hypothesis",),
+        query_fields=("hypothesis",),
         fields=("hypothesis", "spans", "evidence", "key", "document"),
         label_keys=("label", "label_separator"),
         noun="hypotheses",

@@ -107,7 +107,7 @@ class HotpotQA(Task):
     reads: ClassVar[TaskReads] = replace(
         Task.reads,
         document="context",
-        asked=("question",),
+        query_fields=("question",),
         fields=("question", "answer", "supporting_facts"),
         noun="questions",
         signs=(("question", "context", "supporting_facts", "answer"),),

@@ -187,7 +187,7 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
             the question is unanswerable.
     """
 
-    reads: ClassVar[TaskReads] = replace(PaperQuestions.reads, asked=("question",))
+    reads: ClassVar[TaskReads] = replace(PaperQuestions.reads, query_fields=("question",))
     inputs: ClassVar[TaskInputs] = replace(
         SpanTask.inputs,
         head="LdtForPassageAnswering",
@@ -246,7 +246,7 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
         places = self.paper(example, data)[1]
         return {"paragraphs": np.array(places, np.int32).reshape(-1, 2)}
 
-    def instances(self, features: Sequence[Feature]) -> Sequence[Feature]:
+    def training_features(self, features: Sequence[Feature]) -> Sequence[Feature]:
         """Return the features, or [] if no paragraph with a word is read."""
         return features if any(len(feature["passages"]) for feature in features) else []
 
@@ -272,7 +272,7 @@ class Qasper(PaperQuestions, SpanTask, ByPlaces):
         scores, probs = probabilities(outputs, features, len(places))
         answer = self.answer_of(self.best_spans(outputs, features), context)
         kind = KINDS[int(scores.argmax())]
-        if not self.instances(features) or (kind == "span" and not answer["answer"]):
+        if not self.training_features(features) or (kind == "span" and not answer["answer"]):
             kind = "unanswerable"
         if kind != "span":
             answer |= {"answer": SAID[kind], "score": None, "start": None, "end": None}
@@ -436,7 +436,7 @@ class QasperGeneration(PaperQuestions, WritingTask):
             feature |= first | {"others": others}
         return [feature]
 
-    def instances(self, features: Sequence[Feature]) -> list[Feature]:
+    def training_features(self, features: Sequence[Feature]) -> list[Feature]:
         """Return a copy of the only feature for each annotator, with that one's labels; [] if no
         paragraph has a word."""
         (feature,) = features

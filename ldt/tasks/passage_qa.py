@@ -160,7 +160,9 @@ class PassageQA(SpanTask):
         """Return {"layout": "nq" or "tydiqa", None for other data}."""
         return {"layout": data.format if data.format in OFFSETS else None}
 
-    def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
+    def subsample(
+        self, features: Sequence[Feature], seed: int
+    ) -> tuple[list[int] | None, list[str]]:
         """Return the indices of inputs with an answer and of a random share, ``task.null_chunks``,
         of the others, and a line with their numbers; (None, []) if all are kept."""
         if self.null_chunks == 1:

@@ -90,7 +90,7 @@ class QuestionTask(Task):
     """
 
     reads: ClassVar[TaskReads] = replace(
-        Task.reads, document="context", asked=("question",), noun="questions"
+        Task.reads, document="context", query_fields=("question",), noun="questions"
     )
     inputs: ClassVar[TaskInputs] = replace(
         Task.inputs,
@@ -121,7 +121,7 @@ class QuestionTask(Task):
 
     def parts(self, example: Example, data: DataSection) -> tuple[str, str]:
         """Return the text of the document, also of one in a file, and the question."""
-        asked = question_of(self, example, data, self.reads.asked[0])
+        asked = question_of(self, example, data, self.reads.query_fields[0])
         return context_of(self.source(example, data)), asked
 
     def groups(self, example: Example, data: DataSection) -> SplitGroups:
@@ -145,7 +145,7 @@ class QuestionTask(Task):
         except DataError as error:
             raise DataError(f"{example.where}: {error}{EVIDENCE}") from None
         right = None if config is None else self.labelling(example, data, config, context)
-        question = question_of(self, example, data, self.reads.asked[0])
+        question = question_of(self, example, data, self.reads.query_fields[0])
         asked = tokenize(tokenizer, f" {question.strip()}")
         flags = {}
         if self.max_question is not None and len(asked) > self.max_question:

@@ -85,7 +85,7 @@ class Reranking(RawScored, Drawing):
 
     reads: ClassVar[TaskReads] = TaskReads(
         document="documents",
-        asked=("query",),
+        query_fields=("query",),
         fields=("query", "pos", "neg", "pos_scores", "neg_scores"),
         also={"question": "query", "texts": "documents", "document": "documents"},
         label_keys=("label",),
@@ -102,7 +102,7 @@ class Reranking(RawScored, Drawing):
     inputs: ClassVar[TaskInputs] = TaskInputs(
         head="LdtForSequenceClassification",
         roles=("cls", "query", "sep", "document"),
-        together=True,
+        loss_per_document=True,
     )
     answers: ClassVar[TaskAnswers] = TaskAnswers(
         kind="ranking",

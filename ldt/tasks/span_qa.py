@@ -157,7 +157,9 @@ class Squad(SpanTask, Calibrated, ByPlaces):
                 if bare(words) and cuts_word(context, start, end):
                     yield Fault("span_cuts_word", f"the answer {words[:40]!r}")
 
-    def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
+    def subsample(
+        self, features: Sequence[Feature], seed: int
+    ) -> tuple[list[int] | None, list[str]]:
         """Return the indices of inputs with an answer and, if the recipe has ``null_chunks:
         balanced``, of as many of the others in expectation, with a line; (None, []) for all."""
         if self.null_chunks == "all":
@@ -359,7 +361,7 @@ class TriviaQA(SpanTask, ByPlaces):
     inputs: ClassVar[TaskInputs] = replace(
         SpanTask.inputs,
         extras=(*SpanTask.inputs.extras, "question_id", "where", "mentions"),
-        together=True,
+        loss_per_document=True,
     )
     answers: ClassVar[TaskAnswers] = replace(
         SpanTask.answers,
@@ -402,7 +404,7 @@ class TriviaQA(SpanTask, ByPlaces):
         keys = {} if question is None else {"question_id": question}
         return {"where": example.where} | keys
 
-    def instances(self, features: Sequence[Feature]) -> Sequence[Feature]:
+    def training_features(self, features: Sequence[Feature]) -> Sequence[Feature]:
         """Return the features; if no chunk has a mention then, by ``task.without_answer``, these,
         [] or a DataError."""
         if self.without_answer == "keep" or any(f["start_positions"] for f in features):

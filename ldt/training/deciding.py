@@ -154,7 +154,7 @@ def _prepared(run: Path, recipe: Recipe, model, seed: int) -> Prepared:
     tokenizer = load_tokenizer(run, config)
     max_length = longest_input(recipe, usable_length(config))
     features = encode_all(evaluation, DocumentEncoder(task, tokenizer, data, max_length, config))
-    items = Items(features) if task.inputs.together else features
+    items = Items(features) if task.inputs.loss_per_document else features
     golds = list(golds_of(evaluation, task, data, config))
     return Prepared(
         tokenizer=tokenizer,

@@ -149,7 +149,9 @@ class ByExample(Measure):
     def names(self, trainer: Trainer) -> set[str]:
         rows = self.rows[0]
         features: Any = [self.features[row] for row in rows]
-        batch = trainer.data_collator([features] if self.task.inputs.together else features)
+        batch = trainer.data_collator(
+            [features] if self.task.inputs.loss_per_document else features
+        )
         trainer.model.eval()
         outputs = trainer.prediction_step(trainer.model, batch, prediction_loss_only=False)[1]
         arrays = outputs if isinstance(outputs, tuple) else (outputs,)

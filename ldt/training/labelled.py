@@ -49,7 +49,7 @@ _given: tuple[Sequence[Example], Encode]  # of a process of the pool
 
 class Encoded(NamedTuple):
     """Inputs of documents under ``train`` and ``eval``, in order; notices about documents left out
-    of training (`Task.thin`) and about answers that cannot be learned."""
+    of training (`Task.subsample`) and about answers that cannot be learned."""
 
     features: dict[str, Features]
     thinned: list[str]
@@ -270,14 +270,14 @@ class DocumentEncoder:
     config: Any = None
 
     def __call__(self, example: Example, trained: bool = False) -> list[Feature]:
-        """Encode a document; ``trained`` gives only what is trained on (`Task.instances`).
+        """Encode a document; ``trained`` gives only what is trained on (`Task.training_features`).
 
         Raises:
             DataError: the document cannot be encoded.
         """
         options = {"data": self.data, "max_length": self.max_length, "config": self.config}
         parts: Sequence[Feature] = self.task.encode(example, self.tokenizer, **options)
-        return list(self.task.instances(parts) if trained else parts)
+        return list(self.task.training_features(parts) if trained else parts)
 
 
 def encode_sets(
@@ -316,7 +316,7 @@ def encode_sets(
     }
     task, data = encoder.task, encoder.data
     doubts = _beyond(features["train"], task, data)
-    trained, thinned = task.thin(features["train"], seed)
+    trained, thinned = task.subsample(features["train"], seed)
     if trained is not None:
         features["train"] = features["train"].only(trained)
     if not len(features["train"]):
@@ -356,7 +356,8 @@ def items(sets: LabelledSets, encoder: DocumentEncoder, seed: int) -> dict[str, 
     """
     task = encoder.task
     batches: dict[str, Sequence[Any]] = {
-        name: Items(part) if task.inputs.together else part for name, part in sets.features.items()
+        name: Items(part) if task.inputs.loss_per_document else part
+        for name, part in sets.features.items()
     }
     if isinstance(task, Drawing):
         batches["train"] = Drawn(sets.features["train"], task.draw, seed)

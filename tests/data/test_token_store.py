@@ -91,7 +91,7 @@ def test_what_is_done_is_not_done_again(corpus, tokenizer, monkeypatch, capsys):
 
 def test_another_tokenizer_or_way_to_read_makes_another_store(corpus, tokenizer):
     made(corpus, tokenizer)
-    assert len(made(corpus, tokenizer, documents="file")) == 2
+    assert len(made(corpus, tokenizer, document_unit="file")) == 2
     assert len(list(Path("cache").iterdir())) == 2
 
 

@@ -104,7 +104,7 @@ def test_an_empty_set_and_an_empty_question_are_told(name, encode):
         task.learn([], data)
     with pytest.raises(DataError, match=f"^e.jsonl: no {task.reads.noun}$"):
         task.check([], data, SimpleNamespace(problem_type=None, id2label={}, label2id={}))
-    if asked := [each for each in task.reads.asked if each not in ("candidates", "choices")]:
+    if asked := [each for each in task.reads.query_fields if each not in ("candidates", "choices")]:
         with pytest.raises(DataError, match="^t.jsonl:1: the question is empty"):
             encode(task, **{asked[0]: " \n"})
 

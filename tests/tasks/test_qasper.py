@@ -141,11 +141,13 @@ def test_papers_without_paragraphs_are_not_learnt_and_unanswerable(tiny):
     for paragraphs in ([], [""]):
         item = question(NOTHING, paragraphs=paragraphs, sections=None)
         features = encode(item, tiny)
-        assert bool(TASK.instances(features)) == bool(paragraphs and features[0]["passages"].size)
+        assert bool(TASK.training_features(features)) == bool(
+            paragraphs and features[0]["passages"].size
+        )
         outputs = [says(feature, "span", span="short") for feature in features]
         answer = TASK.decode(outputs, CONFIG, item, features)
         assert (answer["answer"], answer["evidence"]) == ("Unanswerable", [])
-    assert TASK.instances(encode(question(), tiny))
+    assert TASK.training_features(encode(question(), tiny))
 
 
 @pytest.mark.parametrize(

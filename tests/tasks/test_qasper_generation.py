@@ -83,7 +83,7 @@ def test_annotators_are_so_many_inputs_and_evaluation_has_the_first(tiny):
     answers = names("May"), names("Yes", "boolean", (0,)), NOTHING
     features = encode(asked(*answers), tiny)
     assert len(features) == 1
-    found = TASK.instances(features)
+    found = TASK.training_features(features)
     assert [tiny.decode(each["labels"][1:-1]) for each in found] == ["May", "Yes", "Unanswerable"]
     evidence = [each["passage_labels"] for each in found]
     assert evidence == [[0, 0, 0, 1, 0], [0, 1, 0, 0, 1], [0] * 5]
@@ -130,11 +130,11 @@ def test_papers_without_paragraphs_are_not_learnt_and_unanswerable(tiny):
         item = asked(NOTHING, paragraphs=paragraphs, sections=None)
         features = encode(item, tiny)
         assert features[0]["input_ids"] == [0, *tokenize(tiny, "When?"), SEP]
-        assert not TASK.instances(features)
+        assert not TASK.training_features(features)
         answer = TASK.decode([written(tiny, "May", [])], CONFIG, item, features)
         assert (answer["answer"], answer["evidence"]) == ("Unanswerable", [])
         assert answer["empty"]
-    assert TASK.instances(encode(asked(), tiny))
+    assert TASK.training_features(encode(asked(), tiny))
 
 
 def test_what_cannot_be_read_or_written_is_told(tiny):

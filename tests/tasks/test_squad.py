@@ -94,23 +94,23 @@ def test_all_answers_that_a_window_has_are_right_and_else_its_first_token(tiny):
 
 def test_as_many_chunks_without_an_answer_as_with_one_are_trained_on_in_expectation():
     features = [{"start_positions": [number % 5]} for number in range(100)]
-    assert Squad().thin(features, 3) == (None, [])
+    assert Squad().subsample(features, 3) == (None, [])
     task = Squad(null_chunks="balanced")
-    kept, (line,) = task.thin(features, 3)
+    kept, (line,) = task.subsample(features, 3)
     answered = [number for number in range(100) if number % 5]
     drawn = [number for number in kept if number % 5 == 0]
     assert kept == sorted([*answered, *drawn])
     assert len(drawn) == 20  # 80 have one: all of the 20 stay
     assert line.startswith("20 of 20 inputs without an answer are trained on (task.null_chunks=")
     features = [{"start_positions": [int(number % 5 == 0)]} for number in range(100)]
-    kept, (line,) = task.thin(features, 3)
+    kept, (line,) = task.subsample(features, 3)
     draws = np.random.default_rng(3).random(80) < 20 / 80  # one a chunk without, in order
     without = [number for number in range(100) if number % 5]
     expected = [number for number, drawn in zip(without, draws, strict=True) if drawn]
     assert kept == sorted([*range(0, 100, 5), *expected])
     assert line.startswith(f"{len(expected)} of 80 inputs")
-    assert task.thin(features, 3)[0] == kept != task.thin(features, 4)[0]
-    numbers = [len(task.thin(features, seed)[0]) - 20 for seed in range(300)]
+    assert task.subsample(features, 3)[0] == kept != task.subsample(features, 4)[0]
+    numbers = [len(task.subsample(features, seed)[0]) - 20 for seed in range(300)]
     assert np.mean(numbers) == pytest.approx(20, abs=1)  # 4.5 deviations of this mean
 
 

@@ -195,7 +195,7 @@ def test_a_recipe_that_cannot_work_is_told(recipe, overrides, what):
 
 
 def test_a_document_alone_is_not_split_with_what_would_do(recipe):
-    with pytest.raises(DataError, match="documents=line or blank_line parts plain text"):
+    with pytest.raises(DataError, match="document_unit=line or blank_line parts plain text"):
         train(recipe("data.eval=null", "data.eval_fraction=0.5", "data.document_unit=file"))
 
 
