@@ -90,7 +90,7 @@ def _key(tokenizer, data: CorpusSection, most: int | None) -> str:
         "tokenizer": tokenizer.backend_tokenizer.to_str(),
         "special": sorted(tokenizer.all_special_ids),
         "most": most,
-        **data.model_dump(include={"format", "text", "documents", "max_document_bytes"}),
+        **data.model_dump(include={"format", "text", "document_unit", "max_document_bytes"}),
     }
     return files.key_of(parts)
 

@@ -551,10 +551,11 @@ def layout_of(output: Path, published: PublishedLayout | None, kind: str = "") -
         return tables.get(ending)
     if ending in _COLUMNS or (ending in tables and not isinstance(published.write(iter(())), str)):
         raise UserError(f"{output}: --output-format makes no such table; name it .json")
-    return partial(_write_published, published.write)
+    return partial(write_published, published.write)
 
 
-def _write_published(published: Writer, answers: Path, target: Path) -> None:
+def write_published(published: Writer, answers: Path, target: Path) -> None:
+    """Write a file of answers (JSON lines) to another one in a published layout."""
     with open(answers, "rb") as lines:
         answer_files.write(published(map(json.loads, lines)), target)
 

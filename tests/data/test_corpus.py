@@ -49,7 +49,7 @@ def test_a_folder_a_pattern_and_a_list_stand_for_their_text_files():
 @pytest.mark.parametrize("pack", [lambda raw: raw, gzip.compress, bz2.compress, lzma.compress])
 def test_plain_text_is_parted_by_file_line_or_empty_line(pack):
     Path("x").write_bytes(pack("\ufeffone\r\ntwo\n \n\nthrée\n".encode()))
-    assert read("x", documents="file")[0] == ["one\r\ntwo\n \n\nthrée\n"]
+    assert read("x", document_unit="file")[0] == ["one\r\ntwo\n \n\nthrée\n"]
     assert read("x", document_unit="line")[0] == ["one", "two", "thrée"]
     assert read("x", document_unit="blank_line")[0] == ["one\r\ntwo", "thrée"]
 

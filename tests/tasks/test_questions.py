@@ -141,7 +141,7 @@ def test_the_best_span_is_in_the_document_in_order_and_not_too_long():
 
 def test_a_pair_is_found_where_no_best_start_stands_before_a_best_end():
     start, end = dict.fromkeys(range(5, 10), 9), dict.fromkeys(range(5), 9)
-    assert best(window(0, 10, start, end), top=5, max_answer=1)[0][0] == 9
+    assert best(window(0, 10, start, end), n_candidates=5, max_answer=1)[0][0] == 9
 
 
 def test_the_best_span_of_all_windows_counts_once():
