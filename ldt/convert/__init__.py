@@ -112,8 +112,7 @@ def convert(
     Args:
         source: folder or hub id of a BERT, RoBERTa, XLM-R, CamemBERT, BART, Longformer, LED or
             ModernBERT.
-        target: folder to write; None: ``SOURCE-<max_length>`` here, for a Poolingformer
-            ``SOURCE-poolingformer-<max_length>``.
+        target: folder to write; None: ``SOURCE-<max_length>`` here, or ``SOURCE-poolingformer-…``.
         architecture: ``longformer`` or ``poolingformer``.
         max_length: longest input of the result in tokens, with special tokens; None: 4,096, 16,384
             for BART and LED, the source's own for ModernBERT.
@@ -123,8 +122,7 @@ def convert(
         positions: ``tile`` repeats the source's position table, ``interpolate`` stretches it,
             ``random`` appends random embeddings.
         second_level: for a Poolingformer, keys of `LdtConfig` with prefix ``pooling`` to set.
-        check: files, folders or patterns of text on which source and converted model are scored as
-            masked LMs with the same masks; None scores nothing.
+        check: text on which both are scored as masked LMs with the same masks; None scores nothing.
         overwrite: True replaces an existing model at ``target``.
         rope_theta: for ModernBERT, RoPE base of its full layers; None keeps the source's.
         rope_scaling: for the same layers ``linear:FACTOR`` or ``yarn:FACTOR``; None keeps theirs.

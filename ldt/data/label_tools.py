@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ldt.data.options import DataSection
 from ldt.data.sentences import Units
 from ldt.errors import DataError, listed, plural, shown
 from ldt.io import records, strict_json
@@ -93,8 +92,9 @@ def _spans(document: Annotated) -> dict[str, Any]:
     return {"entities": entities, "context": text, "answers": answers}
 
 
-def read_label_studio(source: str, data: DataSection) -> Iterator[Example]:
-    """Yield an example for each annotated task: its data, ``text``, and its labels.
+def read_label_studio(source: str, data) -> Iterator[Example]:
+    """Yield an example for each annotated task: its data, ``text``, and its labels; of ``data``,
+    the recipe's section, the encoding counts.
 
     Spans become ``entities`` {start, end, label, text}; next to a ``question`` also ``answers`` in
     ``context``. Chosen classes become a field named after the choice, and ``label`` if there is
@@ -229,9 +229,7 @@ def _place(value: dict[str, Any], text: str, units: Units, where: str) -> tuple[
     )
 
 
-def read_doccano(
-    examples: Iterable[Example], data: DataSection, exported: bool = True
-) -> Iterator[Example]:
+def read_doccano(examples: Iterable[Example], data, exported: bool = True) -> Iterator[Example]:
     """Yield the lines with their labels; other fields are kept.
 
     Under any key of `DOCCANO`, spans are [start, end, label] or objects, which become ``entities``

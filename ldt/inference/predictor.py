@@ -25,7 +25,6 @@ from ldt.tasks.base import WRITTEN, Joining, Outputs, path_of
 if TYPE_CHECKING:
     import torch
 
-    from ldt.inference.stream import DocumentPredictor
     from ldt.recipe.recipe import Recipe
 
 log = logging.getLogger("ldt")
@@ -35,9 +34,7 @@ DIGITS = 6  # of the floats in answers, behind the point
 Answer = dict[str, Any]
 
 
-def answer_of(
-    model: DocumentPredictor, outputs: list[Outputs], example: Example, features: list[Feature]
-) -> Answer:
+def answer_of(model, outputs: list[Outputs], example: Example, features: list[Feature]) -> Answer:
     """Decode a document's answer by a predictor, and round its floats to `DIGITS` decimals.
 
     Args:

@@ -209,8 +209,7 @@ class CharacterTraining(Job[Inputs]):
 
 
 def phases(recipe: Recipe) -> list[Recipe]:
-    """Recipes of all phases in order, with every value resolved; a single one without
-    ``task.phases``.
+    """Return a recipe for each phase of ``task.phases``, or for one, with every value resolved.
 
     Raises:
         RecipeError: numbers contradict each other; the message names the phase.

@@ -79,9 +79,8 @@ class Finetuning(Job[Inputs]):
         return Inputs(training, hashes, dry=dry)
 
     def prepare(self, inputs: Inputs, checkpoint: Path | None) -> Prepared:
-        """Read and encode the documents, or load them from the cache; then load the model with a
-        new head, and with an adapter if the recipe has LoRA. Arguments are those of
-        `Job.prepare`."""
+        """Read and encode the documents, or load them from the cache, and load the model with a new
+        head, and with an adapter for LoRA; arguments as for `Job.prepare`."""
         task, data, seed = self.recipe.task, self.recipe.data, inputs.training["seed"]
         large = dataset_cache.is_large(data)
         place = None
