@@ -192,7 +192,8 @@ def full_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0, backend: str
     Args:
         q, k, v: [total, heads, dim].
         layout: layout of the packed tokens in which all but padding are global
-            (`Layout.all_global`).
+            (`Layout.all_global`). With a `PaddedLayout` rows of padding have no meaning, and the
+            options are not read.
         dropout, seed, backend: as in `sliding_window_attention`.
     """
     if layout.rows is not None:

@@ -81,8 +81,8 @@ class Cells:
 
     @_shared
     def start(self) -> torch.Tensor:
-        """Packed index of the first token of each cell, [count] int64; may lie past the document's
-        end."""
+        """Packed index of the first token of the cell in each row of the table, [count] int64; may
+        lie past the document's end, even past all tokens: `tokens` masks it."""
         document = self.document_of
         row = torch.arange(self.count, device=document.device)
         return self.first[document] + (row - self.row[document]) * self.stride
@@ -217,7 +217,8 @@ class DynamicConvolution(Pooling):
         return torch.zeros(heads, size, dim)  # equal scores: the mean
 
     def shares(self, keys, values, weight, cells):
-        """Softmax weights [1, cells.count, heads, 1, cells.size]; see `Pooling.shares`."""
+        """Softmax weights [1, cells.count, heads, 1, cells.size], one set for keys and values and
+        for all features, from the centres' values alone; arguments as in `Pooling.shares`."""
         wide = torch.promote_types(values.dtype, torch.float32)
         token, there = cells.tokens((cells.size - 1) // 2)
         centre = values.index_select(0, token).masked_fill(~there[:, None, None], 0)

@@ -123,7 +123,7 @@ class Layout:
     @_table
     def masked_queries(self) -> torch.Tensor | None:
         """True for tokens whose sliding-window output is zero, [total_tokens] bool: padding, and
-        global tokens, which attend to the whole document instead. None: there are none."""
+        global tokens, which attend to the whole document instead. None: neither mask is given."""
         if self.key_padding_mask is None:
             return self.is_global
         padding = ~self.key_padding_mask

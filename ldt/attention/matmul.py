@@ -28,18 +28,17 @@ _chosen: dict[str, bool] = {}  # kind of product -> True for oneDNN, without a p
 
 @contextmanager
 def fast_matmul(x):
-    """Context manager in which batched products of ``wide(x)`` run on the faster library, without
-    autocast; only the device and the dtype of ``x`` count.
+    """Context manager in which batched products of `ldt.attention.block.wide` ``x`` run on the
+    faster library, without autocast, which would round them; only the device and the dtype of ``x``
+    count.
 
-    Autocast would round their factors. Of bfloat16 nothing is lost where oneDNN takes a CPU's
-    instructions for it, whose sums are float32.
-
-    MKL, torch's default in float32, holds its AVX-512 code back on CPUs of other makers; oneDNN
-    does not. On those `linear` takes oneDNN; for batched products, and on other CPUs, a probe at
-    first use decides. The environment variable LDT_ONEDNN overrides both (0: never, 1: always),
-    except where oneDNN would round to bfloat16, as on a CPU with AMX: there the default stays. The
-    libraries add in different orders, so bit-identical runs need the same choice: `chosen`. The
-    switch is a process-wide torch setting, restored at exit; other threads may briefly see it.
+    For bfloat16 on a CPU that is oneDNN, where it loses nothing: both factors hold bfloat16 values,
+    and sums are float32. For float32 and float16 a probe at first use decides, as MKL, torch's
+    default, holds its AVX-512 code back on CPUs of other makers; LDT_ONEDNN overrides it (0: never,
+    1: always), except where oneDNN would round to bfloat16, as on a CPU with AMX: there the default
+    stays. For float64 and on other devices autocast alone is turned off. The libraries add in
+    different orders, so bit-identical runs need the same choice: `chosen`. The switch is a
+    process-wide torch setting, restored at exit; other threads may briefly see it.
     """
     on_cpu, autocast = x.device.type == "cpu", nullcontext()
     if torch.is_autocast_enabled(x.device.type):

@@ -126,8 +126,8 @@ class PaddedLayout(Layout):
         return (self.far.positions + begin).flatten()
 
     def global_at(self, index):
-        """Return the layout itself; ``index`` is not read, and must be where its global
-        tokens are."""
+        """Return the layout itself; ``index``, packed indices as in `Layout.global_at`, is not read
+        and must be those of its global tokens."""
         return self
 
     def none_global(self):

@@ -83,8 +83,8 @@ def _openmp():
 
 
 def by_rows(work, *tensors):
-    """Compute ``work(*tensors)`` [rows, ...] part by part of the rows, on several threads, and join
-    the parts; at most 512 rows go in one call, under autograd.
+    """Compute ``work(*tensors)`` [rows, ...]: up to 512 rows in one call, with autograd as usual;
+    more in pieces by several threads, without autograd, so that the result has no gradient.
 
     Args:
         work: function of tensors with n rows that gives a tensor with n rows of the first one's

@@ -120,13 +120,13 @@ def offsets(
     fields: Mapping[str, Any], passage: int | None, span: tuple[int, int] | None
 ) -> dict[str, Any]:
     """Return {"long_answer": {start_byte, end_byte, start_token, end_token}, "short_answers": a
-    list of one such object or none} of an answer, for `published`; -1 is unknown or no answer.
+    list of one such object or none} of an answer, for `published`; -1 is unknown or no long answer.
 
     Args:
         fields: fields of an example of `read`.
         passage: number of a candidate; None is no long answer.
-        span: start and end in characters of the context, with a part of a word in it, of which the
-            whole word is taken; None is no short answer.
+        span: start and end in characters of the context, which must touch a word; widened to whole
+            words. None is no short answer, an empty list.
     """
     tokens = fields["tokens"]
     short = []

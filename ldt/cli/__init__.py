@@ -76,7 +76,8 @@ class Groups(TyperGroup):
         return self.commands.get(name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write names and lines of the commands, main ones first, to the formatter of the help."""
+        """Write two sections to the formatter of the help, main commands and others: names, each
+        with a line."""
         more = [name for name in COMMANDS if name not in MAIN]
         for title, names in (("Main commands", MAIN), ("More commands", more)):
             with formatter.section(title):

@@ -59,12 +59,14 @@ _SHARED = documented(
 
 
 def explained(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator that gives the parameters of a command, in place, their help: from the ``Args:`` of
-    its docstring, else from those that several commands share, or from `PredictOptions`, with its
-    bounds.
+    """Decorator that gives the parameters of a command, in place, their help, and cuts ``Args:``
+    off its docstring.
 
-    A text beside a type is its metavar; a parameter without a default is an argument, and a bool a
-    flag, unless typer's own mark says otherwise.
+    The help is that of typer's own mark, else of ``Args:``, else of the options that several
+    commands share; a key of `PredictOptions` that ``Args:`` lacks has its description and bounds
+    from there. A text beside a type is its metavar; a parameter without a default is an argument,
+    or a required option if keyword-only, and a bool a flag, unless typer's own mark says otherwise.
+    KeyError for a parameter without any help.
     """
     text = inspect.getdoc(command) or ""
     parameters, meanings = inspect.signature(command).parameters, documented(text)

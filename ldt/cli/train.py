@@ -65,7 +65,7 @@ def train(recipe: "LoadedRecipe", **options: bool) -> "TrainingResult":
 
     Args:
         recipe: the recipe of the training.
-        options: arguments of `ldt.training.train`.
+        options: True or False by the names of `ldt.training.train`, such as resume and dry_run.
 
     Returns:
         The result of the last phase.

@@ -98,7 +98,7 @@ class LmItems(Sequence[list[Feature]]):
 
     @property
     def size(self) -> int:
-        """Size of all documents in bytes of UTF-8."""
+        """Size of the texts of these items' documents, in bytes of UTF-8."""
         return int(self.store.sizes[self.documents].sum())
 
     def set_epoch(self, epoch: int) -> None:

@@ -70,7 +70,8 @@ def build(
         most: most documents to read of a source; None reads all.
 
     Raises:
-        DataError: a document cannot be read and ``data.on_error`` is ``stop``.
+        DataError: a document cannot be read, now or when it was stored, and ``data.on_error`` is
+            ``stop``.
         ResourceError: the folder cannot be written.
     """
     folder, vocabulary = Path(data.cache) / _key(tokenizer, data, most), vocabulary_size(tokenizer)

@@ -171,11 +171,12 @@ class PrecisionCheck:
 
 
 def same_decision(one: _Answer, other: _Answer) -> bool:
-    """True if two answers to a document make the same decision: label, text, place, entities,
-    evidence.
+    """True if two answers to a document agree in all keys, such as label, text, place, entities,
+    evidence and flags, but scores, further candidates and passages; without an answer its place
+    does not count.
 
-    Scores and further candidates do not count. Numeric answers may differ by the share `NUMBERS`;
-    vectors must have a cosine of at least `COSINE`.
+    Numeric labels may differ by the share `NUMBERS`; vectors must have a cosine of at least
+    `COSINE`.
     """
     labels = one.get("label"), other.get("label")
     numbers = [label for label in labels if isinstance(label, float)]

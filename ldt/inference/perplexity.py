@@ -86,22 +86,23 @@ def perplexity(
     part: str | None = None,
     device: str = "auto",
 ) -> Perplexity:
-    """Loss, bits and perplexity of a model on a text, by input length.
+    """Loss, bits and perplexity of a model on a text, by input length, shortest first.
 
     Args:
         folder: folder or hub id of a masked LM or a character model; no recipe is needed.
         names: text files; for a masked LM also folders, patterns and tables.
-        lengths: input lengths; default the longest of a masked LM, or the training length of a
-            character model.
+        lengths: input lengths, in tokens or characters; default the longest of a masked LM, or the
+            training length of a character model.
         text: text field of a table.
         seed: seed of the random masks of a masked LM.
-        step: characters scored at the end of each sequence of a character model; default half.
+        step: characters scored at the end of each sequence of a character model; default half of
+            it.
         part: ``eval`` or ``test`` of the text in a character model's recipe, instead of names.
         device: a torch device, or "auto".
 
     Raises:
         ModelError: the folder holds neither kind of model.
-        UserError: options contradict each other, or a length exceeds the model's.
+        UserError: options contradict each other, or the model does not read a length.
         DataError: the text cannot be read or is too short.
     """
     lengths = sorted(set(lengths))

@@ -59,7 +59,8 @@ class Entities(Pipe):
     """
 
     def note(self, doc: Doc, answer: dict[str, Any]) -> None:
-        """Set ``doc.ents`` to the answer's entities and to others that they do not overlap."""
+        """Set ``doc.ents`` to the answer's ``entities`` (``start``, ``end`` in characters,
+        ``label``), and to others of the document that they do not overlap."""
         spans = [
             doc.char_span(each["start"], each["end"], each["label"], alignment_mode="expand")
             for each in answer["entities"]

@@ -74,7 +74,8 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """Create a folder atomically: yields a temporary folder beside ``target`` to fill.
+    """Create a folder atomically: yields a temporary folder beside ``target``, whose parents are
+    made, to fill; one block at a time for a target in a process.
 
     After the block the folder is flushed and renamed, replacing an older folder. If the block or
     the disk fails, ``target`` is unchanged and the temporary folder is removed.

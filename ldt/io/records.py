@@ -184,7 +184,8 @@ def titled(title: str | None, text: str | None) -> str:
 
 
 def flat(value: Any) -> str:
-    """All values in a JSON value as text, one per line; keys of objects are left out."""
+    """All values in a JSON value, nested ones too, as text ("None" for null), one per line; keys of
+    objects are left out."""
     if isinstance(value, dict):
         value = list(value.values())
     return "\n".join(map(flat, value)) if isinstance(value, list) else str(value)

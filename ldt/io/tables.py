@@ -134,7 +134,8 @@ def delimited_rows(
 
 def binary_rows(file: Opened) -> Iterator[dict]:
     """Yield the rows of an opened Parquet file, Arrow file or Arrow stream as dicts by column.
-    Class numbers are replaced by the names that `datasets` stored in the file."""
+    Class numbers become the names that `datasets` stored in the file, -1 None; ValueError for
+    one without."""
     import pyarrow
     from pyarrow import parquet
 

@@ -52,8 +52,8 @@ class Objective:
 
     @classmethod
     def parse(cls, text: str) -> Objective:
-        """Parse ``f1``, ``f2``, ``f0.5``, ``precision>=0.9`` or ``recall>=0.9``; ValueError for
-        other texts."""
+        """Parse F-beta (``f1``, ``f0.5``) or a bound from 0 to 1 (``precision>=0.9``,
+        ``recall>=0.9``); ValueError for other texts."""
         match = TARGET.fullmatch(text.strip())
         if match is None or match[1] and not float(match[1]):
             raise ValueError(f"expected f1, f2, precision>=0.9 or recall>=0.9, got {text!r}")

@@ -177,7 +177,7 @@ def meta_model(cls, config, *args, **kwargs):
 
 def require_memory(cls, config, where):
     """Raise ResourceError if a new model and, on a machine without a GPU, its gradients and
-    optimizer state exceed this machine's main memory.
+    optimizer state, in float32, exceed this machine's main memory, all of it and not its free part.
 
     Args:
         cls, config: class and config of the model.

@@ -119,7 +119,7 @@ def load(
             so that nobody waits until a pattern has been through a disk.
 
     Raises:
-        UserError: there is no such file.
+        UserError: there is no such file, or it is a folder or a file of data.
         RecipeError: all that is wrong, one problem a line, each with its place.
     """
     written, path, overrides = Path(path), _located(Path(path)), list(overrides)
@@ -205,7 +205,8 @@ def reading(overrides: Iterable[str], names: Sequence[str] = READING) -> DataSec
     Args:
         overrides: ``key=value`` as of `load`; keys that none of them names are not in the section's
             ``model_fields_set``.
-        names: keys of the section that may be given, each with all below it.
+        names: keys that may be given, such as "text", each with all below it; by default those that
+            say how documents are read.
 
     Raises:
         RecipeError: all that is wrong, one problem a line.

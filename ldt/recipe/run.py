@@ -242,7 +242,8 @@ class Run:
     # -- checkpoints and log
 
     def checkpoints(self) -> dict[int, Path]:
-        """Checkpoint folders by step, valid or not, oldest first."""
+        """Checkpoint folders by step, valid or not, oldest first; empty if there are none, or no
+        run folder."""
         folders = {}
         for path in self.folder.glob("checkpoint-*"):
             match = _CHECKPOINT.fullmatch(path.name)

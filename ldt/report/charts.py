@@ -147,8 +147,8 @@ class Bars:
         axes.xaxis.set_major_formatter(_number)
 
     def numbers(self) -> tuple[list[str], list[list[Any]]]:
-        """Table behind the chart: (headings, rows), a row of name, value and number of items for
-        each bar."""
+        """Table behind the chart: (headings, rows), a row of name, value and number of items (None
+        if unknown) for each bar."""
         rows = [[name, value, self.counts.get(name)] for name, value in self.bars.items()]
         return [self.x, self.y, "number"], rows
 

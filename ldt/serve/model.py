@@ -278,7 +278,8 @@ class ProcessReplica:
     def answer(
         self, model: Any, outputs: list[Outputs], example: Example, features: list[Feature]
     ) -> Answer:
-        """Have a worker decode the answer to a document, by the options ``model.asked``."""
+        """Have a worker decode the answer to a document from the outputs of its inputs, by the
+        options ``model.asked``."""
         return self._ask([(example, features)], model.asked, outputs)
 
     def _ask(self, *asked: Any) -> Any:

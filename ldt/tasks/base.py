@@ -196,7 +196,7 @@ class AnyTask(Section, ABC):
     name: str
 
     def head(self) -> type:
-        """Import the model class that ``inputs.head`` names in ``ldt.model``, and with it torch."""
+        """Return the model class that ``inputs.head`` names in ``ldt.model``; imports torch."""
         return getattr(import_module("ldt.model"), self.inputs.head)
 
 
@@ -447,8 +447,8 @@ def path_of(task: AnyTask, name: str, data: Any) -> str:
 
 
 def question_of(task: Task, example: Example, data: DataSection, name: str = "question") -> str:
-    """Return the text of the field ``name``; raises DataError if it is missing, blank or not a
-    text."""
+    """Return the text of the task's field ``name``, which data.fields may rename; DataError if it
+    is missing, blank or not a text."""
     question = text(example, path_of(task, name, data))
     if not question.strip():
         raise DataError(f"{example.where}: the question is empty")

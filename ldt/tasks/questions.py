@@ -172,11 +172,11 @@ class QuestionTask(Task):
     def add_labels(
         self, features: Sequence[Feature], right: RightAnswer, document: "Marked"
     ) -> None:
-        """Add labels to all features of a document in place, as far as the gold answer has them:
+        """Add labels to all features of a document, made by `in_chunks`, in place:
         ``start_positions`` and ``end_positions`` of each correct span that a chunk contains,
-        else [``right.nowhere``]; with ``answer_tokens`` of the document's shortest one;
-        ``passage_labels``; ``labels``, the class of the chunk (`RightAnswer.label`); and
-        ``right.shared_keys``."""
+        else [``right.nowhere``]; ``answer_tokens``, of the document's shortest one; with
+        ``right.label`` also ``passage_labels``, 1 for each of the chunk's ``passages`` that is
+        correct, and ``labels``, the class of the chunk; and ``right.shared_keys``."""
         spans = aligned(document.offsets, right.spans or ())
         for feature in features:
             feature |= right.shared_keys

@@ -146,7 +146,9 @@ class Squad(SpanTask, Calibrated, ByPlaces):
         return RightAnswer([span for span, _ in self.placed_answers(example, data)])
 
     def faults(self, example: Example, data: DataSection) -> Iterator[Fault]:
-        """Yield answers that are not at their position, and answers that split a word."""
+        """Yield a fault for each answer that is no text, does not stand in the context or at its
+        position, or begins or ends inside a word; DataError without a context or a list of
+        answers."""
         context = text(example, path_of(self, "context", data))
         for answer in self._listed(example, data):
             try:

@@ -121,8 +121,8 @@ class TokenClassification(Weighted, ByPlaces):
         )
 
     def check(self, examples: Iterable[Example], data: DataSection, config) -> None:
-        """Read the entities of all evaluation examples; DataError for types that are not in the
-        training set."""
+        """Read the entities of all evaluation examples. DataError if there is no example, if
+        entities cannot be read, or for types that the model's ``config`` does not have."""
         golds = (
             (example.where, entity.label)
             for example in not_empty(self, examples, evaluation_set(data))

@@ -127,9 +127,10 @@ class WritingTask(Task):
     def config_changes(
         self, features: Sequence[Feature], config
     ) -> tuple[dict[str, Any], list[str]]:
-        """Return {"generation": arguments of a GenerationConfig}, max_length by the training texts
-        if the recipe has none, and a line with them. RecipeError if a text may become longer
-        than the decoder's positions."""
+        """Return {"generation": arguments of a GenerationConfig}, max_length the recipe's or else
+        the 95th percentile of the training texts, and a line with those that differ from the
+        defaults. RecipeError if the recipe's lengths exceed the decoder's positions, or there is
+        no decoder."""
         search, positions = self.generation, self.decoder_positions(config)
         if (most := max(search.max_length or 0, search.min_length)) > positions:
             raise RecipeError(

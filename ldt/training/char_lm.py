@@ -78,6 +78,8 @@ class CharacterTraining(Job[Inputs]):
 
     @property
     def title(self) -> str:
+        """Input length, windows and learning rate of the phase, for the log; also of a
+        single one."""
         recipe = self.recipe
         return (
             f"inputs of {recipe.data.max_length:,}, windows {_windows(recipe.model.window)}, "

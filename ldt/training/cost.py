@@ -201,13 +201,15 @@ def _evaluations(args, epochs: float, steps: int) -> int:
 
 
 def fitting_batch(prepared: Prepared, trainer: Trainer, cost: Cost) -> int | None:
-    """Number of inputs that per_device_train_batch_size=auto runs at a time; None: all of a batch.
+    """Number of inputs that per_device_train_batch_size=auto runs at a time, for
+    ``trainer.micro_batch``; None: all of a batch.
 
-    The number forecast by `estimate` (``cost``) is tried with the longest inputs, and halved until
-    they fit.
+    The number forecast by `estimate` (``cost``) is tried by optimizer steps on the longest inputs,
+    and halved until they fit; weights and random state are restored.
 
     Raises:
         ResourceError: not even one input fits.
+        TrainingDiverged: a loss is not finite.
     """
     size, items = min(cost.largest or 1, cost.batch), _Sample(prepared.train_items)
     while size > 1:
@@ -308,7 +310,7 @@ def measure(
             run at a time in the end; None: all of a batch.
 
     Raises:
-        ResourceError: not even one input at a time fits.
+        ResourceError: not even one input at a time fits in training.
         TrainingDiverged: a loss is not finite.
     """
     with _restored(trainer) as copied, Peak(trainer.args.device, copied) as peak:

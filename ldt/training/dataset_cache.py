@@ -145,8 +145,8 @@ def _listing(folder: Path) -> str:
 
 
 def load(folder: Path | None) -> LabelledSets | None:
-    """Load the sets of a cache folder; None if ``folder`` is None or missing, or its sets are
-    missing or damaged, which is logged.
+    """Load the sets of a cache folder, whose `files.Lock` the caller holds; None if ``folder`` is
+    None or missing, or its sets are missing, or damaged, which is logged.
 
     A folder without usable sets is emptied; only inputs that a killed run has encoded stay.
     """

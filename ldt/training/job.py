@@ -120,7 +120,8 @@ class Job(ABC, Generic[OpenedT]):
 
     @property
     def title(self) -> str:
-        """Text for the log that distinguishes a phase from others; "" without phases."""
+        """Text for the log that distinguishes a phase from others; "" for a job that knows no
+        phases."""
         return ""
 
     @abstractmethod
@@ -273,12 +274,12 @@ def source_of(recipe: Recipe, name: str) -> str:
 def new_config(
     recipe: Recipe, config: type, values: dict[str, Any], elsewhere: Mapping[str, str]
 ) -> Any:
-    """Config of a model trained from scratch: ``values``, overridden by ``model.config`` and the
-    recipe's other keys.
+    """Build a config for training from scratch: ``values``, overridden by ``model.config``, that by
+    the recipe's model.attention, model.window and global_attention (`config_changes`).
 
     Args:
         recipe: the recipe.
-        config: class of the config, a dataclass.
+        config: class of the config, a dataclass with ``check()``, which is called.
         values: defaults of the job.
         elsewhere: keys that ``model.config`` must not have, each with the key that sets it.
 

@@ -86,16 +86,19 @@ def ids_of(examples: Sequence[Example]) -> _Mapped:
 def documents(
     recipe: Recipe, seed: int, every: int = 1, at: Path | None = None
 ) -> tuple[Examples, Examples]:
-    """Read the training and the evaluation set; the latter is empty if the recipe has none.
+    """Read the training and the evaluation set: data.eval, or a share of the training set
+    (``data.eval_fraction``), or empty.
 
     Args:
         recipe: the recipe.
-        seed: seed of the split.
-        every: sampling stride; one of this many documents is read.
+        seed: seed of the split and of ``every``.
+        every: one document at a random place of each ``every`` consecutive ones is read, of both
+            sets; a shorter set may be empty then.
         at: folder to store them in; None for temporary files.
 
     Raises:
-        UserError: or a subclass, if files are missing or damaged, or an id occurs twice.
+        UserError: or a subclass, if ``data.train`` is missing, files are missing or damaged, or an
+            id occurs twice.
     """
     data = recipe.data
     if data.train is None or recipe.model.path is None:

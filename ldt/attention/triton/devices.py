@@ -72,7 +72,7 @@ class Limits:
 
     @property
     def name(self):
-        """Name of the device for messages, by its compute capability and KiB of shared memory."""
+        """Description for messages, such as "compute capability 9.0, 227 KiB of shared memory"."""
         major, minor = self.capability
         return f"compute capability {major}.{minor}, {self.shared // KIB} KiB of shared memory"
 

@@ -10,7 +10,8 @@ from ldt.model.base import given_words, real_tokens
 
 
 def length_of(inputs: dict[str, Any]) -> int:
-    """Number of tokens of each row of a head's keyword arguments ``inputs``, padding included."""
+    """Number of tokens of each row, padding included, of ``input_ids`` [b, n] or ``inputs_embeds``
+    [b, n, d] among a head's keyword arguments; ValueError unless exactly one is given."""
     return given_words(inputs.get("input_ids"), inputs.get("inputs_embeds")).shape[1]
 
 
