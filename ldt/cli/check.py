@@ -31,7 +31,7 @@ def check(
     Example: ldt check wikihop data.train=train.json
 
     Args:
-        json: File for the report as JSON; - prints it instead.
+        json: File for the report as JSON, besides its text on the screen; - prints JSON instead.
         cost: Measure a few steps, for the time and memory of the training.
     """
     from ldt.recipe.recipe import ITS_OWN, load

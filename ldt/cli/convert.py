@@ -45,9 +45,9 @@ def convert(
         check: Text on which source and result are compared as masked LMs.
         overwrite: Replace TARGET if it exists.
         rope_theta: Base of the rotary angles in the full layers of a ModernBERT; by default its
-            own, 160000 as published. A model is to be trained on with another one.
+            own, 160000 as published. With another one the model must be trained further.
         rope_scaling: Scaling of the rotary angles in the full layers of a ModernBERT, as linear:4
-            or yarn:4. A model is to be trained on with it.
+            or yarn:4, for a longer --max-length. The model must then be trained further.
     """
     options = locals()
     from ldt.convert import convert

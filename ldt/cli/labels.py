@@ -37,7 +37,7 @@ def export(
     offered: Annotated[str | None, typer.Option("--labels", metavar="LABEL,LABEL")] = None,
     overwrite: bool = False,
 ) -> None:
-    """Write answers as suggestions that the tool of --to imports.
+    """Write answers, with the text of their --documents, as suggestions that a tool imports.
 
     A person accepts or changes them there.
 

@@ -50,8 +50,8 @@ _SHARED = documented(
         model: Folder of the finished run whose model answers; by default runs/latest.
         resume: Go on with an output file that is unfinished.
         overwrite: Replace an output file that exists already.
-        shard: Share of the records to answer: 1/4 to 4/4 on four machines. Each writes a part of
-            the output; --merge OUTPUT joins the parts.
+        shard: Share of the records to answer: 1/4 to 4/4 on four machines. Each writes a part,
+            OUTPUT.1-of-4; --merge OUTPUT joins those beside OUTPUT.
         merge: The --output of commands with --shard: join their parts into that file, and answer
             nothing.
     """

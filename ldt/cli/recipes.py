@@ -54,7 +54,7 @@ def copy(
     model: Annotated[str | None, "MODEL"] = None,
     overwrite: bool = False,
 ) -> None:
-    """Copy a recipe, to change it.
+    """Copy a recipe to a file here, to change it.
 
     Example: ldt recipes copy squad --model answerdotai/ModernBERT-base
 

@@ -85,8 +85,8 @@ class ReadingOptions(_Options):
             squad or triviaqa; by default recognised.
         encoding: Encoding of the documents, such as latin-1 or cp1252; by default that of the
             training, or UTF-8 if they begin with its mark.
-        text_files: Field of a record that names the file with its text; by default the one of the
-            training.
+        text_files: Field of a record that names the file with its text, in the folder of FILE or
+            data.evidence; by default the one of the training.
         evidence: Folder of the files that a triviaqa file or text_files names; by default the one
             of the training.
         max_length: Longest input, in tokens with special tokens; longer documents are read in
@@ -116,15 +116,15 @@ class PredictOptions(_Options):
 
     Args:
         data: Keys of the data section, by which documents are read.
-        on_error: Reaction to a record that cannot be used: stop; skip it and write it to a file of
-            rejects; or, in Python, answer it with {id, error}.
+        on_error: Reaction to a record that cannot be used: stop; skip it, write it to a file of
+            rejects and end with exit code 7; or, in Python, answer it with {id, error}.
         n_best: Number of answers to give to each question, best first.
         device: Device to compute on; auto takes the GPU if there is one.
         precision: Number format to compute in; bf16 and int8 (CPU only) are faster and less exact,
             and the log says by how much on the first documents. By default bf16 on a GPU that
             supports it, else fp32.
-        max_changed: Largest share of the first 200 answers that int8 may change against fp32, such
-            as 0.01; above it nothing is written. 1 disables the check.
+        max_changed: Largest share of the first 200 answers that int8 may change against fp32, by
+            default 0.01; above it nothing is written. 1 disables the check.
         batch_tokens: Size of the largest batch, in tokens with padding.
         raw_scores: With true, scores are logits in place of probabilities.
         label_sets: Add the set of classes that contains all correct ones with this probability,
@@ -139,13 +139,13 @@ class PredictOptions(_Options):
         chunks: Add the chunks that each document was read in, with the scores of each.
         unit: Part of a document that gets a vector: the whole document (default), a chunk of
             unit_tokens tokens, a sentence or a paragraph.
-        unit_tokens: Size of a chunk, in tokens; by default 256.
+        unit_tokens: Size of the chunks of unit=chunk, in tokens; by default 256.
         late: With false, read each chunk, sentence or paragraph alone; by default its vector is
             pooled from one pass over the whole document (late chunking).
         dimensions: Size to truncate vectors to, one of task.dimensions of the training
             (Matryoshka); by default the full size.
-        resolved: With true, add the text with each pronoun replaced by the first mention of its
-            cluster that is no pronoun.
+        resolved: With true, add resolved, the text with each pronoun replaced by the first mention
+            of its cluster that is no pronoun (coreference).
         runtime: Library that runs the model: torch, or for a folder that ldt export wrote onnx,
             openvino or pt2.
         workers: Number of worker processes, each with its share of the processors or its own GPU;
@@ -293,6 +293,8 @@ class PredictOptions(_Options):
         if vectors := self.of_vectors():
             task = task.model_copy(update={"asked": vectors})
         changes = {"format": None} | self.data.changes()
+        if "text_files" in changes:  # the text stands there, and no longer where the training's did
+            changes = {"text": None} | changes
         try:
             data = type(section).model_validate(section.model_dump() | changes)
         except ValidationError as error:

@@ -257,7 +257,7 @@ def test_an_interruption_is_quiet(run, error, code):
         (["--workers", "all"], "--workers: expected "),
         (
             ["address=ray://x", "--executor", "ray", "--shard", "1/2"],
-            "--shard 1/2: not with --engi",
+            "--shard 1/2: not with --exec",
         ),
         (["--merge", "answers.jsonl"], "FILE docs.jsonl: not with --merge"),
     ],

@@ -8,6 +8,7 @@ from ldt.benchmarks.formats import FORMATS, LINES, read
 from ldt.data.labels import LabelReader
 from ldt.data.options import DataSection
 from ldt.errors import DataError, RecipeError
+from ldt.inference.options import PredictOptions
 from ldt.recipe.recipe import of_keys, reading
 
 TEXT = "Müller was here"
@@ -189,3 +190,11 @@ def test_keys_say_without_a_recipe_what_is_read(keys, read):
         reading(keys)
     assert str(refused.value).startswith(read)
     assert "\n" not in str(refused.value)
+
+
+def test_a_field_of_names_of_files_replaces_the_text_field_of_the_training():
+    trained = of_keys({"name": "classification"}, ["data.text=body"], "recipe")
+    data = PredictOptions.of({"data": {"text_files": "file"}}).applied(trained).data
+    assert (data.text, data.text_files) == ("file", "file")
+    data = PredictOptions.of({"data": {"text_files": "file", "text": "x"}}).applied(trained).data
+    assert data.text == "x"
