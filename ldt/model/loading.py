@@ -340,8 +340,8 @@ def _check_keys(folder, model, state_dict, info):
     missing = sorted(key for key in info["missing_keys"] if in_encoder(model, key))
     if missing and all("_global." in key for key in missing):
         raise ModelError(
-            f"{folder}: the projections for global attention are missing, so this is a short "
-            f"model; ldt convert {folder} makes it long"
+            f"{folder}: the projections for global attention are missing: config.json is of a long "
+            "model, the weights of a short one; with its own config.json ldt convert makes it long"
         )
     if missing:
         raise ModelError(
