@@ -75,6 +75,8 @@ class PaddedModel(nn.Module):
                 third one only if global tokens are ``given``.
             positions: [b, candidates] int64, for candidate ranking.
         """
+        for one, other in zip(input_ids.shape, attention_mask.shape, strict=True):
+            torch._check(one == other)  # else a graph takes them for four free numbers
         keep = attention_mask != 0
         place = torch.arange(keep.shape[1], device=keep.device)
         first, far = keep.int().argmax(1), None

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer
 
 import ldt
 from ldt.errors import ModelError, UserError
+from ldt.inference.runtimes import FORMATS
 from ldt.model import LdtModernBertConfig
 from ldt.recipe.recipe import of_keys
 
@@ -49,26 +50,28 @@ def test_an_exported_model_answers_as_the_run_does(task, exported, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("task", "window", "globals_"),
+    ("task", "window", "globals_", "format"),
     [
-        ("classification", None, "none"),
-        pytest.param("classification", 6, "first", marks=pytest.mark.nightly),
-        pytest.param("squad", None, "none", marks=pytest.mark.nightly),
-        pytest.param("wikihop", 6, "given", marks=pytest.mark.nightly),
+        ("classification", None, "none", "onnx"),
+        ("classification", None, "none", "torch"),
+        pytest.param("classification", 6, "first", "onnx", marks=pytest.mark.nightly),
+        pytest.param("squad", None, "none", "onnx", marks=pytest.mark.nightly),
+        pytest.param("wikihop", 6, "given", "onnx", marks=pytest.mark.nightly),
     ],
 )
 def test_an_exported_modernbert_answers_as_the_run_does(
-    task, window, globals_, tokenizer_folder, tmp_path
+    task, window, globals_, format, tokenizer_folder, tmp_path
 ):
     changes = {"of": LdtModernBertConfig, "full_attention_window": window}
     run = make_run(tokenizer_folder, tmp_path / "run", task, **changes)
-    report = export(run, tmp_path / "onnx")
+    report = export(run, tmp_path / "exported", format=format)
     assert report.interface.globals_ == globals_
-    said = (tmp_path / "onnx" / "README.md").read_text()
+    said = (tmp_path / "exported" / "README.md").read_text()
     full = "full layers, whose memory grows with the square of the length" in said
     assert full == (window is None)
     documents = list(longer(DOCUMENTS[task]))
-    found = predicted(tmp_path / "onnx", documents, tmp_path, runtime="onnx")
+    runtime = FORMATS[format].runtime
+    found = predicted(tmp_path / "exported", documents, tmp_path, runtime=runtime)
     assert_same(found, predicted(run, documents, tmp_path))
 
 
