@@ -37,7 +37,7 @@ def export(
     offered: Annotated[str | None, typer.Option("--labels", metavar="LABEL,LABEL")] = None,
     overwrite: bool = False,
 ) -> None:
-    """Write answers, with the text of their --documents, as suggestions that a tool imports.
+    """Write answers and the text of --documents for the tool of --to.
 
     A person accepts or changes them there.
 
