@@ -28,9 +28,9 @@ _chosen: dict[str, bool] = {}  # kind of product -> True for oneDNN, without a p
 
 @contextmanager
 def fast_matmul(x):
-    """Context manager in which batched products of `ldt.attention.block.wide` ``x`` run on the
-    faster library, without autocast, which would round them; only the device and the dtype of ``x``
-    count.
+    """Context manager for batched products of ``wide(x)``: they run on the faster library, and
+    without autocast, which would round them. ``x`` is the tensor before `ldt.attention.block.wide`,
+    which the caller applies; only its device and dtype count.
 
     For bfloat16 on a CPU that is oneDNN, where it loses nothing: both factors hold bfloat16 values,
     and sums are float32. For float32 and float16 a probe at first use decides, as MKL, torch's
@@ -40,11 +40,13 @@ def fast_matmul(x):
     different orders, so bit-identical runs need the same choice: `chosen`. The switch is a
     process-wide torch setting, restored at exit; other threads may briefly see it.
     """
-    on_cpu, autocast = x.device.type == "cpu", nullcontext()
-    if torch.is_autocast_enabled(x.device.type):
-        autocast = torch.autocast(x.device.type, enabled=False)
-    pays = x.dtype == torch.bfloat16 or (x.dtype != torch.float64 and _pays("bmm"))
-    with autocast, onednn() if on_cpu and pays else nullcontext():
+    device, autocast = x.device.type, nullcontext()
+    if torch.is_autocast_enabled(device):
+        autocast = torch.autocast(device, enabled=False)
+    pays = device == "cpu" and (
+        x.dtype == torch.bfloat16 or (x.dtype != torch.float64 and _pays("bmm"))
+    )
+    with autocast, onednn() if pays else nullcontext():
         yield
 
 
@@ -124,7 +126,8 @@ def divisible(module: nn.Module, x: torch.Tensor) -> bool:
 
 
 def hooked(module: nn.Module) -> bool:
-    """True if calling a module runs more than the ``forward`` of its class, such as a hook."""
+    """True if calling a module runs more than the ``forward`` of its class: a hook of its own or
+    for all modules, or a ``forward`` of the instance."""
     state = vars(module)
     return any(state[name] for name in HOOKS) or _has_any_global_hook() or "forward" in state
 

@@ -153,12 +153,15 @@ def sliding_window_attention(q, k, v, layout, window: int):
 def global_attention(q, x, key, value, layout):
     """Attention of the global tokens of a `PaddedLayout` to all tokens of their rows.
 
-    Where g is 1 the projections are folded into queries and sums: ``x`` goes through neither.
+    With ``layout.far.single``, and no function given, the projections are folded into queries and
+    sums: ``x`` goes through neither.
 
     Args:
-        q: [b * g, heads, dim], queries of the tokens at ``layout.global_index``.
+        q: [b * g, heads, dim], unscaled queries of the tokens at ``layout.global_index``.
         x: [b * n, width], the layer's input.
-        key, value: (weight [heads * dim, width], bias [heads * dim]) or a function.
+        key, value: (weight [heads * dim, width], bias [heads * dim]) or a function [b * n, width]
+            -> [b * n, heads * dim].
+        layout: its ``far`` is not None.
 
     Returns:
         [b * g, heads, dim], of no meaning where a row has fewer global tokens.

@@ -247,7 +247,8 @@ def score(right: PassageGold, answer: Mapping[str, Any] | None) -> dict[str, flo
 
     Args:
         right: gold answers.
-        answer: as `answer_of` takes it, with ``answer``, the text or "".
+        answer: as `answer_of` takes it, with what was answered in the end: ``passage``, an index or
+            None, and ``answer``, the text or "".
     """
     if answer is None:
         return {"passage": 0.0, "answer": 0.0}

@@ -88,10 +88,9 @@ class _MachineReport:
 
 
 def examine() -> _MachineReport:
-    """Look at the machine and measure; some 3 seconds without the imports.
-
-    A part that fails says why, and the others go on.
-    """
+    """Facts of this machine by part, and what is slow on it; takes some 3 seconds without the
+    imports, and sets torch's number of threads as commands do. A part that fails has only
+    ``failed``, the reason."""
     looks = (versions, processor, threads, memory, gpu, attention, hub, speed)
     parts = {look.__name__: _facts(look) for look in looks}
     return _MachineReport(parts, list(slow(parts)))

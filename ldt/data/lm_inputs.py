@@ -109,7 +109,7 @@ class LmItems(Sequence[list[Feature]]):
     @abstractmethod
     def rows(self, index: int) -> list[np.ndarray]:
         """Rows of item ``index`` before masking: int64 arrays [n] of token ids, with first and last
-        token. A batch has several items."""
+        token; n may differ."""
 
     def __getitem__(self, index: int) -> list[Feature]:  # type: ignore[override]  # no slices
         if not 0 <= index < len(self):

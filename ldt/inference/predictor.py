@@ -245,7 +245,8 @@ class EncoderPredictor(Decoder):
 
     @staticmethod
     def automatic(device: str) -> str:
-        """Precision that "auto" stands for on a device ("auto" takes the GPU if there is one)."""
+        """Precision that "auto" stands for: "bf16" on a GPU that supports it, else "fp32". The
+        device "auto" is the GPU if there is one."""
         from ldt.model.precision import automatic
 
         return automatic(find_device(device))

@@ -124,7 +124,8 @@ class Calibrated(Task):
         """
 
     def is_fitted(self, key: str) -> bool:
-        """True if the recipe has this key, such as "calibration", fitted on held-out documents."""
+        """True if the recipe asks for this key of ``chosen``, such as "calibration", to be fitted
+        on held-out documents."""
         return getattr(self, key) not in ("none", None)
 
     def check_held_out(self, data: DataSection) -> None:

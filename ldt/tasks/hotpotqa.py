@@ -413,8 +413,8 @@ def _read_context(example: Example, path: str) -> list[tuple[str, list[str]]]:
 
 
 def tokenized(context: list[tuple[str, list[str]]], tokenizer) -> list[Paragraph]:
-    """Tokenize each title and sentence of a context, (title, sentences) pairs, as if preceded by a
-    space."""
+    """Make a `Paragraph` of each (title, sentences) of a context: ids of its stripped title, ids
+    and offsets of each sentence, all tokenized as if a space preceded them."""
     return [
         Paragraph(
             number,

@@ -247,8 +247,7 @@ class PassageQA(SpanTask):
 
     def measure(self, answers: Sequence[dict], golds: Sequence[Any], config) -> Scores:
         """Return F1, precision and recall of passages and answers, 0 to 100, by the published rules
-        at the best thresholds (`ldt.benchmarks.passage_qa.measure`), and a row for each
-        language."""
+        at the best thresholds, and these thresholds; and a row for each language."""
         return passage_qa.measure(golds, list(map(passage_qa.answer_of, answers)))
 
     def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:

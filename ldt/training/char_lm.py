@@ -100,8 +100,9 @@ class CharacterTraining(Job[Inputs]):
         return Inputs(training, hashes)
 
     def prepare(self, inputs: Inputs, checkpoint: Path | None) -> Prepared:
-        """Read the text, encode it by the vocabulary of the model or the checkpoint, if any, else
-        by that of the text, and load or make the model. Arguments are those of `Job.prepare`."""
+        """Read the texts of the data section, encode them by the vocabulary of the checkpoint, else
+        of the recipe's model, else of the training text, and load or make the model; arguments
+        as for `Job.prepare`."""
         recipe, task, seed = self.recipe, self.recipe.task, inputs.training["seed"]
         folder = checkpoint or recipe.model.path
         known = task.vocabulary

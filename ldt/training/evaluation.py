@@ -238,9 +238,9 @@ class MetricsByStep(TrainerCallback):
         self._at[state.global_step] = self.last._replace(metrics=scores)
 
     def of_weights(self, trainer: Trainer) -> Measured:
-        """Result for the weights that the model holds after training. If they were not evaluated in
-        this session, or only roughly, they are now, without the trainer's progress report, which
-        is removed."""
+        """Result, with metrics named ``eval_``, for the weights that the model holds after
+        training. If they were not evaluated in this session, or only roughly, they are now; the
+        trainer's progress report is removed before."""
         step = trainer.weights_step
         assert step is not None  # training is over
         # Evaluated in an earlier session, roughly, or not at all.

@@ -263,8 +263,10 @@ class ItemTrainer(transformers.Trainer):
         return super().evaluation_loop(*args, **kwargs)
 
     def model_inputs(self, batch: dict) -> dict:
-        """Inputs of the model from an evaluation batch, without ``document``, ``rows`` and repeated
-        inputs; remembers the numbers of rows and documents for gathering."""
+        """Inputs of the model from an evaluation batch: without the keys ``document`` and ``rows``
+        and the inputs that accelerate repeats to fill the last batch, with ``groups`` of rows if
+        the loss is over the whole batch. Remembers the count of rows and the documents' numbers
+        for gathering."""
         batch = self._without_repeated(batch, self.eval_dataset)
         rows = batch["rows"]
         self._rows, self._loss_comes = rows.sum()[None], False
