@@ -214,8 +214,8 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
 def escaped(text: str) -> str:
-    r"""JSON text with control characters, tab and newline excepted, as ``\uXXXX``, safe to print on
-    a terminal."""
+    r"""JSON text with control characters, tab and newline excepted, and marks that turn the
+    direction of writing as ``\uXXXX``, safe to print on a terminal."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

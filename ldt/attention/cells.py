@@ -53,7 +53,7 @@ class Cells:
 
     @property
     def count(self) -> int:
-        """Number of rows of the table of cells."""
+        """Number of rows of the table of cells, those without a cell (see `valid`) included."""
         return self.layout.total_tokens // self.stride + len(self.layout.cu_seqlens) - 1
 
     @_shared

@@ -329,8 +329,9 @@ class LexGlueScorer(Benchmark):
         return self.result(items, metrics, figures=figures, title=title)
 
     def constants(self, items: Sequence[Item]) -> dict[str, AnswersById]:
-        """Trivial predictions as {description: {number of the document, from 0: [classes] bool}}:
-        the class most frequent among ``items``, and no class where a document may have none."""
+        """Trivial predictions as {description: {position in ``items``, from 0: [outputs] bool
+        array}}: the class most frequent among ``items``, and no class where a document may have
+        several or none."""
         labels = [_gold_labels(self.part, item.right) for item in items]
         usual = baseline.commonest(labels, default=0)
         constant = {f"always {self.part.classes[usual]}": [usual]}

@@ -234,8 +234,8 @@ def scored(gold: PassageGold, answer: PassageAnswer) -> tuple[Scored, Scored]:
     """Score the passage and the span of an answer, each by the published rule: those of TyDi QA if
     gold has a language, else those of Natural Questions.
 
-    A question with one annotation, as in training data, counts as one with two equal ones; by the
-    published rules there would be no answer.
+    A question with one annotation, as in training data, counts as one with two equal ones; the
+    published rules need two.
     """
     annotations = gold.annotations * (NEEDED if len(gold.annotations) == 1 else 1)
     return score_parts(annotations, answer, same_set if gold.language is None else overlap)

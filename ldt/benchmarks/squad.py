@@ -276,10 +276,11 @@ def _figures(items: Sequence[Item]) -> dict[str, float | int]:
 
 
 def matches(answer: str, prediction: str, *, substring: bool) -> bool:
-    """True if a predicted span is a gold clause (``answer``): half of their different words are
-    shared.
+    """True if a predicted span finds a gold clause (``answer``): of the distinct words in either,
+    at least half are in both.
 
-    Words are parted by single blanks, so an empty text between two blanks is one.
+    Words are lower-cased, without ``. , ; :``, and parted at each blank and slash, so an empty text
+    between two blanks is one.
 
     Args:
         substring: True if an answer that stands in the prediction, letter by letter, is enough.

@@ -49,8 +49,8 @@ class Exported:
 
     @property
     def install(self) -> str:
-        """Argument of ``pip install`` for this format's packages, such as
-        ``'ldt-toolkit[export]'``."""
+        """Argument of ``pip install`` for this format's packages, as typed in a shell:
+        ``'ldt-toolkit[export]'`` with its quotes, or ``ldt-toolkit`` where no extra is needed."""
         return "ldt-toolkit" if self.extra is None else f"'ldt-toolkit[{self.extra}]'"
 
 

@@ -335,7 +335,8 @@ class Run:
         )
 
     def stopped(self) -> str:
-        """Progress of a run that is not being trained, such as ``stopped after step 500``."""
+        """Progress of a run that is not being trained, by its last checkpoint: "stopped after step
+        500" or "stopped before its first checkpoint"."""
         steps = list(self.checkpoints())
         return f"stopped {f'after step {steps[-1]:,}' if steps else 'before its first checkpoint'}"
 

@@ -270,9 +270,9 @@ class Squad(SpanTask, Calibrated, ByPlaces):
         return best_constant(self, answers, golds, config)
 
     def placed_answers(self, example: Example, data: DataSection) -> list[tuple[Span, str]]:
-        """Return characters and text of each correct answer, without edge characters that belong to
-        no word (`trimmed`); without answers that have no word. DataError if one is not at its
-        position."""
+        """Return (start, end exclusive) and text of each correct answer, without edge characters
+        that belong to no word (`trimmed`), if a word is left; one without a position at its
+        first occurrence. DataError if it is not there."""
         context = text(example, path_of(self, "context", data))
         placed = [_placed(answer, context, example.where) for answer in self._listed(example, data)]
         spans = [trimmed(context, *span) for span, _ in placed]

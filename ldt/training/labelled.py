@@ -388,7 +388,8 @@ def encode_all(
         encoder: encoder of the task.
         trained: True gives only what the task trains on.
         what: description of the work for the log.
-        at: file to store the inputs in, whose existing inputs are kept; None for a temporary file.
+        at: path without suffix of the files to store the inputs in; where an earlier call with the
+            same arguments left some, it goes on after them. None for temporary ones.
         workers: number of encoding processes; more than one need `Examples`.
 
     Raises:

@@ -90,8 +90,8 @@ def _words(model: PreTrainedModel) -> str:
 
 
 def head_modules(model: PreTrainedModel) -> list[str]:
-    """Names of the head's modules: all outside the encoder, and its pooler, except those that only
-    share the encoder's weights."""
+    """Names of the head's modules: the model's direct children outside the encoder that have
+    weights of their own, and the encoder's pooler, if any."""
     encoder = model.base_model
     tied = {id(weight) for weight in encoder.parameters()}
     names = [
