@@ -33,8 +33,8 @@ Span = tuple[int, int]
 
 def read(source: str, data: DataSection | None) -> Iterator[Example]:
     """Yield an example for each row of a tab-separated file (path, or "-" for standard input), in
-    the encoding of ``data``, None for UTF-8: text; pronoun, a and b, each a {start, end, text} in characters,
-    end exclusive; and labels, [bool of a, bool of b], where the file has them."""
+    the encoding of ``data``, None for UTF-8: text; pronoun, a and b, each a {start, end, text} in
+    characters, end exclusive; and labels, [bool of a, bool of b], where the file has them."""
     with open_source(source) as file:
         for number, line in lines(file, data.encoding if data else "utf-8"):
             cells, where = line.split("\t"), f"{file.name}:{number}"

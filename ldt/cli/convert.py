@@ -42,7 +42,7 @@ def convert(
             ModernBERT get one only if it is given.
         positions: Way to fill the longer table of positions: tile repeats the source's, interpolate
             stretches it, random initialises it anew.
-        check: Text on which source and result are compared as masked LMs.
+        check: Text on which source and result are scored as masked LMs, in bits per token.
         overwrite: Replace TARGET if it exists.
         rope_theta: Base of the rotary angles in the full layers of a ModernBERT; by default its
             own, 160000 as published. With another one the model must be trained further.

@@ -33,8 +33,8 @@ def export(
         run: Folder of the finished run whose model it is.
         target: Folder to create for the exported model.
         format: Format of the file: onnx, which most programs run, openvino or torch.
-        precision: Number format of the weights: int8 is smaller and faster, and its answers are
-            compared with those in fp32.
+        precision: Number format of the weights: int8 (onnx alone) is smaller and faster, and its
+            answers to --check or data.eval are compared with those in fp32.
         opset: Version of ONNX's operators.
         check: Documents on which answers in int8 are compared with those in fp32, the first 200; by
             default data.eval of the run.

@@ -66,7 +66,8 @@ def predict(
             default JSON lines on standard output.
         output_format: Published layout to write the answers in, such as squad or cuad-nbest; by
             default that of the task where the output ends in .json.
-        keep: Fields of a record to copy into its answer; NAME=FIELD gives one another name.
+        keep: Fields of a record to copy into its answer, which has its id anyway; NEW=FIELD renames
+            one.
         executor: Place where documents are read, answered and written: this machine, or a cluster
             with Ray Data, which reads Parquet, JSON lines and CSV and writes a folder of Parquet
             files.

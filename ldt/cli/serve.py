@@ -31,7 +31,7 @@ def serve(
     batch_tokens: Annotated[
         int | None,
         typer.Option(
-            metavar="TOKENS", show_default="2,048, on a GPU or of a small model up to 16,384"
+            metavar="TOKENS", show_default="2,048; 16,384 on a GPU, up to that of a small model"
         ),
     ] = None,
     max_concurrent_requests: Count = 512,

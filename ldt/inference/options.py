@@ -133,15 +133,16 @@ class PredictOptions(_Options):
             it rests on most.
         passages_by: Method that scores passages: gradient (times input, the default), occlusion
             (drop of the logit without the passage, slow) or chunks (logit of a whole chunk).
-        passages_of: Classes to find passages for, in place of those of the answer.
+        passages_of: Classes to find passages for, such as [sports,law], in place of those of the
+            answer.
         passages_unit: Size of a passage: sentence (the default), or paragraph, between blank lines,
             bullets and clause numbers, of up to 2,000 characters.
         chunks: Add the chunks that each document was read in, with the scores of each.
         unit: Part of a document that gets a vector: the whole document (default), a chunk of
             unit_tokens tokens, a sentence or a paragraph.
-        unit_tokens: Size of the chunks of unit=chunk, in tokens; by default 256.
-        late: With false, read each chunk, sentence or paragraph alone; by default its vector is
-            pooled from one pass over the whole document (late chunking).
+        unit_tokens: Size of the chunks of unit=chunk that get a vector, in tokens; by default 256.
+        late: With false, read each chunk, sentence or paragraph of unit alone; by default its
+            vector is pooled from one pass over the whole document (late chunking).
         dimensions: Size to truncate vectors to, one of task.dimensions of the training
             (Matryoshka); by default the full size.
         resolved: With true, add resolved, the text with each pronoun replaced by the first mention
