@@ -48,7 +48,7 @@ COMMANDS = {
     "init": "Write a first recipe for your data, and say what to run next.",
     "check": "Look for faults in the data of a recipe, and tell the cost.",
     "recipes": "List, show or copy the recipes that come with ldt.",
-    "labels": "Take answers to tools in which people put labels right.",
+    "labels": "Take answers to tools in which people correct labels.",
     "export": "Turn a run's model into a file that runs without ldt.",
     "serve": "Answer requests over HTTP, as ldt predict answers for files.",
     "bench": "Measure time and memory of an encoder, by length.",

@@ -92,7 +92,7 @@ def evaluate(
         undo_thresholds: Undo the last --choose-thresholds: restore the files of MODEL.
         length: Length of the inputs of a language model, in tokens; may be repeated; by default the
             longest of the model.
-        step: Number of characters to score at the end of each window of a character model; by
+        step: Number of characters to score at the end of each input of a character model; by
             default half of it.
         part: Part of the text of a character model's recipe to score if there is no --gold.
         rankings: File to save the ranked documents of a collection in, as a TREC run.

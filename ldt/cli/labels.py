@@ -1,4 +1,4 @@
-"""ldt labels: answers for tools in which people put labels right."""
+"""ldt labels: answers for tools in which people correct labels."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,7 +14,7 @@ labels = typer.Typer(invoke_without_command=True)
 
 @labels.callback()
 def _labels(context: typer.Context) -> None:
-    """Take answers to tools in which people put labels right.
+    """Take answers to tools in which people correct labels.
 
     What they export is read for training with data.format=label-studio and data.format=doccano.
 

@@ -83,10 +83,10 @@ def copy(
 
 @recipes.command()
 def schema(task: Name = None) -> None:
-    """Print the JSON Schema of recipes, by which editors complete keys and mark errors.
+    """Print the JSON Schema of recipes, for editors.
 
-    A recipe that begins with `# yaml-language-server: $schema=recipe.schema.json` is checked by
-    that file in editors that know YAML.
+    By it they complete keys and mark errors: a recipe that begins with `# yaml-language-server:
+    $schema=recipe.schema.json` is checked by that file.
 
     Example: ldt recipes schema --task classification > recipe.schema.json
 
