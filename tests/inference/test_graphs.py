@@ -25,6 +25,7 @@ def recorded(monkeypatch, one_library):
     return made
 
 
+@pytest.mark.slow
 def test_predict_answers_by_graphs_as_without(fine_tuned, tmp_path, recorded):
     folder = shutil.copytree(fine_tuned, tmp_path / "run")
     source = write(tmp_path / "docs.jsonl", lines_of(30))

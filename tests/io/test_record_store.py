@@ -115,7 +115,7 @@ class Together:
         return [items[index] for items in self.sets], os.getpid()
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_processes_that_load_data_read_the_file(context):
     long = [feature(n + 1, document=n, context="x" * 10_000) for n in range(8)]
     texts = Examples(example(n, f"{n}") for n in range(8))

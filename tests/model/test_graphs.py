@@ -402,6 +402,7 @@ def test_a_hook_is_not_captured(everywhere):
     assert not graphs.captured
 
 
+@pytest.mark.slow
 def test_autocast_and_inference_mode_have_graphs_of_their_own():
     model, graphs = encoder(**ONE)
     model.float()

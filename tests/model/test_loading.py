@@ -325,7 +325,7 @@ def reshape(weights):
     ("change", "message"),
     [
         (drop_layer, r"missing: .*encoder.layer.1.* and 18 more; there are "),
-        (drop_globals, r"short model; ldt convert .* makes it long"),
+        (drop_globals, r"weights of a short one; with its own config.json ldt convert"),
         (add_layer, r"without a place .*: .*encoder.layer.2.* and 18 more"),
         (reshape, r"another shape: .*position_embeddings.weight is \[130, 16\], by .* \[66, 16\]"),
         (dict.clear, r"encoder weights are missing: .* there are none"),

@@ -135,6 +135,7 @@ def peak(model, rows, **batch):
     return live.peak
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows_of_a_question():
     model = ldt_model("ForCandidateRanking").train()
     row = {
