@@ -90,10 +90,10 @@ def evaluate(
             and store them in its folder for ldt predict. The keys task.threshold_target,
             task.positive, task.calibration and task.abstain say how; others stay.
         undo_thresholds: Undo the last --choose-thresholds: restore the files of MODEL.
-        length: Length of the inputs of a language model, in tokens; may be repeated; by default the
-            longest of the model.
-        step: Number of characters to score at the end of each input of a character model; by
-            default half of it.
+        length: Length of the inputs of a language model, in tokens or characters; may be repeated;
+            by default the longest of a masked LM, or that of the training.
+        step: Number of characters to score at the end of each input of a character model but the
+            first; by default half of it.
         part: Part of the text of a character model's recipe to score if there is no --gold.
         rankings: File to save the ranked documents of a collection in, as a TREC run.
         json: File to save all scores in at full precision, as JSON; - prints it instead of the

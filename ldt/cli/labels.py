@@ -37,7 +37,7 @@ def export(
     offered: Annotated[str | None, typer.Option("--labels", metavar="LABEL,LABEL")] = None,
     overwrite: bool = False,
 ) -> None:
-    """Write answers and the text of --documents for the tool of --to.
+    """Write answers and their texts for Label Studio or doccano.
 
     A person accepts or changes them there.
 

@@ -48,7 +48,7 @@ _SHARED = documented(
             of them, or a pattern in quotes; - reads standard input. Then keys, such as
             data.text=body.
         model: Folder of the finished run whose model answers; by default runs/latest.
-        resume: Go on with an output file that is unfinished.
+        resume: Go on with the unfinished answers of an output file, OUTPUT.partial.
         overwrite: Replace an output file that exists already.
         shard: Share of the records to answer: 1/4 to 4/4 on four machines. Each writes a part,
             OUTPUT.1-of-4; --merge OUTPUT joins those beside OUTPUT.

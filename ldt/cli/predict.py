@@ -69,8 +69,8 @@ def predict(
         keep: Fields of a record to copy into its answer, which has its id anyway; NEW=FIELD renames
             one.
         executor: Place where documents are read, answered and written: this machine, or a cluster
-            with Ray Data, which reads Parquet, JSON lines and CSV and writes a folder of Parquet
-            files.
+            with Ray Data, which reads Parquet, JSON lines and CSV with ids and writes a folder of
+            Parquet files.
     """
     values = locals()
     with options.flags(FLAGS):

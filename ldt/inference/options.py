@@ -124,8 +124,8 @@ class PredictOptions(_Options):
             and the log says by how much on the first documents. By default bf16 on a GPU that
             supports it, else fp32.
         max_changed: Largest share of the first 200 answers that int8 may change against fp32, by
-            default 0.01; above it nothing is written. 1 disables the check.
-        batch_tokens: Size of the largest batch, in tokens with padding.
+            default 0.01; above it nothing is written. 1 writes all the same.
+        batch_tokens: Size of the largest batch, in tokens with padding; a longer input runs alone.
         raw_scores: With true, scores are logits in place of probabilities.
         label_sets: Add the set of classes that contains all correct ones with this probability,
             such as 0.9 (conformal prediction).
@@ -149,8 +149,8 @@ class PredictOptions(_Options):
             of its cluster that is no pronoun (coreference).
         runtime: Library that runs the model: torch, or for a folder that ldt export wrote onnx,
             openvino or pt2.
-        workers: Number of worker processes, each with its share of the processors or its own GPU;
-            auto is one per GPU, or one per four cores.
+        workers: Number of worker processes, each with its own GPU, or without GPUs its share of the
+            processors; auto is one per GPU, or one per four cores.
     """
 
     data: ReadingOptions = ReadingOptions.of({})
