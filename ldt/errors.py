@@ -162,7 +162,7 @@ def kind(value: Any) -> str:
     )
 
 
-def shown(value: Any) -> str:
+def quote(value: Any) -> str:
     """JSON value for a message: ``null``, ``17``, a text of at most 60 characters in quotes, or of
     a list or object its kind and size, as in ``a list of 3``."""
     if isinstance(value, list | dict):

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from ldt.errors import counted, first_line, kind, listed, plural, shown, without_controls
+from ldt.errors import counted, first_line, kind, listed, plural, quote, without_controls
 
 
 def test_a_number_and_its_noun():
@@ -25,12 +25,12 @@ def test_a_number_and_its_noun():
     ],
 )
 def test_a_value_as_it_is_named(value, text):
-    assert shown(value) == text
+    assert quote(value) == text
 
 
 def test_a_long_value_is_cut():
-    assert len(shown("x" * 1000)) <= 60
-    assert len(shown(10**100)) <= 60
+    assert len(quote("x" * 1000)) <= 60
+    assert len(quote(10**100)) <= 60
 
 
 def test_kinds_of_json():

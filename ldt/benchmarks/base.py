@@ -11,10 +11,10 @@ from typing_extensions import TypedDict
 from ldt.benchmarks.recognition import begins_with_object
 from ldt.data.answer_files import TABLES, answers
 from ldt.data.options import DEFAULTS, DataSection
-from ldt.errors import DataError, plural, shown
+from ldt.errors import DataError, plural, quote
 from ldt.io import records, strict_json
 from ldt.io.records import Example
-from ldt.io.sources import Names, each, named, only
+from ldt.io.sources import Names, brief, each, only
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import Item, Result, compare, mean, unmatched
@@ -216,7 +216,7 @@ class Shape:
             first = error.errors(include_url=False)[0]
             place = f"field {'.'.join(map(str, first['loc']))}: " if first["loc"] else ""
             what = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
-            raise DataError(f"{where}: {place}found {shown(first['input'])}; {what}") from None
+            raise DataError(f"{where}: {place}found {quote(first['input'])}; {what}") from None
 
 
 def _type(shape: Any) -> Any:
@@ -249,7 +249,7 @@ def _is_table(file: str, keys: Sequence[str]) -> bool:
 
 def name_of(source: Names) -> str:
     """Name of one or several files in messages: "stdin", ``a.json``, or ``a.json and 4 more``."""
-    return "stdin" if named(source) == "-" else named(source)
+    return "stdin" if brief(source) == "-" else brief(source)
 
 
 def once(keys: Iterable[Any], where: str) -> None:
@@ -263,7 +263,7 @@ def once(keys: Iterable[Any], where: str) -> None:
     for key in keys:
         if key in seen:
             id = key[-1] if isinstance(key, tuple) else key
-            raise DataError(f"{where}: the id {shown(id)} stands twice; each question once")
+            raise DataError(f"{where}: the id {quote(id)} stands twice; each question once")
         seen.add(key)
 
 

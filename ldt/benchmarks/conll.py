@@ -16,7 +16,7 @@ from typing import Any
 from ldt.benchmarks.base import AnswersById, Benchmark, Shape
 from ldt.benchmarks.recognition import BORDER, COMMENT
 from ldt.data.options import DataSection
-from ldt.errors import DataError, shown
+from ldt.errors import DataError, quote
 from ldt.io.records import Example
 from ldt.io.streams import BOM, DAMAGE, Opened, not_utf8, open_source, tell
 from ldt.metrics.entities import NAMES, entities, result_of, score
@@ -235,7 +235,7 @@ class ConllScorer(Benchmark):
         from gold."""
         scored = []
         for item in items:
-            tags, where = item.right["tags"], f"{name}: {shown(item.id)}"
+            tags, where = item.right["tags"], f"{name}: {quote(item.id)}"
             answer = answers.get(item.id, [["O"] * len(sentence) for sentence in tags])
             sizes = [[len(sentence) for sentence in side] for side in (answer, tags)]
             if sizes[0] != sizes[1]:

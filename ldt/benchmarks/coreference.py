@@ -21,7 +21,7 @@ from ldt.benchmarks.recognition import BEGIN, recognised
 from ldt.data import answer_files, clusters
 from ldt.data.clusters import GROUPS, Clusters, Document
 from ldt.data.options import DataSection
-from ldt.errors import DataError, shown
+from ldt.errors import DataError, quote
 from ldt.io.records import Example
 from ldt.io.streams import open_source
 from ldt.metrics import coreference as metrics
@@ -106,7 +106,7 @@ class _Reading:
         if cell in _NOTHING:
             return
         if _BRACKET.sub("", cell):
-            what = f"{shown(cell)}, expected mentions such as (1, 1), (1) or (1)|(2"
+            what = f"{quote(cell)}, expected mentions such as (1, 1), (1) or (1)|(2"
             raise DataError(f"{self.file}:{number}: {what}")
         for bracket in _BRACKET.finditer(cell):
             entity = bracket["one"] or bracket["opens"] or bracket["closes"]
@@ -144,7 +144,7 @@ def documents(answers: Iterable[Mapping[str, Any]]) -> Iterator[Document]:
     for answer in answers:
         if {"sentences", "tokens"}.isdisjoint(answer):
             what = "no sentences or tokens; answers for given words have a place in this layout"
-            raise DataError(f"answer {shown(answer['id'])}: {what}")
+            raise DataError(f"answer {quote(answer['id'])}: {what}")
         example = Example({**answer}, answer["id"], f"answer {answer['id']}")
         yield clusters.read(example)
 

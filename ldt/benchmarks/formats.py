@@ -129,7 +129,7 @@ def _having(
         yield example
     if example is not None:
         for name, path in missing.items():
-            file = sources.named(source)
+            file = sources.brief(source)
             raise DataError(f"{file}: data.fields.{name}: no record has a field {path!r}")
 
 
@@ -180,7 +180,7 @@ def _read(
         )
     if data.format == DOCCANO:
         return label_tools.read_doccano(examples, data, exported=document is None)
-    return summaries.named(examples) if data.format == SUMMARIES else examples
+    return summaries.with_fields(examples) if data.format == SUMMARIES else examples
 
 
 def _placed(examples: Iterator[Example]) -> Iterator[Example]:

@@ -15,7 +15,7 @@ from ldt.benchmarks.conll import lines
 from ldt.benchmarks.recognition import GAP, begins_with_object
 from ldt.data import answer_files
 from ldt.data.options import DataSection
-from ldt.errors import DataError, shown
+from ldt.errors import DataError, quote
 from ldt.io.records import Example
 from ldt.io.streams import open_source
 from ldt.metrics.coreference import ratios
@@ -61,7 +61,7 @@ def read(source: str, data: DataSection | None) -> Iterator[Example]:
 
 def _truth(cell: str, where: str) -> bool:
     if cell.strip().upper() not in _TRUTH:
-        raise DataError(f"{where}: {shown(cell)}, expected TRUE or FALSE")
+        raise DataError(f"{where}: {quote(cell)}, expected TRUE or FALSE")
     return _TRUTH[cell.strip().upper()]
 
 

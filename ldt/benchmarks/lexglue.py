@@ -16,7 +16,7 @@ import numpy as np
 from ldt.benchmarks import base
 from ldt.benchmarks.base import AnswersById, Benchmark, Shape
 from ldt.data.options import DataSection
-from ldt.errors import DataError, UserError, listed, plural, shown
+from ldt.errors import DataError, UserError, listed, plural, quote
 from ldt.io import records
 from ldt.io.records import Example
 from ldt.io.sources import only
@@ -117,7 +117,7 @@ def _class_numbers(values: Any, classes: int, where: str) -> list[int]:
     for value in values if isinstance(values, list) else [values]:
         if type(value) is not int or not 0 <= value < classes or not isinstance(values, list):
             what = f"a list of numbers of the {classes} classes, from 0 to {classes - 1}"
-            raise DataError(f"{where}: label {shown(value)}; expected one, or {what}")
+            raise DataError(f"{where}: label {quote(value)}; expected one, or {what}")
     return sorted(set(values))
 
 

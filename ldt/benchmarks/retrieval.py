@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ldt.benchmarks.base import AnswersById, Benchmark, Shape, Whole, checked, name_of
-from ldt.errors import DataError, UserError, shown
+from ldt.errors import DataError, UserError, quote
 from ldt.io import records, streams
 from ldt.io.records import Example
 from ldt.io.sources import only
@@ -86,7 +86,7 @@ def qrels_lines(qrels: Qrels) -> str:
 def _word(id: str) -> str:
     if id.split() != [id]:
         raise DataError(
-            f"the id {shown(id)} has white space, which parts the columns of TREC files"
+            f"the id {quote(id)} has white space, which parts the columns of TREC files"
         )
     return id
 
@@ -122,10 +122,10 @@ def _by_query(rows: Iterable[tuple[str, str, str, Any]], number: type) -> dict[s
             value = math.nan
         if not math.isfinite(value):
             kind = "a whole number" if number is int else "a number"
-            raise DataError(f"{where}: found {shown(written)}, expected {kind}")
+            raise DataError(f"{where}: found {quote(written)}, expected {kind}")
         documents = queries.setdefault(query, {})
         if document in documents:
-            raise DataError(f"{where}: document {shown(document)} stands twice for this query")
+            raise DataError(f"{where}: document {quote(document)} stands twice for this query")
         documents[document] = value
     return queries
 
@@ -170,7 +170,7 @@ class Collection:
         places = {}
         for query, judged in qrels.items():
             if query not in asked:
-                raise DataError(f"{folder}: query {shown(query)} is judged, and has no text")
+                raise DataError(f"{folder}: query {quote(query)} is judged, and has no text")
             row = asked[query][1]
             right = [documents[id] for id, value in judged.items() if value > 0 and id in documents]
             if right and (spans := _SPANS(row.fields.get("spans") or [], row.where)):
@@ -235,7 +235,7 @@ def _texts(folder: Path, part: str, ids: Sequence[str]) -> Iterator[tuple[str, s
     for row in (row for file in _files(folder, part) for row in records.read(file, id_field="")):
         id = str(_first(row, ids))
         if id in seen:
-            raise DataError(f"{row.where}: the id {shown(id)} stands twice")
+            raise DataError(f"{row.where}: the id {quote(id)} stands twice")
         seen.add(id)
         title = records.text(row, "title", blank=True) if "title" in row.fields else ""
         yield id, records.titled(title, records.text(row, "text")), row

@@ -119,7 +119,7 @@ class SummarizationScorer(Benchmark):
         bootstrap unit is the document's text."""
         file, name = only(files, "the documents of summarization"), base.name_of(files)
         items = []
-        for example in summaries.named(records.read(file, encoding=self.data.encoding)):
+        for example in summaries.with_fields(records.read(file, encoding=self.data.encoding)):
             document = _joined(summaries.text(example))
             right = {"text": document, "summary": summaries.summary(example)}
             items.append(Item(str(example.id), document, {}, count_words(document), right=right))

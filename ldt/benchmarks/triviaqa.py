@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from ldt.benchmarks import base
 from ldt.benchmarks.base import AnswersById, Benchmark, Id, Shape
 from ldt.data.options import DataSection
-from ldt.errors import DataError, UserError, shown
+from ldt.errors import DataError, UserError, quote
 from ldt.io import strict_json, text_files
 from ldt.io.records import Example
 from ldt.io.sources import only
@@ -125,7 +125,7 @@ def _open(source: str | strict_json.JsonFile, data: DataSection) -> TriviaFile:
     stated = DOMAINS.get(says) if isinstance(says, str) else None
     if not (asked or stated) or (asked and stated and asked != stated):
         raise UserError(
-            f"{name}: Domain is {shown(says)}, data.domain is {asked or 'not given'}; "
+            f"{name}: Domain is {quote(says)}, data.domain is {asked or 'not given'}; "
             "data.domain=web or data.domain=wikipedia says how the predictions are keyed"
         )
     base.once((item["QuestionId"] for item in value["Data"]), name)

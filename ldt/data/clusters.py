@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 from ldt.data.sentences import Span, Words
-from ldt.errors import DataError, shown
+from ldt.errors import DataError, quote
 from ldt.io import records
 from ldt.io.records import Example
 
@@ -157,7 +157,7 @@ def _words(value: Any, example: Example, path: str) -> tuple[list[list[str]], li
         if isinstance(words, list):
             words = [word.get("text") if isinstance(word, dict) else word for word in words]
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            what = f"{shown(item)}, expected a list of words"
+            what = f"{quote(item)}, expected a list of words"
             raise DataError(f"{example.where}: field {path!r}: {what}")
         sentences.append(words)
         speaker = item.get("speaker") if isinstance(item, dict) else None
@@ -184,7 +184,7 @@ def _speakers(value: Any, document: Document, where: str) -> list[str] | None:
 
 def _clusters(value: Any, key: str, document: Document, where: str) -> Clusters:
     if not isinstance(value, list) or not all(isinstance(cluster, list) for cluster in value):
-        raise DataError(f"{where}: {shown(value)}, expected a list of lists of mentions")
+        raise DataError(f"{where}: {quote(value)}, expected a list of lists of mentions")
     clusters: Clusters = []
     seen: set[Span] = set()
     for cluster in value:
@@ -210,7 +210,7 @@ def _mention(value: Any, key: str, document: Document, where: str) -> Span:
             size = behind - begin
         case _:
             kind = "[start, end]" if key == "clusters" else "[sentence, start, end]"
-            raise DataError(f"{where}: {shown(value)}, expected {kind} of a mention")
+            raise DataError(f"{where}: {quote(value)}, expected {kind} of a mention")
     first, last = start, end + _KEYS[key]
     if not 0 <= first < last <= size:
         raise DataError(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ldt.data.sentences import Units
-from ldt.errors import DataError, listed, plural, shown
+from ldt.errors import DataError, listed, plural, quote
 from ldt.io import records, strict_json
 from ldt.io.records import Example
 from ldt.io.strict_json import take
@@ -109,7 +109,7 @@ def read_label_studio(source: str, data) -> Iterator[Example]:
     first = file.value[0] if isinstance(file.value, list) and file.value else None
     if not isinstance(first, dict) or not {"annotations", "data"} <= set(first):
         raise DataError(
-            f"{file.name}: {shown(file.value)}, expected a list of tasks with data and "
+            f"{file.name}: {quote(file.value)}, expected a list of tasks with data and "
             "annotations; Label Studio's export named JSON is that, JSON-MIN is not"
         )
     annotated: list[Annotated] = []
@@ -289,7 +289,7 @@ def _line(example: Example, data, exported: bool) -> Annotated:
                     )
                 case _:
                     raise DataError(
-                        f"{example.where}: field {key!r}: {shown(item)}, expected a class, or "
+                        f"{example.where}: field {key!r}: {quote(item)}, expected a class, or "
                         "[start, end, label] of a span"
                     )
     named = {"label": classes} if classes else {}

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ldt.errors import DataError, kind, plural, shown
+from ldt.errors import DataError, kind, plural, quote
 from ldt.io.records import Example
 from ldt.io.records import field as field_of
 from ldt.io.strict_json import JsonDecoder
@@ -83,7 +83,7 @@ class _Column:
         word = word or flag_word(value)
         fits = [pair for pair in self.pairs if word in pair[0] or word in pair[1]]
         if not fits:
-            what = f"is {shown(value)}, expected yes or no in one pair of words: {_OFFICE}, …"
+            what = f"is {quote(value)}, expected yes or no in one pair of words: {_OFFICE}, …"
             before = f"; {self.first} is {next(iter(self.words))!r}" if self.words else ""
             raise DataError(f"{where}: label {path!r} {what}{before}")
         self.pairs, self.first = fits, self.first or where
@@ -183,7 +183,7 @@ class LabelReader:
                 return sorted(value, key=str) if isinstance(value, set | frozenset) else value
         if _ARRAY.fullmatch(start):
             raise DataError(
-                f"{where}: label {self.path!r} is {shown(text)}, neither JSON nor Python; "
+                f"{where}: label {self.path!r} is {quote(text)}, neither JSON nor Python; "
                 "json.dumps writes a list that is read, data.label_separator=none reads a class"
             )
         return text
@@ -198,7 +198,7 @@ class LabelReader:
         if isinstance(value, float) and math.isfinite(value):
             return str(int(value) if value.is_integer() else value)  # 1.0 is the class 1
         what = "expected text, a whole number, true or false"
-        raise DataError(f"{where}: label {self.path!r} is {shown(value)}, {what}")
+        raise DataError(f"{where}: label {self.path!r} is {quote(value)}, {what}")
 
     def _classes(self, value: Any, where: str) -> list[str]:
         if is_blank(value):
@@ -211,7 +211,7 @@ class LabelReader:
             )
         if not isinstance(value, list):
             hint = "; data.label_separator parts text" if isinstance(value, str) else ""
-            what = f"is {shown(value)}, expected a list of classes{hint}"
+            what = f"is {quote(value)}, expected a list of classes{hint}"
             raise DataError(f"{where}: label {self.path!r} {what}")
         if isinstance(self.path, list):
             return value
@@ -227,7 +227,7 @@ class LabelReader:
             value = float(value)
         if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
             return float(value)
-        raise DataError(f"{where}: label {self.path!r} is {shown(value)}, expected a number")
+        raise DataError(f"{where}: label {self.path!r} is {quote(value)}, expected a number")
 
 
 Values = Sequence[tuple[Any, str]]  # a label as `LabelReader.raw` returns it, and its place
@@ -248,7 +248,7 @@ def infer_problem(values: Values, reader: LabelReader) -> str:
     several = [value for value, _ in values if not is_blank(value)]
     words = {flag_word(value) for value, _ in values} if isinstance(path, str) else set()
     if len(words) == 2 and "" in words and are_flags(words):
-        what = f"is {shown(several[0])} or blank; data.label=[{path}] reads blank as no"
+        what = f"is {quote(several[0])} or blank; data.label=[{path}] reads blank as no"
         raise AmbiguousLabels(f"{values[0][1]}: label {path!r} {what}")
     lists = several and all(isinstance(each, list) for each in several)
     objects = any(several) and all(isinstance(each, dict) for each in several)
@@ -360,7 +360,7 @@ def _check_texts(values: Values, known: Sequence[str]) -> None:
     text = next(text for text in counts if len(_parts(text, separator)) > 1)
     shell = "'\"\\n\"'" if separator == "\n" else f"{separator!r}"
     raise AmbiguousLabels(
-        f"{places[text]}: labels such as {shown(text)} look like several classes in a cell; "
+        f"{places[text]}: labels such as {quote(text)} look like several classes in a cell; "
         f"data.label_separator={shell} reads {len(parts):,} classes, data.label_separator=none "
         f"keeps {len(counts):,} combinations as classes"
     )

@@ -23,7 +23,7 @@ TARGETS = tuple(dict.fromkeys(PAIRS.values()))
 BORDER = "|||||"  # between the documents of Multi-News, and behind the last
 
 
-def named(examples: Iterable[Example]) -> Iterator[Example]:
+def with_fields(examples: Iterable[Example]) -> Iterator[Example]:
     """Yield the examples with ``text`` and ``summary`` added where present; all fields are kept.
 
     ``text`` is one document or a list of documents; ``question``, the topic of the summary, is
@@ -44,7 +44,7 @@ def named(examples: Iterable[Example]) -> Iterator[Example]:
 
 
 def text(example: Example) -> str | list[str]:
-    """Document, or list of documents, of an example from `named`; DataError if there is none."""
+    """Document, or list of documents, of an example of `with_fields`; DataError without one."""
     value = example.fields.get("text")
     return (
         records.texts(example, "text") if isinstance(value, list) else records.text(example, "text")
@@ -52,7 +52,7 @@ def text(example: Example) -> str | list[str]:
 
 
 def summary(example: Example) -> str:
-    """Summary of an example from `named`; DataError if there is none."""
+    """Summary of an example from `with_fields`; DataError if there is none."""
     return records.text(example, "summary")
 
 

@@ -8,7 +8,7 @@ from math import isclose
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ldt.errors import ModelError, PrecisionError, plural
-from ldt.inference.options import named
+from ldt.inference.options import flag
 
 if TYPE_CHECKING:
     import numpy as np
@@ -161,10 +161,10 @@ class PrecisionCheck:
         )
         if share > Fraction(str(self.bound)):  # in decimals, so that 29 of 100 are 0.29
             raise PrecisionError(
-                f"{named('precision', 'int8')} changes {self.changed:,} of "
+                f"{flag('precision', 'int8')} changes {self.changed:,} of "
                 f"{plural(self.documents, 'answer')}, more than "
-                f"{named('max_changed', f'{self.bound:g}')} allows; nothing was written; "
-                f"{named('precision', 'fp32')} keeps the answers, {named('max_changed', 1)} goes "
+                f"{flag('max_changed', f'{self.bound:g}')} allows; nothing was written; "
+                f"{flag('precision', 'fp32')} keeps the answers, {flag('max_changed', 1)} goes "
                 "on all the same"
             )
         self.note({"documents": self.documents, "changed": self.changed})

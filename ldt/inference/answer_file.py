@@ -32,7 +32,7 @@ from filelock import FileLock, Timeout
 from ldt.data import answer_files
 from ldt.errors import DataError, UserError, escaped, listed, plural, refusal
 from ldt.inference import vectors
-from ldt.inference.options import named
+from ldt.inference.options import flag
 from ldt.io.files import (
     check_target,
     digest,
@@ -515,7 +515,7 @@ def published_layout(
     if task.answers.layouts[name].same_format and name != read:
         raise UserError(
             f"--output-format {name}: its offsets are those of its own documents, which are read "
-            f"as {read or 'lines'}; {named('data.format', name)} reads them"
+            f"as {read or 'lines'}; {flag('data.format', name)} reads them"
         )
     return name
 

@@ -26,7 +26,7 @@ from ldt.inference import EXPORTED, PREDICTORS
 from ldt.inference.agreement import PrecisionCheck
 from ldt.inference.answer_file import AnswerFile, AnswerStream
 from ldt.inference.executor import Seat, Settings, Workers
-from ldt.inference.options import PredictOptions, meanings, named
+from ldt.inference.options import PredictOptions, flag, meanings
 from ldt.inference.runtimes import FORMATS, RUNTIMES, Runtime
 from ldt.inference.stream import (
     Answer,
@@ -181,7 +181,7 @@ class Engine:
             return automatic()
         precision = record.remember("precision", automatic)
         if precision != "fp32":
-            other = named("precision", "fp32")
+            other = flag("precision", "fp32")
             why = f"this device multiplies faster in it; {other} is slower and more exact"
             if record.count:
                 why = "as the answers that are there already"
@@ -384,7 +384,7 @@ def _check_weights(folder: Path, runtime: Runtime, recipe: Path) -> None:
     there = [each for each in FORMATS.values() if (folder / each.file).is_file()]
     what = f"no weights, this run is not finished; ldt finetune {recipe} --resume goes on with it"
     if there:
-        what = f"an exported model; {named('runtime', there[0].runtime)} runs it"
+        what = f"an exported model; {flag('runtime', there[0].runtime)} runs it"
     elif asked:
         what = f"no {asked.file}; ldt export {folder} TARGET --format {asked.name} makes it"
     raise ModelError(f"{folder}: {what}")
@@ -474,7 +474,7 @@ def seats(workers: int | str, device: str) -> list[Seat]:
     count = None if workers == "auto" else int(workers)
     if count == 1:
         return []
-    asked = named("workers", count)
+    asked = flag("workers", count)
     gpus = _gpus() if device in ("auto", "cuda") else 0
     if not gpus and device in ("auto", "cpu"):
         count = count or max(1, system.thread_count() // CORES)
@@ -482,7 +482,7 @@ def seats(workers: int | str, device: str) -> list[Seat]:
         places = [Seat("cpu", threads, part) for part in processors]
     elif count and device not in ("auto", "cuda"):
         raise UserError(
-            f"{asked}: several processes take all GPUs ({named('device', 'cuda')}) or the CPU, not "
+            f"{asked}: several processes take all GPUs ({flag('device', 'cuda')}) or the CPU, not "
             f"{device}"
         )
     elif count and count > gpus:

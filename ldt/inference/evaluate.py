@@ -69,18 +69,18 @@ def scored(asked: Recipe, gold: Names, pred: Names) -> Result:
     if [*golds, file].count("-") > 1:
         raise UserError("standard input can be one file only; name the other")
     name = "stdin" if file == "-" else file
-    examples = list(not_empty(task, formats.read(golds, data), sources.named(golds)))
+    examples = list(not_empty(task, formats.read(golds, data), sources.brief(golds)))
     listed = list(answer_files.answers(file))
     if not listed:
         raise DataError(f"{name}: no answers in it")
-    once((str(example.id) for example in examples), sources.named(golds))
+    once((str(example.id) for example in examples), sources.brief(golds))
     once((str(each.id) for each in listed), name)
     answers = {str(each.id): each for each in listed}
     ids = [str(example.id) for example in examples]
     missing, extra = compare(ids, answers)
     if len(missing) == len(ids):
         raise DataError(
-            f"{name}: no id of it is in {sources.named(golds)}: {some(extra)}; there "
+            f"{name}: no id of it is in {sources.brief(golds)}: {some(extra)}; there "
             f"{some(missing)}; data.id names the field"
         )
     score = task.answers.result or results.evaluate_by_scores

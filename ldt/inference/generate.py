@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ldt.data.characters import Alphabet
 from ldt.data.features import Feature
 from ldt.errors import DataError, ModelError, UserError, out_of_memory
-from ldt.inference.options import named
+from ldt.inference.options import flag
 from ldt.inference.predictor import Unchanged, find_device, too_large
 from ldt.io.records import Example, text
 from ldt.model.loading import find_folder, load, read_tokenizer
@@ -92,7 +92,7 @@ class CharacterPredictor(PromptInputs):
 
     def __init__(self, folder: Path, recipe: Recipe, device: str = "auto", precision: str = "fp32"):
         if precision != "fp32":
-            raise UserError(f"{named('precision', precision)}: a character model samples in fp32")
+            raise UserError(f"{flag('precision', precision)}: a character model samples in fp32")
         super().__init__(folder, recipe)
         self._weights = Unchanged(find_folder(folder))
         backend = recipe.model.attention

@@ -21,7 +21,7 @@ from typing import Any
 from ldt.benchmarks.formats import LINES
 from ldt.benchmarks.recognition import MOST, recognised
 from ldt.errors import DataError, UserError
-from ldt.inference.options import named
+from ldt.inference.options import flag
 from ldt.inference.stream import Beside, Records
 from ldt.io.files import is_stream
 from ldt.io.records import Example, OnError, field
@@ -119,7 +119,7 @@ def encoding_of_training(inputs: Sequence[str], trained: str | None) -> str | No
     heads = [beginning(it, MOST, lambda head: False) for it in inputs] if all(looked) else []
     read = "utf-8" if heads and all(map(_is_utf8, heads)) else trained
     if any(heads) or not heads:  # of tables there are none
-        other = named("data.encoding", "NAME")
+        other = flag("data.encoding", "NAME")
         log.info(
             "%s: read as %s; the training read %s; %s reads another",
             inputs[0],
@@ -161,7 +161,7 @@ def layout_of_training(inputs: Sequence[str], trained: str | None) -> str | None
             f"{inputs[like.index(False)]}: does not begin as {trained}, as {inputs[0]} does; files "
             "that are read together have one layout"
         )
-    other = named("data.format", "NAME")
+    other = flag("data.format", "NAME")
     log.info("%s: read as %s, as the training was; %s reads another", inputs[0], trained, other)
     return trained
 

@@ -17,7 +17,7 @@ from ldt.benchmarks import formats
 from ldt.data import answer_files, clusters
 from ldt.data.options import DataSection
 from ldt.data.sentences import Units, trimmed
-from ldt.errors import DataError, UserError, listed, plural, shown
+from ldt.errors import DataError, UserError, listed, plural, quote
 from ldt.io import files, records
 from ldt.io.records import Example
 
@@ -164,7 +164,7 @@ def _read(
     for answer in examples:
         if str(answer.id) not in texts:
             raise DataError(
-                f"{answer.where}: no document {shown(answer.id)} in {documents}; --documents names "
+                f"{answer.where}: no document {quote(answer.id)} in {documents}; --documents names "
                 "what ldt predict read, data.id the field of its ids"
             )
     labelled = [_labelled(answer, texts[str(answer.id)], data) for answer in examples]
@@ -204,7 +204,7 @@ def _labelled(answer: Example, document: Example, data: DataSection) -> Labelled
     classes = [label] if isinstance(label, str) else label
     if not (classes is None or (isinstance(classes, list) and all(map(_is_text, classes)))):
         what = "a number has no classes to choose"
-        raise DataError(f"{answer.where}: 'label' is {shown(label)}; {what}")
+        raise DataError(f"{answer.where}: 'label' is {quote(label)}; {what}")
     both = document.fields | fields
     keys = (*KEYS, "clusters")
     each = [replace(answer, fields={"clusters": [x]}) for x in fields.get("clusters", ())]

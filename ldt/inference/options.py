@@ -26,7 +26,7 @@ _flags: frozenset[str] = frozenset()  # options that this process's command has 
 
 @contextmanager
 def flags(names: Collection[str]) -> Iterator[None]:
-    """Context in which `named` writes these options as on the command line: ``--batch-tokens 512``.
+    """Context in which `flag` writes these options as on the command line: ``--batch-tokens 512``.
 
     Args:
         names: names of options that the command has as flags; the setting is of the whole process.
@@ -39,7 +39,7 @@ def flags(names: Collection[str]) -> Iterator[None]:
         _flags = before
 
 
-def named(name: str, value: object = None) -> str:
+def flag(name: str, value: object = None) -> str:
     """Option as the user writes it: ``--n-best 3`` on the command line (in `flags`), else
     ``n_best=3``.
 
@@ -210,13 +210,13 @@ class PredictOptions(_Options):
         """
         if self.runtime in RUNTIMES and self.precision != "auto":
             raise UserError(
-                f"{named('precision', self.precision)}: an exported model has its own; ldt export "
+                f"{flag('precision', self.precision)}: an exported model has its own; ldt export "
                 "--precision makes another"
             )
         if self.n_best is not None and "n_best" not in type(task).model_fields:
-            raise UserError(f"{named('n_best')}: {task.name} has one answer a document")
+            raise UserError(f"{flag('n_best')}: {task.name} has one answer a document")
         if self.resolved and "resolved" not in type(task).model_fields:
-            raise UserError(f"{named('resolved')}: answers of {task.name} have no clusters")
+            raise UserError(f"{flag('resolved')}: answers of {task.name} have no clusters")
         self._check_vectors(task)
         if name := next(iter(self.shown()), None):
             from ldt.data.labels import REGRESSION
@@ -224,26 +224,26 @@ class PredictOptions(_Options):
             from ldt.tasks.deciding import Deciding
 
             if not isinstance(task, Deciding if self.label_sets else RawScored):
-                raise UserError(f"{named(name)}: answers of {task.name} have no scores by class")
+                raise UserError(f"{flag(name)}: answers of {task.name} have no scores by class")
             if isinstance(task, Deciding) and self.label_sets and task.problem_of() == REGRESSION:
-                raise UserError(f"{named('label_sets')}: a regression has no classes")
+                raise UserError(f"{flag('label_sets')}: a regression has no classes")
         self._check_explained(task)
 
     def _check_vectors(self, task: Any) -> None:
         asked = self.of_vectors()
         if task.answers.kind != "vectors":
             if name := next(iter(asked), None):
-                raise UserError(f"{named(name)}: answers of {task.name} are no vectors")
+                raise UserError(f"{flag(name)}: answers of {task.name} are no vectors")
             return
         if self.dimensions and self.dimensions not in task.dimensions:
             sizes = listed(task.dimensions) if task.dimensions else "one size alone"
             raise UserError(
-                f"{named('dimensions', self.dimensions)}: the vectors were trained with {sizes}; "
+                f"{flag('dimensions', self.dimensions)}: the vectors were trained with {sizes}; "
                 "task.dimensions of a recipe trains more"
             )
         if asked.get("unit", "document") == "document":
             return
-        unit, alone = named("unit", self.unit), named("late", "false")
+        unit, alone = flag("unit", self.unit), flag("late", "false")
         if task.vectors == "tokens":
             raise UserError(f"{unit}: this model has a vector for each token")
         if self.late is not False and task.pooling not in ("mean", "max"):
@@ -258,26 +258,26 @@ class PredictOptions(_Options):
         """Refuse passages and chunks for a task whose answers have none."""
         for name in ("passages_of", "passages_unit"):
             if getattr(self, name) != type(self).model_fields[name].default and not self.passages:
-                raise UserError(f"{named(name)}: {named('passages', 'K')} asks for passages")
+                raise UserError(f"{flag(name)}: {flag('passages', 'K')} asks for passages")
         if not self.explained:
             return
         from ldt.tasks.deciding import Deciding
         from ldt.tasks.explained import ByLogits, ByPlaces, Explained
 
         if not isinstance(task, Explained):
-            raise UserError(f"{named(self.explained[0])}: answers of {task.name} are not explained")
+            raise UserError(f"{flag(self.explained[0])}: answers of {task.name} are not explained")
         if self.chunks and isinstance(task, ByPlaces) and not task.chunked:
-            raise UserError(f"{named('chunks')}: answers of {task.name} have places of their own")
+            raise UserError(f"{flag('chunks')}: answers of {task.name} have places of their own")
         if self.passages_of and not isinstance(task, Deciding):
-            raise UserError(f"{named('passages_of')}: {task.name} has no classes")
+            raise UserError(f"{flag('passages_of')}: {task.name} has no classes")
         if not self.passages or not isinstance(task, ByLogits):
             return
         if self.passages_unit != "sentence" and self.passages_by == "chunks":
-            raise UserError(f"{named('passages_unit')}: passages by chunks are whole chunks")
+            raise UserError(f"{flag('passages_unit')}: passages by chunks are whole chunks")
         inexact = self.runtime in RUNTIMES or self.precision == "int8"
         if self.passages_by == "gradient" and inexact:
             where = self.runtime if self.runtime in RUNTIMES else self.precision
-            by, other = named("passages_by", "gradient"), named("passages_by", "occlusion")
+            by, other = flag("passages_by", "gradient"), flag("passages_by", "occlusion")
             raise UserError(f"{by}: there are no gradients in {where}; {other} needs none")
 
     def applied(self, trained: "Recipe") -> "Recipe":
@@ -310,7 +310,7 @@ def _refused(error: ValidationError, values: Any, *above: str) -> UserError:
     name = ".".join((*above, *map(str, path)))
     if what is None and above:
         what = "the documents of this model have no such key"
-    return _unknown(name) if what is None else UserError(f"{named(name)}: {what}")
+    return _unknown(name) if what is None else UserError(f"{flag(name)}: {what}")
 
 
 def _unknown(name: str, names: Iterable[str] | None = None) -> UserError:
@@ -354,13 +354,13 @@ def check_reading(source: str, data: Mapping[str, Any], filed: bool) -> None:
     if format is not None and format not in FORMATS:
         near = did_you_mean(format, FORMATS)
         raise UserError(
-            f"{named('data.format')} must be one of {', '.join(FORMATS)}, got {format!r}{near}"
+            f"{flag('data.format')} must be one of {', '.join(FORMATS)}, got {format!r}{near}"
         )
     format = format or (TEXT if is_text(source) else None)
     why = ({} if filed else {"evidence": "records name no files of documents"}) | unread(format)
     for key, value in data.items():
         if value not in (None, "utf-8") and key in why:
-            raise UserError(f"{named(f'data.{key}', value)}: not read, {why[key]}; leave it out")
+            raise UserError(f"{flag(f'data.{key}', value)}: not read, {why[key]}; leave it out")
 
 
 def parsed(words: Iterable[str], keys: Iterable[str] | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ldt.data.features import Feature, by_input
 from ldt.errors import ModelError, UserError, listed, out_of_memory
-from ldt.inference.options import PredictOptions, named
+from ldt.inference.options import PredictOptions, flag
 from ldt.inference.predictor import Decoder, too_large
 from ldt.inference.stream import batches
 from ldt.io.progress import Heartbeat, reported
@@ -44,7 +44,7 @@ class Explaining:
         known = list((getattr(predictor.config, "id2label", None) or {}).values())
         for label in options.passages_of:
             if label not in known:
-                raise UserError(f"{named('passages_of', label)}: the model knows {listed(known)}")
+                raise UserError(f"{flag('passages_of', label)}: the model knows {listed(known)}")
 
     def decode(
         self, outputs: list[Outputs], example: Example, features: list[Feature]
@@ -204,7 +204,7 @@ def _gradient_by_input(
             raise
         raise too_large(features, predictor.device) from error
     if not all(torch.isfinite(values).all() for values in products):
-        other = named("passages_by", "occlusion")
+        other = flag("passages_by", "occlusion")
         raise ModelError(f"the model's gradients are not finite; {other} needs none")
     rows = np.split(torch.stack(products).double().numpy(), np.cumsum(lengths)[:-1], axis=1)
     return list(rows)

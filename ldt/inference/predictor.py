@@ -16,7 +16,7 @@ import numpy as np
 from ldt.data.features import Collator, Feature, by_input
 from ldt.errors import ModelError, RecipeError, ResourceError, UserError, out_of_memory, plural
 from ldt.inference.agreement import least_cosine
-from ldt.inference.options import named
+from ldt.inference.options import flag
 from ldt.inference.runtimes import RUNTIMES, Runtime, session
 from ldt.io.records import Example
 from ldt.metrics.decisions import in_words
@@ -209,17 +209,17 @@ class EncoderPredictor(Decoder):
         self.device = find_device(device)
         if precision == "int8" and self.device.type != "cpu":
             raise UserError(
-                f"{named('precision', 'int8')} runs on the CPU, not on {self.device}; bf16 does"
+                f"{flag('precision', 'int8')} runs on the CPU, not on {self.device}; bf16 does"
             )
         if precision == "int8" and WRITTEN in task.answers.outputs:
             raise UserError(
-                f"{named('precision', 'int8')}: answers of {task.name} are written; bf16 does"
+                f"{flag('precision', 'int8')}: answers of {task.name} are written; bf16 does"
             )
         if precision == "bf16" and self.device.type == "cpu" and not has_bfloat16():
             log.warning(
                 "%s: this CPU has no instructions for bfloat16 and takes longer than in fp32; int8 "
                 "is faster",
-                named("precision", "bf16"),
+                flag("precision", "bf16"),
             )
         self._memory = memory
         # What to lower to after the first batch, which is run in fp32 as well.
@@ -379,7 +379,7 @@ def too_large(features: list[Feature], device: Any) -> ResourceError:
     longest = max(len(feature["input_ids"]) for feature in features)
     advice = "a shorter data.max_length takes less"
     if len(features) > 1:
-        advice = f"{named('batch_tokens', longest * (len(features) // 2))} takes less"
+        advice = f"{flag('batch_tokens', longest * (len(features) // 2))} takes less"
     return ResourceError(
         f"out of memory on {device} with {plural(len(features), 'input')} of up to "
         f"{longest:,} tokens; {advice}"
@@ -397,7 +397,7 @@ def find_device(name: str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"{named('device', name)}: cannot be used: {reason}") from None
+        raise UserError(f"{flag('device', name)}: cannot be used: {reason}") from None
     return device
 
 
@@ -432,9 +432,7 @@ class ExportedPredictor(Decoder):
         **shown: Any,
     ):
         if device not in ("auto", "cpu"):
-            raise UserError(
-                f"{named('device', device)}: {named('runtime', runtime)} runs on the cpu"
-            )
+            raise UserError(f"{flag('device', device)}: {flag('runtime', runtime)} runs on the cpu")
         super().__init__(folder, recipe, **shown)
         format = RUNTIMES[runtime]
         self.session = session(format, folder / format.file)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from ldt.errors import DataError, ResourceError, UserError, plural
 from ldt.inference.agreement import PrecisionCheck
 from ldt.inference.executor import Answered, Document, Tell, untold
-from ldt.inference.options import named
+from ldt.inference.options import flag
 from ldt.inference.predictor import Answer, Outputs, answer_of
 from ldt.io.records import Example, OnError, SeenIds
 
@@ -167,7 +167,7 @@ class Answering:
                 self.fitting = tried // 2
                 log.warning(
                     f"out of memory with a batch of {tried:,} tokens; going on with at most "
-                    f"{self.fitting:,}, as {named('batch_tokens', self.fitting)} has it"
+                    f"{self.fitting:,}, as {flag('batch_tokens', self.fitting)} has it"
                 )
                 continue
             yield part, outputs

@@ -141,11 +141,11 @@ def only(names: Names, what: str) -> str:
     if not paths:
         raise UserError(f"{what}: no such file")
     if len(paths) > 1:
-        raise UserError(f"{what} are one file, got {len(paths):,}: {named(paths)}")
+        raise UserError(f"{what} are one file, got {len(paths):,}: {brief(paths)}")
     return paths[0]
 
 
-def named(names: Names) -> str:
+def brief(names: Names) -> str:
     """``a.jsonl``, or for several files ``a.jsonl and 4 more``, for messages."""
     if isinstance(names, str):
         return names

@@ -10,7 +10,7 @@ import math
 import re
 from typing import Any, NamedTuple
 
-from ldt.errors import DataError, shown
+from ldt.errors import DataError, quote
 from ldt.io.streams import BOM, DAMAGE, not_utf8, open_source
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -159,11 +159,11 @@ def take(item: Any, key: str, kind: type, where: str) -> Any:
     """Field of a JSON object. DataError, beginning with ``where``, if ``item`` is no object, or the
     field is missing or of another type than ``kind`` (str, list, dict, int or float)."""
     if not isinstance(item, dict):
-        raise DataError(f"{where}: {shown(item)}, expected an object with {key!r}")
+        raise DataError(f"{where}: {quote(item)}, expected an object with {key!r}")
     if key not in item:
         raise DataError(f"{where}: no field {key!r}, expected {_KINDS[kind]}")
     if not isinstance(item[key], kind):
-        raise DataError(f"{where}: {key!r} is {shown(item[key])}, expected {_KINDS[kind]}")
+        raise DataError(f"{where}: {key!r} is {quote(item[key])}, expected {_KINDS[kind]}")
     return item[key]
 
 
@@ -171,7 +171,7 @@ def texts(values: list, where: str) -> list[str]:
     """The list itself; DataError, beginning with ``where``, if an item is not text."""
     for value in values:
         if not isinstance(value, str):
-            raise DataError(f"{where}: {shown(value)}, expected text")
+            raise DataError(f"{where}: {quote(value)}, expected text")
     return values
 
 

@@ -19,7 +19,7 @@ from pydantic import (
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from ldt.errors import ModelError, first_line, shown
+from ldt.errors import ModelError, first_line, quote
 
 MAX_BYTES = 64 << 20  # of a JSON file
 # Keys that would have transformers look for code or for another arithmetic. ldt has its own.
@@ -105,7 +105,7 @@ def make_config(config_class: Any, values: dict[str, Any], folder: Path, **kwarg
         check_values(config_class, vars(config))
         decoder = config_class.is_encoder_decoder
         if config.is_encoder_decoder != decoder:
-            got = shown(config.is_encoder_decoder)
+            got = quote(config.is_encoder_decoder)
             raise ValueError(f"is_encoder_decoder must be {str(decoder).lower()}, got {got}")
         return config, unused
     except (StrictDataclassError, ValueError, TypeError, AttributeError, KeyError) as error:
@@ -307,4 +307,4 @@ def _fault(error):
     for theirs, ours in _WORDS.items():
         what = what.replace(theirs, ours)
     what = what if what.startswith("must ") else f"must {what}"
-    return f"{worst['loc'][0]} {what}, got {shown(worst['input'])}"
+    return f"{worst['loc'][0]} {what}, got {quote(worst['input'])}"

@@ -119,10 +119,10 @@ def _reason(items):
     hint = ""
     if "text" in expected and not isinstance(inputs[0], str | list | dict | None):
         hint = "; quotes make it text"
-    return f"expected {' or '.join(dict.fromkeys(expected))}, got {shown(inputs[0])}{hint}"
+    return f"expected {' or '.join(dict.fromkeys(expected))}, got {quote(inputs[0])}{hint}"
 
 
-def shown(value: Any) -> str:
+def quote(value: Any) -> str:
     """Text of a value for a message, as in a recipe: one line of at most 80 characters; of a dict
     the words "keys and values"."""
     if isinstance(value, dict):

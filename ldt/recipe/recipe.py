@@ -23,7 +23,7 @@ from ldt.errors import UserError, did_you_mean, listed
 from ldt.io.records import suffix
 from ldt.io.sources import is_remote
 from ldt.recipe import yaml
-from ldt.recipe.problems import Place, Problems, explain, shown, word
+from ldt.recipe.problems import Place, Problems, explain, quote, word
 from ldt.recipe.sections import MODELS, REFUSED, ModelSection, meant, training_section
 
 log = logging.getLogger("ldt")
@@ -135,7 +135,7 @@ def load(
     if not tree.complete:
         problems.stop()
     if not isinstance(tree.value, dict):
-        got = "an empty file" if tree.value is None else shown(tree.value)
+        got = "an empty file" if tree.value is None else quote(tree.value)
         problems.add((), f"expected the keys {', '.join(SECTIONS)}, got {got}")
         problems.stop()
     reader = _Reader(tree.value, problems)
@@ -274,7 +274,7 @@ class _Reader:
                 if inside.get(step) is None:
                     inside[step] = {}
                 if not isinstance(inside[step], dict):
-                    problems.add(keys, f"{step} is {shown(inside[step])} and has no keys", place)
+                    problems.add(keys, f"{step} is {quote(inside[step])} and has no keys", place)
                     break
                 inside = inside[step]
             else:
@@ -303,7 +303,7 @@ class _Reader:
             if key not in SECTIONS:
                 self.problems.add((key,), self._unknown((key,), SECTIONS))
             elif value is not None and not isinstance(value, dict):
-                self.problems.add((key,), f"expected keys and values, got {shown(value)}")
+                self.problems.add((key,), f"expected keys and values, got {quote(value)}")
         task = self._task()
         both: list[Any] = []
         for name, cls in (("model", MODELS[self._kind]), ("data", OPTIONS[self._kind])):
@@ -326,7 +326,7 @@ class _Reader:
         if self.problems.clean(("task", "name")):
             names, name = ", ".join(TASKS), self._values("task").get("name")
             near = did_you_mean(str(name), TASKS) or f", expected one of {names}"
-            missing, unknown = f"missing, one of {names}", f"unknown task {shown(name)}{near}"
+            missing, unknown = f"missing, one of {names}", f"unknown task {quote(name)}{near}"
             self.problems.add(("task", "name"), missing if name is None else unknown)
         return None
 
@@ -413,7 +413,7 @@ class _Reader:
         values = self._values("model")
         backend, config = values.get("attention"), values.get("config")
         if isinstance(backend, str) and backend != "auto" and backend not in backends(task):
-            what = f"expected one of {', '.join(backends(task))}, got {shown(backend)}"
+            what = f"expected one of {', '.join(backends(task))}, got {quote(backend)}"
             self.problems.add(("model", "attention"), what)
         if not isinstance(config, dict) or "config" not in MODELS[self._kind].model_fields:
             return
@@ -421,7 +421,7 @@ class _Reader:
         if names := model_types(instance):
             model_type = fields.pop("model_type", None)
             if model_type not in (None, *names):
-                what = f"expected one of {', '.join(names)}, got {shown(model_type)}"
+                what = f"expected one of {', '.join(names)}, got {quote(model_type)}"
                 self.problems.add(("model", "config", "model_type"), what)
                 return
         self._instance(config_fields(instance, model_type), fields, ("model", "config"))

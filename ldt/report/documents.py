@@ -12,7 +12,7 @@ from ldt.benchmarks import METRICS, formats
 from ldt.benchmarks.base import once
 from ldt.benchmarks.summarization import ROUGE
 from ldt.data import answer_files
-from ldt.errors import DataError, UserError, listed, plural, shown
+from ldt.errors import DataError, UserError, listed, plural, quote
 from ldt.inference import evaluate
 from ldt.io import sources
 from ldt.io.records import Example
@@ -186,7 +186,7 @@ def gather(
             fields = {key: value for key, value in each.fields.items() if key not in task_keys}
             read.append(Read(replace(each, fields=fields), None, each))
     else:
-        name = sources.named(gold)
+        name = sources.brief(gold)
         examples = list(not_empty(task, formats.read(sources.each(gold), data), name))
         once((str(each.id) for each in examples), name)
         read = [
@@ -198,7 +198,7 @@ def gather(
     doubted = _doubts(read)
     if documents is not None:
         read_texts = formats.read(sources.each(documents), data, document=task.reads.document)
-        texts = _by_id(read_texts, sources.named(documents))
+        texts = _by_id(read_texts, sources.brief(documents))
         read = [
             each._replace(example=_with_text(each.example, texts, documents, gold is None))
             for each in read
@@ -236,7 +236,7 @@ def _with_text(
     document = texts.get(str(example.id))
     if document is None:
         raise DataError(
-            f"{example.where}: no document {shown(example.id)} in {sources.named(documents)}; "
+            f"{example.where}: no document {quote(example.id)} in {sources.brief(documents)}; "
             "data.id names the field of its ids"
         )
     where = document.where if is_alone else example.where

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ldt.errors import UserError, listed
-from ldt.io.sources import Names, digest, each, is_remote, named
+from ldt.io.sources import Names, brief, digest, each, is_remote
 from ldt.metrics.result import Result
 from ldt.recipe.run import Description, Run
 from ldt.report.model import Document
@@ -100,7 +100,7 @@ def subject(
             )
         more: dict[str, Any] = {"documents": documents, "format": format, "recipe": recipe}
         result, listed_ = gather(name, gold=gold or None, overrides=overrides, **more)
-        shown = named(each(gold)) if gold else ""
+        shown = brief(each(gold)) if gold else ""
         decisions = Run(recipe).decisions() if recipe and os.path.isdir(recipe) else {}
         warnings = chosen_on_these(decisions, gold) if gold else []
         return Subject(name, None, result, listed_, shown, warnings=warnings)
@@ -115,7 +115,7 @@ def subject(
         result, listed_ = gather(answer_file, gold=files, **more)
     evaluated = not gold and not warnings
     warnings += chosen_on_these(run.decisions, files)
-    return Subject(name, run, result, listed_, named(files), "", evaluated, warnings)
+    return Subject(name, run, result, listed_, brief(files), "", evaluated, warnings)
 
 
 def evaluation_set(run: Description, gold: Names = ()) -> tuple[list[str], str, list[str]]:
@@ -155,7 +155,7 @@ def evaluation_set(run: Description, gold: Names = ()) -> tuple[list[str], str, 
         return [], f"data.eval: {listed(lost)} is not there any more; --gold names another", []
     then = run.results.get("data", {}).get("eval", {}).get("sha256")
     if then and digest(files) != then:
-        return files, "", [f"{named(files)}: has changed since the training was evaluated on it"]
+        return files, "", [f"{brief(files)}: has changed since the training was evaluated on it"]
     return files, "", []
 
 
@@ -172,7 +172,7 @@ def _answered(
     data, task = run.recipe.data, run.recipe.task
     if task.answers.scorer:
         task.answers.scorer()
-    log.info("%s: answering %s", run.folder, named(list(gold)))
+    log.info("%s: answering %s", run.folder, brief(list(gold)))
     with TemporaryDirectory(prefix="ldt-") as folder:
         file = os.path.join(folder, "answers.jsonl")
 

@@ -24,7 +24,7 @@ from ldt.data.near_duplicates import fingerprint, normalised
 from ldt.data.options import DataSection, Section
 from ldt.errors import DataError, ModelError, kind, listed
 from ldt.io.records import Example, field, flat, text
-from ldt.io.sources import named
+from ldt.io.sources import brief
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import mean
@@ -672,9 +672,9 @@ def named_labels(names: Sequence[str]) -> dict[str, Any]:
 
 def training_set(data: DataSection) -> str:
     """Return the name of the training set in messages: its files, else "the training set"."""
-    return named(data.train) if data.train else "the training set"
+    return brief(data.train) if data.train else "the training set"
 
 
 def evaluation_set(data: DataSection) -> str:
     """Return the name of the evaluation set in messages: its files, else "the evaluation set"."""
-    return named(data.eval) if data.eval else "the evaluation set"
+    return brief(data.eval) if data.eval else "the evaluation set"

@@ -20,7 +20,7 @@ from ldt.data.features import Feature, Segment, ends
 from ldt.data.options import Count, DataSection
 from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import marker_ids, tokenize, tokenize_with_offsets
-from ldt.errors import DataError, RecipeError, listed, shown
+from ldt.errors import DataError, RecipeError, listed, quote
 from ldt.io.records import Example, field, flat, text, texts
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
@@ -111,7 +111,7 @@ class Choosing(Abstaining, ByLogits):
         candidates = texts(example, path)
         if not candidates or not all(each.strip() for each in candidates):
             raise DataError(
-                f"{example.where}: field {path!r}: {shown(candidates)}, expected a list of one "
+                f"{example.where}: field {path!r}: {quote(candidates)}, expected a list of one "
                 "text or more, none of them empty"
             )
         return candidates
@@ -243,7 +243,7 @@ class MultipleChoice(Choosing):
         if isinstance(label, str) and choices.count(label) == 1:
             return choices.index(label)
         raise DataError(
-            f"{example.where}: label {data.label!r} is {shown(label)}, expected the text of one of "
+            f"{example.where}: label {data.label!r} is {quote(label)}, expected the text of one of "
             f"the choices or its place, 0 to {len(choices) - 1}"
         )
 

@@ -26,7 +26,7 @@ from ldt.data.labels import (
 from ldt.data.options import Count, DataSection, Names
 from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import tokenize, tokenize_with_offsets
-from ldt.errors import DataError, RecipeError, UserError, listed, shown
+from ldt.errors import DataError, RecipeError, UserError, listed, quote
 from ldt.io.records import Example, field, text, texts
 from ldt.metrics import baseline, classification
 from ldt.metrics.baseline import Baselines
@@ -231,7 +231,7 @@ class Classification(Deciding, Weighted, ByLogits):
         """Yield a label with white space around it."""
         value = self.labels_of(data).raw(example)
         if is_stray(value):
-            yield Fault("stray_blanks", f"the label {shown(value)}")
+            yield Fault("stray_blanks", f"the label {quote(value)}")
 
     def encode(
         self, example: Example, tokenizer, *, data: DataSection, max_length: int, config=None

@@ -20,7 +20,7 @@ from ldt.data.options import DataSection
 from ldt.errors import RecipeError, UserError, did_you_mean, listed
 from ldt.io.records import Example
 from ldt.io.sources import Names as FileNames
-from ldt.io.sources import digest, each, named
+from ldt.io.sources import brief, digest, each
 from ldt.metrics.calibration import answers_of, figures, reliability
 from ldt.metrics.classification import indicators
 from ldt.metrics.curves import average_precision
@@ -532,6 +532,6 @@ def chosen_on_these(facts: Mapping[str, Any], files: FileNames) -> list[str]:
         return []
     part = "a part of " if "share" in measured else ""
     return [
-        f"{named(each(files))}: the decision in force was chosen on {part}these very documents, so "
+        f"{brief(each(files))}: the decision in force was chosen on {part}these very documents, so "
         "the figures are too good for new ones"
     ]

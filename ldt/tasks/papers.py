@@ -15,7 +15,7 @@ from ldt.data.features import Feature, Segment, cut_off, ends, join
 from ldt.data.options import DataSection
 from ldt.data.sentences import Span, bare
 from ldt.data.tokenization import tokenize
-from ldt.errors import DataError, listed, shown
+from ldt.errors import DataError, listed, quote
 from ldt.io.records import Example, field, text, texts
 from ldt.io.strict_json import take
 from ldt.io.strict_json import texts as all_texts
@@ -99,7 +99,7 @@ class PaperQuestions(Task):
         answers = field(example, path)
         if not isinstance(answers, list) or not answers:
             raise DataError(
-                f"{where}: field {path!r} is {shown(answers)}, expected a list of one at least"
+                f"{where}: field {path!r} is {quote(answers)}, expected a list of one at least"
             )
         count, references, numbers = len(self._paragraphs(example, data)), [], []
         for answer in answers:
@@ -140,7 +140,7 @@ class PaperQuestions(Task):
         sections = example.fields.get(path_of(self, "sections", data)) or [None] * len(paragraphs)
         if not isinstance(sections, list) or len(sections) != len(paragraphs):
             raise DataError(
-                f"{example.where}: field 'sections' is {shown(sections)}, expected the name of the "
+                f"{example.where}: field 'sections' is {quote(sections)}, expected the name of the "
                 f"section of each of {len(paragraphs):,} paragraphs"
             )
         before = None

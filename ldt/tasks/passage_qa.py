@@ -17,7 +17,7 @@ from ldt.benchmarks.passage_qa import Annotation, PassageAnswer, PassageGold
 from ldt.data.features import Feature
 from ldt.data.options import DataSection
 from ldt.data.sentences import Span
-from ldt.errors import DataError, shown
+from ldt.errors import DataError, quote
 from ldt.io.records import Example, field, text
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
@@ -284,7 +284,7 @@ class PassageQA(SpanTask):
         places = [[x.get("start"), x.get("end")] if isinstance(x, dict) else x for x in items]
         where = f"{example.where}: {path}"
         if not all(isinstance(item, dict) for item in items):
-            raise DataError(f"{where}: {shown(places[0])}, expected objects with start and end")
+            raise DataError(f"{where}: {quote(places[0])}, expected objects with start and end")
         spans = spans_of(places, length, where)
         return [(item.get("type"), span) for item, span in zip(items, spans, strict=True)]
 
@@ -302,7 +302,7 @@ class PassageQA(SpanTask):
                     annotations.append((passage, spans_of(spans, length, where), yes_no))
                 case _:
                     raise DataError(
-                        f"{where}: {shown(item)}, expected passage, null or the number of one of "
+                        f"{where}: {quote(item)}, expected passage, null or the number of one of "
                         f"{candidates:,} candidates from 0 on, spans, and yes_no, yes, no or null"
                     )
         if not annotations:
@@ -313,5 +313,5 @@ class PassageQA(SpanTask):
 def _listed(example: Example, path: str) -> list[Any]:
     listed = field(example, path)
     if not isinstance(listed, list):
-        raise DataError(f"{example.where}: field {path!r} is {shown(listed)}, expected a list")
+        raise DataError(f"{example.where}: field {path!r} is {quote(listed)}, expected a list")
     return listed

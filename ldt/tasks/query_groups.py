@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from ldt.data.options import DataSection
-from ldt.errors import DataError, shown
+from ldt.errors import DataError, quote
 from ldt.io.records import Example, field, has, titled
 from ldt.tasks.base import Task, path_of
 
@@ -53,7 +53,7 @@ def numbers_of(example: Example, path: str, count: int) -> list[float]:
     except (TypeError, ValueError):
         numbers = []
     if len(numbers) != count or not all(map(math.isfinite, numbers)):
-        what = f"field {path!r} is {shown(values)}, expected {count:,} numbers"
+        what = f"field {path!r} is {quote(values)}, expected {count:,} numbers"
         raise DataError(f"{example.where}: {what}, one of each document")
     return numbers
 
@@ -69,7 +69,7 @@ def texts_of(example: Example, path: str) -> list[str]:
     ]
     if not texts or not all(isinstance(each, str) for each in texts):
         raise DataError(
-            f"{example.where}: field {path!r}: {shown(values)}, expected texts, or objects of "
+            f"{example.where}: field {path!r}: {quote(values)}, expected texts, or objects of "
             "title and text"
         )
     return texts

@@ -22,7 +22,7 @@ from ldt.data.features import Feature, Segment, ends
 from ldt.data.options import Count, DataSection, Length
 from ldt.data.sentences import UNITS, Span, Unit, real_tokens
 from ldt.data.tokenization import marker_ids, numbers_pairs, tokenize, tokenize_inside
-from ldt.errors import DataError, shown
+from ldt.errors import DataError, quote
 from ldt.io import text_files
 from ldt.io.records import Example, text
 from ldt.metrics.numbers import softmax
@@ -403,7 +403,7 @@ def numbers_of(listed: Any, count: int, where: str, of: str) -> list[int]:
     for number in listed if isinstance(listed, list) else [listed]:
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
             raise DataError(
-                f"{where}: {shown(number)}, expected numbers of {of}, of which there are "
+                f"{where}: {quote(number)}, expected numbers of {of}, of which there are "
                 f"{count:,}, from 0"
             )
     return listed

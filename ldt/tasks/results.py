@@ -16,7 +16,7 @@ from ldt.data.labels import MULTI, REGRESSION, Gold, LabelReader, is_blank
 from ldt.data.near_duplicates import fingerprint
 from ldt.data.options import DataSection
 from ldt.data.sentences import trimmed
-from ldt.errors import DataError, listed, plural, shown
+from ldt.errors import DataError, listed, plural, quote
 from ldt.io.records import Example, field
 from ldt.metrics import task_metrics
 from ldt.metrics.classification import as_list
@@ -100,7 +100,7 @@ def entities_of(answer: Example, text: str | None = None) -> dict[str, Any]:
         for item in items
     ):
         raise DataError(
-            f"{answer.where}: entities is {shown(items)}, expected a list of {{start, end, label}}"
+            f"{answer.where}: entities is {quote(items)}, expected a list of {{start, end, label}}"
         )
     entities = [Entity(*(item[key] for key in Entity._fields)) for item in items]
     if text is not None:
@@ -124,14 +124,14 @@ def choice_of(answer: Example, choices: Sequence[str]) -> dict[str, Any]:
     is_place = type(value) is int and 0 <= value < len(choices)
     if not is_place and not is_blank(value):
         raise DataError(
-            f"{answer.where}: {key} is {shown(value)}, expected one of the {len(choices):,} "
+            f"{answer.where}: {key} is {quote(value)}, expected one of the {len(choices):,} "
             f"choices or its place, 0 to {len(choices) - 1:,}"
         )
     scores = answer.fields.get("scores")
     if scores is not None:
         if not isinstance(scores, list) or len(scores) != len(choices):
             raise DataError(
-                f"{answer.where}: scores is {shown(scores)}, expected {len(choices):,} numbers, "
+                f"{answer.where}: scores is {quote(scores)}, expected {len(choices):,} numbers, "
                 "one of each choice"
             )
         scores = [*_numbers(dict(enumerate(scores)), answer.where).values()]
@@ -142,7 +142,7 @@ def _numbers(values: Mapping[Any, Any], where: str) -> dict[Any, float]:
     """Scores, checked to be finite numbers."""
     for key, value in values.items():
         if type(value) not in (int, float) or not math.isfinite(value):
-            raise DataError(f"{where}: scores: {key} is {shown(value)}, expected a finite number")
+            raise DataError(f"{where}: scores: {key} is {quote(value)}, expected a finite number")
     return {key: float(value) for key, value in values.items()}
 
 
@@ -181,7 +181,7 @@ def evaluate_classes(
     for id, each in scores.items():
         if first and each and each.keys() != first.keys():
             what = f"scores of {listed(each)}; the first answer with some has {listed(first)}"
-            raise DataError(f"{name}: {shown(id)}: {what}")
+            raise DataError(f"{name}: {quote(id)}: {what}")
     scored = {*(first or ())}
     right = {label for gold in golds for label in as_list(gold)}
     predicted = {label for each in labels.values() if each is not None for label in as_list(each)}
@@ -219,7 +219,7 @@ def _label(each: Example, task: Any, data, problem: str) -> Gold | None:
 def _scores(each: Example) -> dict[str, float] | None:
     scores = each.fields.get("scores") or {}
     if not isinstance(scores, dict):
-        raise DataError(f"{each.where}: scores is {shown(scores)}, expected {{class: number}}")
+        raise DataError(f"{each.where}: scores is {quote(scores)}, expected {{class: number}}")
     return _numbers(scores, each.where) or None
 
 

@@ -11,7 +11,7 @@ from ldt.benchmarks import summarization
 from ldt.data.features import Feature, Segment, cut_off, ends, join
 from ldt.data.options import DataSection
 from ldt.data.tokenization import tokenize
-from ldt.errors import DataError, plural, shown
+from ldt.errors import DataError, plural, quote
 from ldt.io.records import Example, field, flat, text, texts
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
@@ -142,7 +142,7 @@ class Summarization(WritingTask):
             return [value]
         if not isinstance(value, list) or not value:
             raise DataError(
-                f"{example.where}: field {path!r} is {shown(value)}, expected text or a list of "
+                f"{example.where}: field {path!r} is {quote(value)}, expected text or a list of "
                 "documents"
             )
         return texts(example, path)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ldt.data.sentences import JOINERS, Span, bare, is_mark, real_tokens, trimmed
 from ldt.data.tokenization import special_id, tokenize_inside, tokenize_with_offsets
-from ldt.errors import DataError, shown
+from ldt.errors import DataError, quote
 from ldt.io.records import Example, field, kind
 from ldt.metrics import word_overlap
 from ldt.metrics.entities import Entity
@@ -66,7 +66,7 @@ def read_sentences(example: Example, path: str) -> tuple[list[list[str]], bool]:
         items = sentence if isinstance(sentence, list) else [None]
         if not all(isinstance(item, str) for item in items):
             raise DataError(
-                f"{example.where}: field {path!r}: {shown(sentence)}, expected a list of text, or "
+                f"{example.where}: field {path!r}: {quote(sentence)}, expected a list of text, or "
                 "a list of sentences that are such lists"
             )
     return listed, nested

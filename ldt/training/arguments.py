@@ -21,7 +21,7 @@ from ldt.data.labels import SINGLE
 from ldt.data.options import CorpusSection
 from ldt.errors import RecipeError, UserError, first_line
 from ldt.metrics.meanings import LOWER_IS_BETTER
-from ldt.recipe.problems import shown
+from ldt.recipe.problems import quote
 from ldt.recipe.recipe import Recipe, check_training
 from ldt.recipe.sections import NEW_NAMES, OWN_TRAINING_KEYS
 from ldt.tasks.deciding import Deciding, Weighted
@@ -108,7 +108,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     check_reports(recipe)
     for key, value in _fixed(recipe).items():
         if recipe.training.get(key, value) != value:
-            raise _refusal(recipe, key, f"is always {shown(value)}; leave it out")
+            raise _refusal(recipe, key, f"is always {quote(value)}; leave it out")
     values = DEFAULTS | _by_one_name(recipe)
     if values.get("fp16") and not on_cuda(values):
         why = "runs on CUDA, the training on cpu; training.bf16=true runs there"
@@ -182,7 +182,7 @@ def _by_one_name(recipe: Recipe) -> dict[str, Any]:
     values = dict(recipe.training)
     for new, old in NEW_NAMES.items():
         if new in values and values.setdefault(old, values.pop(new)) != recipe.training[new]:
-            raise _refusal(recipe, new, f"{old} is {shown(values[old])}; leave one of them out")
+            raise _refusal(recipe, new, f"{old} is {quote(values[old])}; leave one of them out")
     return values
 
 
@@ -259,7 +259,7 @@ def arguments(
     # Or several processes would not take equally many whole inputs.
     for key, needed in (("dispatch_batches", False), ("even_batches", True)):
         if getattr(args.accelerator_config, key, None) not in (None, needed):
-            why = f"{key} is always {shown(needed)}; leave it out"
+            why = f"{key} is always {quote(needed)}; leave it out"
             raise _refusal(recipe, "accelerator_config", why)
     return args
 
@@ -393,9 +393,9 @@ def _check_together(recipe: Recipe, values: Mapping[str, Any]) -> None:
         acts = needed in names if needed else any(n not in (None, 0, "", "none") for n in names)
         acts = acts or value == "no"  # as a strategy, which says it plainly
         if values.get(key) not in (None, usual.get(key)) and not acts:
-            what = f"{other}: {shown(needed)}" if needed else other
+            what = f"{other}: {quote(needed)}" if needed else other
             why = (
-                f"acts with {what} alone, and {other} is {shown(value)}; leave it out, or set that"
+                f"acts with {what} alone, and {other} is {quote(value)}; leave it out, or set that"
             )
             raise _refusal(recipe, key, why)
     orders = [

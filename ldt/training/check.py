@@ -30,7 +30,7 @@ from ldt.data.tokenization import add_tokens, tokenize
 from ldt.errors import EXIT_DATA, EXIT_OK, DataError, RecipeError, UserError, plural
 from ldt.io.progress import reported
 from ldt.io.records import Example
-from ldt.io.sources import named
+from ldt.io.sources import brief
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Task
 
@@ -247,7 +247,7 @@ def first_look(recipe: Recipe, examples: Mapping[str, Iterable[Example]]) -> lis
             profile.classify(example.where, _compare(profile, example, task, data)[1])
     train, evaluation = profiles["train"], profiles["eval"]
     if data.eval and same_files(data.train, data.eval):
-        evaluation.add_fault("same_files", [named(data.eval)])
+        evaluation.add_fault("same_files", [brief(data.eval)])
         train.find_copies()
     else:
         compare_copies(train, evaluation)
@@ -326,7 +326,7 @@ def _labelled(recipe: Recipe, ruler: _TokenCounter, sketches: Sketches) -> dict[
     train = profile_of("train", lambda usable: changes.update(task.learn(usable, data)))
     profiles = {"train": train}
     if data.eval and same_files(data.train, data.eval):
-        train.add_fault("same_files", [named(data.eval)])
+        train.add_fault("same_files", [brief(data.eval)])
     elif data.eval:
         config = SimpleNamespace(**changes)
         learnt = not {"stops", "ambiguous_labels"} & train.faults.counts.keys()
@@ -395,5 +395,5 @@ def _corpus(recipe: Recipe, ruler: _TokenCounter, sketches: Sketches) -> dict[st
                 place, _, what = reader.messages[0].partition(": ")
                 profile.add_fault("unreadable", [place], what, reader.rejected)
     if same:
-        profiles["train"].add_fault("same_files", [named(data.eval)])
+        profiles["train"].add_fault("same_files", [brief(data.eval)])
     return profiles

@@ -15,7 +15,7 @@ from ldt.data.options import DataSection
 from ldt.data.tokenization import add_tokens
 from ldt.errors import without_controls
 from ldt.io import files
-from ldt.io.sources import digest, each, named
+from ldt.io.sources import brief, digest, each
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.model.loading import draw_embeddings, find_folder, read_config
 from ldt.recipe.recipe import Recipe
@@ -228,6 +228,6 @@ def apply_fitted(recipe: Recipe, config: PreTrainedConfig, measured: Measured) -
 
 def _source(data: DataSection) -> dict[str, Any]:
     if data.eval:
-        return {"source": named(each(data.eval)), "sha256": digest(data.eval)}
+        return {"source": brief(each(data.eval)), "sha256": digest(data.eval)}
     share = {"share": data.eval_fraction, "sha256": digest(data.train or ())}
-    return {"source": named(each(data.train or ())), **share}
+    return {"source": brief(each(data.train or ())), **share}

@@ -34,7 +34,7 @@ from ldt.data.options import DataSection
 from ldt.errors import DataError, RecipeError, ResourceError, UserError
 from ldt.io.progress import reported
 from ldt.io.records import Example
-from ldt.io.sources import Names, named
+from ldt.io.sources import Names, brief
 from ldt.recipe.recipe import Recipe
 from ldt.system import end_with_parent
 from ldt.tasks.base import Drawing, Task, path_of, training_set
@@ -125,7 +125,7 @@ def held_out(recipe: Recipe, seed: int) -> Examples:
 
 
 def _read(source: Names, data: DataSection, every: int = 1, at: Path | None = None) -> Examples:
-    examples = reported(read(source, data), f"reading {named(source)}")
+    examples = reported(read(source, data), f"reading {brief(source)}")
     return unique(_one_in(every, examples), at)
 
 

@@ -15,7 +15,7 @@ from ldt.data.options import DataSection
 from ldt.data.profile import same_files
 from ldt.errors import DataError, UserError
 from ldt.io import records, sources
-from ldt.io.sources import digest, each, named, only
+from ldt.io.sources import brief, digest, each, only
 from ldt.recipe.recipe import load
 from ldt.training.finetune import Finetuning
 from ldt.training.labelled import documents, unique
@@ -104,8 +104,8 @@ def test_several_files_are_the_same_data_where_each_is(shards, tmp_path):
 
 
 def test_messages_name_the_first_file_and_how_many_more(shards):
-    assert named("a") == named(["a"]) == "a"
-    assert named(["a", "b", "c"]) == "a and 2 more"
+    assert brief("a") == brief(["a"]) == "a"
+    assert brief(["a", "b", "c"]) == "a and 2 more"
     with pytest.raises(UserError, match=r"^predictions are one file, got 3: d-00.jsonl and 2 more"):
         only("d-*", "predictions")
 
