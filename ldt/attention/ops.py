@@ -44,7 +44,7 @@ def count_globals(is_global: torch.Tensor) -> torch.Tensor:
 
 
 def band(q, k, v, layout: Layout, window, dilation, causal, dropout, seed, backend: str):
-    """Sliding-window attention [total, heads, dim] as one operator of torch.library, with the
+    """Sliding-window attention [total, heads, dim] as one custom operator of torch, with the
     arguments of `ldt.attention.sliding_window_attention`; ``dilation`` is one number a head."""
     pattern = window, list(dilation), causal, dropout, _tensor(seed), backend
     return torch.ops.ldt.band_forward(q, k, v, *_where(layout), *pattern)[0]

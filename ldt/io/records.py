@@ -167,6 +167,14 @@ def has(example: Example, path: str) -> bool:
     return whole or all(_find(example.fields, part)[0] for part in path.split(JOIN))
 
 
+def optional(example: Example | None, path: str) -> Any:
+    """Return the value at a dotted path; None without an example, such a field or texts to join."""
+    try:
+        return field(example, path) if example and has(example, path) else None
+    except DataError:
+        return None
+
+
 def text(example: Example, path: str, blank: bool = False) -> str:
     """Text at a dotted path, which may be empty; null is one too if ``blank``. Anything else, or no
     such field, is a DataError."""

@@ -62,7 +62,7 @@ class View:
         self.asks = self._asks()
         if keys:
             key = "answer" if "answer" in keys else keys[0]
-            self.answer_text = _words(_optional(self.answer, key))
+            self.answer_text = _words(records.optional(self.answer, key))
         _KINDS.get(kind, _first)(self)
         if self.text is not None and self.answer is not None:
             answered = {*KEYS} - {"passages"} - _PLACED.get(kind, set())
@@ -72,7 +72,7 @@ class View:
 
     def value(self, name: str) -> Any:
         """Value of the example's field that the task knows as ``name``; None if missing."""
-        return _optional(self.example, path_of(self.task, name, self.data))
+        return records.optional(self.example, path_of(self.task, name, self.data))
 
     def add(self, kind: str, spans: Iterable[Span]) -> None:
         """Append marks of a kind (`GOLD`, `ANSWER` or `PASSAGE`) at spans, with their labels and
@@ -94,7 +94,7 @@ class View:
         for path in dict.fromkeys(
             (path_of(self.task, self.task.reads.document, self.data), *TEXTS)
         ):
-            value = _optional(self.example, path)
+            value = records.optional(self.example, path)
             if isinstance(value, str):
                 return value
             if isinstance(value, list) and all(isinstance(part, str) for part in value):
@@ -107,7 +107,7 @@ class View:
             ("question",) if self.task.answers.kind == "summary" else self.task.reads.query_fields
         )
         for name in names:
-            value = self.value(name) or _optional(self.answer, name)
+            value = self.value(name) or records.optional(self.answer, name)
             if isinstance(value, list):
                 value = "\n".join(map(str, value))
             if isinstance(value, str):
@@ -121,13 +121,6 @@ def _order(mark: Mark) -> tuple[int, int, str, str]:
 
 # Keys of answers whose places are not characters of the text that is shown.
 _PLACED = {"facts": {"answer"}, "entities": {"entities"}}
-
-
-def _optional(example: Example | None, path: str) -> Any:
-    try:
-        return None if example is None else records.field(example, path)
-    except DataError:
-        return None
 
 
 def _words(value: Any) -> str | None:
@@ -203,7 +196,7 @@ def _entities(view: View) -> None:
     """Entities in characters of a text, or of words joined to one."""
     example, answer, places = view.example, view.answer, None
     path = path_of(view.task, "tokens", view.data)
-    if view.text is None and _optional(example, path) is not None:
+    if view.text is None and records.optional(example, path) is not None:
         view.text, places = _joined(read_sentences(example, path)[0])
     gold = [Span(*entity) for entity in view.right or ()]
     answered_spans: list[Span] = []
@@ -325,7 +318,7 @@ def _paper(view: View) -> None:
         return
     view.text, places = view.task.paper(view.example, view.data)
     numbers = {n for each in view.right["paragraphs"] for n in each} if view.right else ()
-    answered = _optional(view.answer, "paragraphs") or ()
+    answered = records.optional(view.answer, "paragraphs") or ()
     for kind, chosen in ((GOLD, numbers), (ANSWER, answered)):
         if any(not 0 <= n < len(places) for n in chosen):
             what = f"a paragraph of {len(places):,} that is not there"
@@ -340,7 +333,7 @@ def _clusters(view: View) -> None:
     """Text with the mentions of each cluster under its number and its longest first words."""
     with suppress(DataError):
         view.text = view.task.document(view.example, view.data).text
-    answered = _optional(view.answer, "clusters")
+    answered = records.optional(view.answer, "clusters")
     sides = {GOLD: view.right, ANSWER: None if answered is None else spans_of(answered)}
     names: dict[str, str | None] = dict.fromkeys(sides)
     for kind, clusters in sides.items():

@@ -16,7 +16,7 @@ from ldt.data.options import Count, DataSection, Length
 from ldt.data.sentences import Span, bare, cuts_word, trimmed
 from ldt.errors import DataError, RecipeError, listed
 from ldt.io import text_files
-from ldt.io.records import Example, field, has, kind, text
+from ldt.io.records import Example, field, kind, optional, text
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.decisions import Policy, Rules
@@ -402,7 +402,7 @@ class TriviaQA(SpanTask, ByPlaces):
 
     def shared_keys(self, example: Example, data: DataSection) -> dict[str, Any]:
         """Return the place of the example as ``where``, and its ``question_id`` if it has one."""
-        question = _optional(example, path_of(self, "question_id", data))
+        question = optional(example, path_of(self, "question_id", data))
         keys = {} if question is None else {"question_id": question}
         return {"where": example.where} | keys
 
@@ -438,8 +438,8 @@ class TriviaQA(SpanTask, ByPlaces):
     def gold(self, example: Example, data: DataSection, config) -> dict[str, Any]:
         """Return ``question`` (its id, else that of the example), ``answers`` (texts) and
         ``verified`` (bool)."""
-        question = _optional(example, path_of(self, "question_id", data))
-        verified = _optional(example, path_of(self, "verified", data))
+        question = optional(example, path_of(self, "question_id", data))
+        verified = optional(example, path_of(self, "verified", data))
         return {
             "question": example.id if question is None else question,
             "answers": self._answers(example, data),
@@ -480,8 +480,8 @@ class TriviaQA(SpanTask, ByPlaces):
     def source(self, example: Example, data: DataSection) -> str | Path:
         """Return the text of the document, or the path of its file (``context_file``) below
         data.evidence or beside the questions; DataError if neither is there."""
-        name = _optional(example, path_of(self, "context_file", data))
-        if name is None or _optional(example, path_of(self, "context", data)) is not None:
+        name = optional(example, path_of(self, "context_file", data))
+        if name is None or optional(example, path_of(self, "context", data)) is not None:
             return super().source(example, data)
         if isinstance(name, Path):  # of a format that has looked where it is
             return name
@@ -495,15 +495,10 @@ class TriviaQA(SpanTask, ByPlaces):
 
     def _answers(self, example: Example, data: DataSection) -> list[str]:
         path = path_of(self, "answers", data)
-        names = _optional(example, path)
+        names = optional(example, path)
         names = [names] if isinstance(names, str) else names
         if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
             return names
         raise DataError(
             f"{example.where}: {path!r} is {names!r:.60}, expected a list of the answer's names"
         )
-
-
-def _optional(example: Example, path: str) -> Any:
-    """Value at a dotted path, None if missing."""
-    return field(example, path) if has(example, path) else None
